@@ -112,6 +112,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "spend": "the limit check of the server",
     "tool_policies.get_template": "the catalog, which all users read",
     "tool_policies.load_layers": "for the worker that runs the chat",
+    "tool_policies.load_owner_layers": "for a decision on a call of the owner; not shown",
     "webhooks.claim": "the sender of all webhooks",
     "webhooks.finish": "the sender of all webhooks",
     "webhooks.has_any": "tells the sender whether there is any webhook, and no content",

@@ -1,5 +1,8 @@
 """Which tools the mode of a chat allows."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from chatd.domain.chat.parts import InstructionPart
@@ -129,3 +132,9 @@ def test_an_unknown_mode_is_told_as_explore_mode() -> None:
 
 def test_a_subagent_in_plan_mode_is_told_to_look_and_not_to_write_a_plan() -> None:
     assert mode_texts("plan", is_root=False) == (EXPLORE_MODE_TEXT,)
+
+
+def test_the_page_lists_the_tools_that_modes_know() -> None:
+    page = Path(__file__).parents[2] / "ui/src/settings/policy/tools.ts"
+    listed = set(re.findall(r'^  tool\("(\w+)"', page.read_text(), re.MULTILINE))
+    assert listed >= ALL

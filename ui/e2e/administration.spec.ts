@@ -56,3 +56,26 @@ test("the audit log says who did what by name, is filtered by person, object, da
   await page.getByRole("button", { name: "Clear" }).click();
   await expect(log).toContainText("admin exported 1 entry of the audit log");
 });
+
+test("a tool policy begins with a preset, says which call would run and why, also before it is saved", async ({ page, server }) => {
+  await page.goto("/settings/tools");
+  await expect(page.getByRole("table", { name: "Tools" })).toContainText("edit_files");
+  await page.getByRole("button", { name: "Ask before changes" }).click();
+  const preset = page.getByRole("dialog");
+  await expect(preset.getByRole("list", { name: "Rules of the preset" })).toContainText("git status *");
+  await preset.getByLabel("Command").fill("git status -s");
+  await preset.getByRole("button", { name: "Would it run?" }).click();
+  await expect(preset.getByRole("status")).toContainText("It runs at once");
+  await expectGoodState(page, "a preset of a tool policy");
+  await preset.getByRole("button", { name: "Save these rules" }).click();
+  await expect(page.getByRole("table", { name: "Rules" })).toContainText("write_file");
+
+  await page.getByLabel("Command").fill("cd app && git push");
+  await page.getByRole("button", { name: "Would it run?" }).click();
+  const answer = page.getByRole("status").filter({ hasText: "Decided by" });
+  await expect(answer).toContainText("A person is asked");
+  await expect(answer).toContainText("Decided by the user");
+  await expect(answer.getByRole("list")).toContainText("git push");
+  await expectGoodState(page, "a tool policy and a call that is tried");
+  await server.api("PUT", "/settings/me/tool-policy", { rules: [] });
+});

@@ -14,7 +14,7 @@ from chatd.domain.access import Actor, UserActor, require_permission
 from chatd.domain.account.rules import redacted_diff
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Conflict, NotFound
-from chatd.domain.ids import ChatId, ToolCallId
+from chatd.domain.ids import ChatId, ToolCallId, UserId
 from chatd.domain.tool_policy.rules import (
     NO_POLICY,
     LayerName,
@@ -109,6 +109,12 @@ class RecordedAnswer(Struct, frozen=True, kw_only=True):
 async def load_layers(conn: Conn, chat: Chat) -> tuple[PolicyLayer, ...]:
     """The policies that count for a call of the chat now, from wide to narrow: for its worker."""
     rows = await conn.fetch(LOAD_LAYERS, chat.root_chat_id, chat.owner_id, chat.workspace_id)
+    return tuple(_read_layer(row["layer"], row["policy"]) for row in rows)
+
+
+async def load_owner_layers(conn: Conn, owner: UserId) -> tuple[PolicyLayer, ...]:
+    """The policies that count for every chat of the owner. For a decision, not to be shown."""
+    rows = await conn.fetch(LOAD_LAYERS, None, owner, None)
     return tuple(_read_layer(row["layer"], row["policy"]) for row in rows)
 
 

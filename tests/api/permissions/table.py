@@ -101,6 +101,7 @@ def row(
 
 MESSAGE: Final = {"content": [{"type": "text", "text": "hello"}]}
 POLICY: Final = {"rules": [{"tool": "execute", "action": "ask"}]}
+TRIAL: Final = {"tool": "execute", "args": {"command": "ls"}}
 RESULTS: Final = {
     "results": [{"tool_call_id": call, "output": {"ok": True}} for call in ("c1", "c2")]
 }
@@ -206,6 +207,7 @@ CHATS: Final = (
     ),
     row("GET /chats/{chat_id}/tool-policy", "read, not by a share", "chat:read"),
     row("PUT /chats/{chat_id}/tool-policy", "write", "chat:write", POLICY),
+    row("POST /chats/{chat_id}/tool-policy/try", "read, not by a share", "chat:read", TRIAL),
     row("GET /chats/{chat_id}/prompts", "read", "chat:read"),
     row("GET /prompts", "any role", "chat:read"),
     row("GET /chats/{chat_id}/queue", "read", "chat:read", state=State.R1, is_audited=True),
@@ -352,6 +354,7 @@ ACCOUNT: Final = (
     row("GET /settings/me", "any role", "account"),
     row("GET /settings/me/tool-policy", "any role", "account"),
     row("PUT /settings/me/tool-policy", "any role", "account", POLICY),
+    row("POST /settings/me/tool-policy/try", "any role", "account", TRIAL),
     row("PATCH /settings/me", "any role", "account", {"custom_prompt": "Short."}),
     row("GET /user-keys", "any role", "account"),
     row(
@@ -475,6 +478,7 @@ ADMINISTRATION: Final = (
     ),
     row("GET /settings", "administration read", "admin"),
     row("GET /settings/tool-policy", "administration read", "admin"),
+    row("POST /settings/tool-policy/try", "administration read", "admin", TRIAL),
     row(
         "PUT /settings/tool-policy", "administration", "admin", POLICY, records="tool_policy.update"
     ),

@@ -212,6 +212,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/settings/tool-policy/try": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["try_tool_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/templates/{template_id}/tool-policy": {
         parameters: {
             query?: never;
@@ -238,6 +254,38 @@ export interface paths {
         get: operations["get_my_tool_policy"];
         put: operations["put_my_tool_policy"];
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/settings/me/tool-policy/try": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["try_my_tool_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/chats/{chat_id}/tool-policy/try": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["try_chat_tool_policy"];
         delete?: never;
         options?: never;
         head?: never;
@@ -4578,11 +4626,32 @@ export interface components {
             /** @default  */
             reason?: string;
         };
+        ToolTrialBody: {
+            tool: string;
+            args?: unknown;
+            rules?: components["schemas"]["ToolRule"][];
+            /** @default false */
+            may_loosen?: boolean;
+        };
+        ToolTrialReply: {
+            /** @enum {unknown} */
+            action: "ask" | "auto" | "deny";
+            layer: ("chat" | "deployment" | "template" | "user") | null;
+            rule: components["schemas"]["ToolRule"] | null;
+            reason: string;
+            explanation: string;
+            commands: components["schemas"]["TrialCommand"][];
+        };
         TrialBody: {
             /** @default null */
             model?: string | null;
             /** @default null */
             key_id?: string | null;
+        };
+        TrialCommand: {
+            command: string;
+            /** @enum {unknown} */
+            matches: "may" | "no" | "yes";
         };
         TrialReply: {
             ok: boolean;
@@ -5341,6 +5410,29 @@ export interface operations {
             };
         };
     };
+    try_tool_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ToolTrialBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolTrialReply"];
+                };
+            };
+        };
+    };
     get_template_tool_policy: {
         parameters: {
             query?: never;
@@ -5425,6 +5517,54 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ToolPolicyReply"];
+                };
+            };
+        };
+    };
+    try_my_tool_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ToolTrialBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolTrialReply"];
+                };
+            };
+        };
+    };
+    try_chat_tool_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ToolTrialBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolTrialReply"];
                 };
             };
         };

@@ -1,6 +1,7 @@
 """Routes that read and replace tool policies: of the deployment, of the caller, of a template and
 of a chat."""
 
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -8,15 +9,29 @@ from msgspec import UNSET
 from chatd.api.deps import ApiDeps
 from chatd.api.request import LARGE_BODY_BYTES, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.answers import ToolPolicyBody, ToolPolicyReply
-from chatd.domain.errors import Conflict, InvalidInput
-from chatd.domain.tool_policy.rules import ToolPolicy, check_policy
+from chatd.api.schemas.answers import (
+    ToolPolicyBody,
+    ToolPolicyReply,
+    ToolTrialBody,
+    ToolTrialReply,
+    TrialCommand,
+)
+from chatd.domain.access import UserActor, has_permission
+from chatd.domain.errors import Conflict, InvalidInput, NotFound
+from chatd.domain.tool_policy.decision import try_call
+from chatd.domain.tool_policy.rules import LayerName, PolicyLayer, ToolPolicy, check_policy
 from chatd.store import tool_policies
 from chatd.store.chat import chats
 from chatd.store.tool_policies import StoredPolicy
 
 _BODY: Final = BodySpec(ToolPolicyBody, LARGE_BODY_BYTES)
 _REPLIES: Final = {200: ToolPolicyReply}
+_TRIAL: Final = BodySpec(ToolTrialBody, LARGE_BODY_BYTES)
+_TRIAL_REPLIES: Final = {200: ToolTrialReply}
+_TRY: Final = (
+    "Nothing is run or stored. `rules` are tried instead of the saved ones of this policy; wider"
+    " policies count as they are."
+)
 _ERRORS: Final = ("version_conflict",)
 
 
@@ -44,6 +59,15 @@ class ToolPolicyRoutes:
                 body_spec=_BODY,
                 replies=_REPLIES,
                 errors=_ERRORS,
+            ),
+            ApiRoute(
+                endpoint="POST /settings/tool-policy/try",
+                permission="config.read",
+                summary="Say what the tool policy of this deployment would do to a call",
+                description=_TRY,
+                handle=self.try_tool_policy,
+                body_spec=_TRIAL,
+                replies=_TRIAL_REPLIES,
             ),
             ApiRoute(
                 endpoint="GET /templates/{template_id}/tool-policy",
@@ -82,6 +106,24 @@ class ToolPolicyRoutes:
                 errors=_ERRORS,
             ),
             ApiRoute(
+                endpoint="POST /settings/me/tool-policy/try",
+                permission="account.read",
+                summary="Say what would happen to a call in your chats",
+                description=_TRY,
+                handle=self.try_my_tool_policy,
+                body_spec=_TRIAL,
+                replies=_TRIAL_REPLIES,
+            ),
+            ApiRoute(
+                endpoint="POST /chats/{chat_id}/tool-policy/try",
+                permission="policies.read",
+                summary="Say what would happen to a call of a chat",
+                description=_TRY,
+                handle=self.try_chat_tool_policy,
+                body_spec=_TRIAL,
+                replies=_TRIAL_REPLIES,
+            ),
+            ApiRoute(
                 endpoint="GET /chats/{chat_id}/tool-policy",
                 permission="policies.read",
                 summary="Get the tool policy of a chat and its subagents",
@@ -114,6 +156,37 @@ class ToolPolicyRoutes:
                 session, actor, policy, before=before, ip=ip
             )
         return _reply(StoredPolicy(version=version, policy=policy))
+
+    async def try_tool_policy(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        body = await request.body(_TRIAL)
+        stored = await self._deps.retry(lambda: tool_policies.get_deployment(pool, actor))
+        layers = [PolicyLayer(name="deployment", policy=stored.policy)]
+        return _try(body, "deployment", layers, frozenset({"deployment"}))
+
+    async def try_my_tool_policy(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        body = await request.body(_TRIAL)
+        layers = await self._deps.retry(
+            lambda: tool_policies.load_owner_layers(pool, actor.user_id)
+        )
+        shown: set[LayerName] = {*_readable(actor), "user"}
+        return _try(body, "user", layers, shown)
+
+    async def try_chat_tool_policy(self, request: ApiRequest) -> ApiReply:
+        pool, actor, chat_id = self._deps.pool, request.caller.actor, request.chat_id
+        body = await request.body(_TRIAL)
+        chat = await self._deps.retry(
+            lambda: chats.get_for_command(pool, actor, chat_id, "policies.read")
+        )
+        if chat is None:
+            raise NotFound("There is no such chat.")
+        found = chat
+        layers = await self._deps.retry(lambda: tool_policies.load_layers(pool, found))
+        shown: set[LayerName] = {*_readable(actor), "template", "chat"}
+        if chat.owner_id == actor.user_id:
+            shown.add("user")
+        return _try(body, "chat", layers, shown)
 
     async def get_template_tool_policy(self, request: ApiRequest) -> ApiReply:
         pool, template_id = self._deps.pool, request.template_id
@@ -172,6 +245,44 @@ async def _read(request: ApiRequest, *, owned: bool = False) -> tuple[ToolPolicy
     policy = ToolPolicy(rules=body.rules, may_loosen=body.may_loosen)
     version = body.version
     return check_policy(policy), None if version is UNSET else version
+
+
+def _readable(actor: UserActor) -> frozenset[LayerName]:
+    names: tuple[LayerName, ...] = ("deployment",) if has_permission(actor, "config.read") else ()
+    return frozenset(names)
+
+
+def _try(
+    body: ToolTrialBody,
+    own: LayerName,
+    layers: Sequence[PolicyLayer],
+    shown: Collection[LayerName],
+) -> ApiReply:
+    """`own` is the policy that the rules of the body stand for. Of policies that are not `shown`
+    the reply has the reason and not the rule."""
+    if body.rules is not UNSET:
+        if body.may_loosen and own != "deployment":
+            raise InvalidInput("may_loosen", "only a deployment or a template has it")
+        policy = check_policy(ToolPolicy(rules=body.rules, may_loosen=body.may_loosen))
+        others = [layer for layer in layers if layer.name != own]
+        layers = (*others, PolicyLayer(name=own, policy=policy))
+    trial = try_call(layers, body.tool, body.args)
+    decision = trial.decision
+    is_shown = decision.layer in shown
+    return reply(
+        ToolTrialReply(
+            action=decision.action,
+            layer=decision.layer,
+            rule=decision.rule if is_shown else None,
+            reason=decision.reason,
+            explanation=trial.explanation,
+            commands=tuple(
+                TrialCommand(command=command, matches=match) for command, match in trial.commands
+            )
+            if is_shown or decision.layer is None
+            else (),
+        )
+    )
 
 
 def _expect(stored: StoredPolicy, version: int | None) -> StoredPolicy:

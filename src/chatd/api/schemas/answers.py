@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from chatd.api.schemas.runtime_settings import DocumentVersion
 from chatd.domain.chat.answer_transitions import MAX_REASON_CHARS
 from chatd.domain.description import describe
 from chatd.domain.questions import MAX_QUESTIONS, QuestionReply
-from chatd.domain.tool_policy.rules import MAX_RULES, ToolRule
+from chatd.domain.tool_policy.rules import MAX_RULES, LayerName, PolicyAction, ToolRule
 
 
 class CallAnswerIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,6 +96,58 @@ class ToolPolicyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int | UnsetType,
         describe("Refuse the change if the policy has another version.", 3),
     ] = UNSET
+
+
+class ToolTrialBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call that is decided on and not run."""
+
+    openapi_example: ClassVar[Mapping[str, object]] = {
+        "tool": "execute",
+        "args": {"command": "git push"},
+    }
+
+    tool: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=200)], describe("The tool's name.", "execute")
+    ]
+    args: Annotated[
+        Raw | UnsetType, describe("The arguments of the call.", {"command": "git push"})
+    ] = UNSET
+    rules: Annotated[
+        Annotated[tuple[ToolRule, ...], Meta(max_length=MAX_RULES)] | UnsetType,
+        describe("Rules to try instead of the saved ones of this policy.", []),
+    ] = UNSET
+    may_loosen: Annotated[bool, describe("With `rules` of the deployment: as in the policy.")] = (
+        False
+    )
+
+
+class TrialCommand(Struct, frozen=True, kw_only=True):
+    """A command that a shell would run."""
+
+    command: Annotated[str, describe("Its words; `…` is what only the shell knows.", "git push")]
+    matches: Annotated[
+        Literal["no", "may", "yes"], describe("Whether the deciding rule means it.", "yes")
+    ]
+
+
+class ToolTrialReply(Struct, frozen=True, kw_only=True):
+    """What would happen to the call, and why."""
+
+    action: Annotated[PolicyAction, describe("What would happen.", "ask")]
+    layer: Annotated[
+        LayerName | None, describe("The policy that decides; null: no rule fits.", "user")
+    ]
+    rule: Annotated[
+        ToolRule | None,
+        describe("The rule that decides; null: none, or one of a policy that you may not read."),
+    ]
+    reason: Annotated[str, describe("The reason that the rule gives.", "Pushes need a review.")]
+    explanation: Annotated[
+        str, describe("Why, in words.", "A person is asked first, because a rule says so.")
+    ]
+    commands: Annotated[
+        tuple[TrialCommand, ...], describe("The commands in a text for a shell; at most 50.")
+    ]
 
 
 class ToolPolicyReply(Struct, frozen=True, kw_only=True):

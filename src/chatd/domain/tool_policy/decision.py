@@ -13,7 +13,7 @@ A command that may match, because it depends on what only the running shell know
 an `ask` counts as if it matched, and a `deny` becomes an `ask` that no rule can loosen.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -23,9 +23,11 @@ from chatd.domain.text import Json
 from chatd.domain.tool_policy.matching import (
     COMMAND_ARGUMENT,
     CallArguments,
+    Commands,
     matches,
     read_arguments,
     scalar_text,
+    simple_commands,
 )
 from chatd.domain.tool_policy.rules import (
     LayerName,
@@ -39,6 +41,12 @@ _EXECUTE: Final = "execute"
 """Its command runs in `workdir`, or in the workspace's directory if the call has none."""
 _WITHOUT_EFFECT: Final = frozenset({"model_intent", "run_in_background", "timeout"})
 """Arguments of a command that change neither what it does nor where."""
+_OWNERS: Final[Mapping[LayerName, str]] = {
+    "deployment": "server",
+    "template": "workspace's template",
+    "user": "user",
+    "chat": "chat",
+}
 _SET_BY_OTHERS: Final[frozenset[LayerName]] = frozenset({"deployment", "template"})
 
 
@@ -95,6 +103,39 @@ def decide(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyD
     return replace(decision, is_unread=True) if is_unread else decision
 
 
+class PolicyTrial(Struct, frozen=True, kw_only=True):
+    """What would happen to a call, and why. `commands`: those in the text for a shell, each with
+    whether the deciding rule means it."""
+
+    decision: PolicyDecision
+    explanation: str
+    commands: Commands
+
+
+def try_call(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyTrial:
+    """The decision that a chat with these layers would make, for people."""
+    decision = decide(layers, tool_name, args)
+    return PolicyTrial(
+        decision=decision,
+        explanation=_explain(decision),
+        commands=simple_commands(decision.rule, CallArguments(args)),
+    )
+
+
+def _explain(decision: PolicyDecision) -> str:
+    if decision.layer is None:
+        return "No rule fits this call, so it runs."
+    owner = f"a rule of the {_OWNERS[decision.layer]}"
+    if decision.may_be_denied:
+        return f"A person is asked because {owner} denies some calls. {MAY_BE_DENIED}"
+    if decision.action == "deny":
+        return f"It never runs, because {owner} denies it. No other rule can allow it."
+    if decision.action == "auto":
+        return f"It runs at once, because {owner} allows it."
+    locked = "" if decision.may_loosen else " Users and chats cannot loosen this."
+    return f"A person is asked first, because {owner} says so.{locked}"
+
+
 def _combine(wider: PolicyDecision, layer: PolicyLayer, rule: ToolRule) -> PolicyDecision:
     is_locked = wider.action == "ask" and not wider.may_loosen
     if is_locked and rule.action == "auto":
@@ -130,8 +171,7 @@ def can_allow_always(layers: Sequence[PolicyLayer], tool_name: str, args: Json) 
 
 def denial_text(decision: PolicyDecision) -> str:
     """The result of a call that a policy denies."""
-    owners = {"deployment": "server", "template": "workspace's template", None: "server"}
-    owner = owners.get(decision.layer, str(decision.layer))
+    owner = _OWNERS[decision.layer or "deployment"]
     why = f" {decision.reason}" if decision.reason else ""
     if decision.is_unread:
         why += " Its arguments could not be read: send them as a plain JSON object."

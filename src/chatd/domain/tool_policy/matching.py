@@ -38,6 +38,8 @@ MAX_UNKNOWN_CHARS: Final = 1024
 """Of the commands with unknown text that are compared with a pattern sign by sign. In longer ones
 only the fixed text at the beginning counts."""
 
+MAX_SHOWN_COMMANDS: Final = 50
+Commands = Sequence[tuple[str, MatchResult]]
 Arguments = Sequence[tuple[str, object]]
 """The fields of a call's arguments, with repeated ones."""
 
@@ -106,6 +108,31 @@ def matches(rule: ToolRule, tool_name: str, args: CallArguments) -> MatchResult:
         return "yes" if found else "no"
     results = {_match_widely(name, pattern, args) for name, pattern in rule.args.items()}
     return "no" if "no" in results else "may" if "may" in results else "yes"
+
+
+def simple_commands(rule: ToolRule | None, args: CallArguments) -> Commands:
+    """The commands that a shell would run for the call, each with whether the rule means it. What
+    only the running shell knows stands as `…`. At most `MAX_SHOWN_COMMANDS`."""
+    named = () if rule is None else rule.args.items()
+    patterns = [value for name, value in named if name.casefold() == COMMAND_ARGUMENT]
+    found: dict[str, MatchResult] = {}
+    for text in args.texts(COMMAND_ARGUMENT):
+        for command in read_shell(text).commands[:MAX_SHOWN_COMMANDS]:
+            shown = command.replace(ANY_TEXT, "…").replace(ANY_NAME, "…")
+            found.setdefault(shown, _match_simple(patterns, command))
+    return tuple(found.items())[:MAX_SHOWN_COMMANDS]
+
+
+def _match_simple(patterns: Sequence[str], command: str) -> MatchResult:
+    globs = [
+        glob
+        for pattern in patterns
+        for wanted in (pattern, _by_base_name(pattern))
+        for glob in (wanted, wanted.removesuffix(" *"))
+    ]
+    if any(_match_text(glob, command) == "yes" for glob in globs):
+        return "yes"
+    return "may" if any(_may_match(glob, [command]) for glob in globs) else "no"
 
 
 def denied_tools(layers: Sequence[PolicyLayer], names: Sequence[str]) -> frozenset[str]:

@@ -22,7 +22,7 @@ export function ChatPolicyDialog({ chatId, canEdit, onClose }: { chatId: string;
       description="Which calls of this chat and its subagents need approval. «Always in this chat» adds a rule here."
     >
       <Loaded query={policy}>
-        {(found) => <PolicyEditor policy={found} hasLoosen={false} canEdit={canEdit} onSave={(rules) => save.mutateAsync({ rules, version: found.version })} />}
+        {(found) => <PolicyEditor policy={found} hasLoosen={false} canEdit={canEdit} onSave={(rules) => save.mutateAsync({ rules, version: found.version })} onTry={(body) => api.POST("/api/v1/chats/{chat_id}/tool-policy/try", { path, body })} />}
       </Loaded>
     </Dialog>
   );

@@ -1,9 +1,12 @@
 /** The rules of one tool policy: which calls run, which a person approves, which never run. */
+import "@/styles/lazy-administration.css";
 import { Plus, Shield, Trash2 } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
 import { Button, Dialog, EmptyState, ErrorNote, Field, IconButton, Segmented, Switch, Tag, TextField } from "@/components";
 import { SettingRow, Table } from "../frame";
 import { ACTIONS, draftOfRule, NEW_RULE, type Policy, type RuleDraft, ruleOfDraft, type ToolRule, ruleWords } from "./rules";
+import { type Preset, PRESETS } from "./tools";
+import { type Try, TryCall } from "./try-call";
 
 interface PolicyEditorProps {
   policy: Policy;
@@ -12,12 +15,14 @@ interface PolicyEditorProps {
   canEdit: boolean;
   /** Rejects if the server refuses it. */
   onSave: (rules: ToolRule[], mayLoosen: boolean) => Promise<unknown>;
+  onTry: Try;
 }
 
 const TONES = { auto: "ok", ask: "warn", deny: "danger" } as const;
 
-export function PolicyEditor({ policy, hasLoosen, canEdit, onSave }: PolicyEditorProps) {
+export function PolicyEditor({ policy, hasLoosen, canEdit, onSave, onTry }: PolicyEditorProps) {
   const [editing, setEditing] = useState<number | null>(null);
+  const [preset, setPreset] = useState<Preset | null>(null);
   const [error, setError] = useState<unknown>(null);
   const save = async (rules: ToolRule[], mayLoosen = policy.may_loosen) => {
     setError(null);
@@ -59,8 +64,10 @@ export function PolicyEditor({ policy, hasLoosen, canEdit, onSave }: PolicyEdito
         </Table>
       )}
       {canEdit && (
-        <p className="mt-3">
+        <p className="mt-3 policy-acts">
           <Button icon={Plus} size="sm" onClick={() => setEditing(policy.rules.length)}>Add a rule</Button>
+          <span className="m">or begin with</span>
+          {PRESETS.map((one) => <Button key={one.name} size="sm" onClick={() => setPreset(one)}>{one.name}</Button>)}
         </p>
       )}
       {hasLoosen && (
@@ -69,6 +76,11 @@ export function PolicyEditor({ policy, hasLoosen, canEdit, onSave }: PolicyEdito
             <Switch label="Users and chats may loosen it" checked={policy.may_loosen} disabled={!canEdit} onChange={(isOn) => void save([...policy.rules], isOn)} />
           </SettingRow>
         </div>
+      )}
+      <h3 className="policy-head">Would this call run?</h3>
+      <TryCall onTry={onTry} />
+      {preset !== null && (
+        <PresetDialog preset={preset} policy={policy} onTry={onTry} onClose={() => setPreset(null)} onSave={() => onSave([...preset.rules], policy.may_loosen)} />
       )}
       {editing !== null && (
         <RuleDialog
@@ -82,6 +94,44 @@ export function PolicyEditor({ policy, hasLoosen, canEdit, onSave }: PolicyEdito
         />
       )}
     </>
+  );
+}
+
+/** The rules of a preset before they replace those that there are. */
+function PresetDialog({ preset, policy, onTry, onClose, onSave }: { preset: Preset; policy: Policy; onTry: Try; onClose: () => void; onSave: () => Promise<unknown> }) {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<unknown>(null);
+  const save = async () => {
+    setBusy(true);
+    setError(null);
+    try {
+      await onSave();
+      onClose();
+    } catch (caught) {
+      setError(caught);
+      setBusy(false);
+    }
+  };
+  const count = policy.rules.length;
+  const replaced = count === 0 ? "There are no rules yet." : `They replace the ${count === 1 ? "rule" : `${count} rules`} that there ${count === 1 ? "is" : "are"} now.`;
+  return (
+    <Dialog open wide onOpenChange={(open) => { if (!open) onClose(); }} title={preset.name} description={`${preset.hint} ${replaced}`}>
+      {preset.rules.length === 0 ? (
+        <p className="m">It has no rules.</p>
+      ) : (
+        <ul className="policy-rules" aria-label="Rules of the preset" tabIndex={0}>
+          {preset.rules.map((rule) => (
+            <li key={rule.tool + ruleWords(rule)}><Tag tone={TONES[rule.action]}>{ACTIONS.find((one) => one.value === rule.action)?.label}</Tag> <code>{rule.tool}</code> {ruleWords(rule) !== "" && <code className="m">{ruleWords(rule)}</code>}</li>
+          ))}
+        </ul>
+      )}
+      <TryCall onTry={onTry} rules={preset.rules} mayLoosen={policy.may_loosen} />
+      {error !== null && <ErrorNote error={error} />}
+      <footer>
+        <Button onClick={onClose}>Cancel</Button>
+        <Button variant="primary" busy={busy} onClick={() => void save()}>Save these rules</Button>
+      </footer>
+    </Dialog>
   );
 }
 

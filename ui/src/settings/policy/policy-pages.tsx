@@ -1,10 +1,12 @@
 /** Tool policies of the deployment and of the user. */
 import { api } from "@/api/client";
 import { useMe } from "@/connection";
-import { Loaded, Section, SettingsPage } from "../frame";
-import { useResource, useSave } from "../resource";
+import { Tag } from "@/components";
+import { Loaded, Section, SettingsPage, Table } from "../frame";
+import { readAll, useResource, useSave } from "../resource";
 import { PolicyEditor } from "./policy-editor";
 import type { Policy, ToolRule } from "./rules";
+import { OWN_TOOLS } from "./tools";
 
 interface Change {
   rules: ToolRule[];
@@ -20,9 +22,10 @@ export function ServerPolicyPage() {
     <SettingsPage title="Tool policy" lead="Which tool calls run at once, which a person approves first, and which never run. It holds for all chats; without a rule a call runs.">
       <Section title="Rules">
         <Loaded query={policy}>
-          {(found) => <PolicyEditor policy={found} hasLoosen canEdit={canEdit} onSave={(rules, mayLoosen) => save.mutateAsync(changeOf(found, rules, mayLoosen))} />}
+          {(found) => <PolicyEditor policy={found} hasLoosen canEdit={canEdit} onSave={(rules, mayLoosen) => save.mutateAsync(changeOf(found, rules, mayLoosen))} onTry={(body) => api.POST("/api/v1/settings/tool-policy/try", { body })} />}
         </Loaded>
       </Section>
+      <ToolList />
     </SettingsPage>
   );
 }
@@ -33,8 +36,9 @@ export function OwnPolicyPage() {
   return (
     <SettingsPage title="Tool policy" lead="Which calls of your chats need your approval. The rules of the server come first; a chat can have rules of its own.">
       <Section title="Your rules">
-        <Loaded query={policy}>{(found) => <PolicyEditor policy={found} hasLoosen={false} canEdit onSave={(rules) => save.mutateAsync(changeOf(found, rules, false))} />}</Loaded>
+        <Loaded query={policy}>{(found) => <PolicyEditor policy={found} hasLoosen={false} canEdit onSave={(rules) => save.mutateAsync(changeOf(found, rules, false))} onTry={(body) => api.POST("/api/v1/settings/me/tool-policy/try", { body })} />}</Loaded>
       </Section>
+      <ToolList />
     </SettingsPage>
   );
 }
@@ -42,4 +46,29 @@ export function OwnPolicyPage() {
 /** With the version that was read: a change of somebody else meanwhile is not overwritten. */
 function changeOf(found: Policy, rules: ToolRule[], mayLoosen: boolean): Change {
   return { rules, may_loosen: mayLoosen, version: found.version };
+}
+
+/** What a rule can name. Tools of MCP servers are known when a chat uses them; their names begin with that of the server. */
+function ToolList() {
+  const servers = useResource(["mcp-servers"], () => readAll((query) => api.GET("/api/v1/mcp-servers", { query })));
+  return (
+    <Section title="Tools" hint="Names that rules can have.">
+      <Table label="Tools" heads={["Tool", "What it does", "Effect"]}>
+        {OWN_TOOLS.map((tool) => (
+          <tr key={tool.name}>
+            <td><code>{tool.name}</code></td>
+            <td>{tool.does}</td>
+            <td><Tag tone={tool.changes ? "warn" : "ok"}>{tool.changes ? "changes" : "looks"}</Tag> {tool.needsWorkspace && <Tag>workspace</Tag>}</td>
+          </tr>
+        ))}
+        {(servers.data ?? []).map((server) => (
+          <tr key={server.id}>
+            <td><code>{server.slug}__*</code></td>
+            <td>Tools of the MCP server {server.display_name}.</td>
+            <td><Tag>MCP</Tag></td>
+          </tr>
+        ))}
+      </Table>
+    </Section>
+  );
 }
