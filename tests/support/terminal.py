@@ -5,6 +5,7 @@ test gives and can hold at gates (`server.vendor`).
 """
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -197,7 +198,8 @@ async def until_shown(pilot: Pilot[None], text: str) -> str:
 
 @contextmanager
 def cheap_terminals() -> Generator[None]:
-    """Parse each style sheet once in a test process, not in each test, and draw fewer frames."""
+    """Parse each style sheet once in a test process, not in each test, draw fewer frames, and
+    collect garbage less often: an app makes much that lives as long as it does."""
     parse_rules = cast("Callable[..., object]", getattr(Stylesheet, PARSE_METHOD))
     frame_period: object = getattr(screen, FRAME_PERIOD)
     parsed: dict[object, object] = {}
@@ -211,8 +213,11 @@ def cheap_terminals() -> Generator[None]:
 
     setattr(Stylesheet, PARSE_METHOD, parse_once)
     setattr(screen, FRAME_PERIOD, 1 / FRAMES_PER_S)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(20_000, 10, 50)
     try:
         yield
     finally:
+        gc.set_threshold(*thresholds)
         setattr(Stylesheet, PARSE_METHOD, parse_rules)
         setattr(screen, FRAME_PERIOD, frame_period)
