@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { extname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { gzipSync } from "node:zlib";
+import { brotliCompressSync, gzipSync } from "node:zlib";
 import tailwindcss from "@tailwindcss/vite";
 import react from "@vitejs/plugin-react";
 import type { Plugin } from "vite";
@@ -10,9 +10,9 @@ import { defineConfig } from "vitest/config";
 const server = process.env.CHATD_URL ?? "http://127.0.0.1:7870";
 const page = fileURLToPath(new URL("../src/chatd/page", import.meta.url));
 const compressed = new Set([".css", ".html", ".js", ".svg", ".webmanifest"]);
-const smallestCompressedBytes = 1024;
+const smallestCompressedBytes = 256;
 
-/** The server sends `<file>.gz` to browsers that take it; it compresses nothing itself. */
+/** The server sends `<file>.br` or `<file>.gz` to browsers that take it; it compresses nothing itself. */
 function compressFiles(): Plugin {
   return {
     name: "compress-files",
@@ -22,7 +22,9 @@ function compressFiles(): Plugin {
         const path = join(entry.parentPath, entry.name);
         if (!entry.isFile() || !compressed.has(extname(entry.name))) continue;
         const content = readFileSync(path);
-        if (content.length >= smallestCompressedBytes) writeFileSync(`${path}.gz`, gzipSync(content, { level: 9 }));
+        if (content.length < smallestCompressedBytes) continue;
+        writeFileSync(`${path}.gz`, gzipSync(content, { level: 9 }));
+        writeFileSync(`${path}.br`, brotliCompressSync(content));
       }
     },
   };
@@ -45,6 +47,14 @@ function adoptStyles(): Plugin {
   };
 }
 
+const everywhere = [
+  /node_modules\/(?:react|react-dom|scheduler|use-sync-external-store|@radix-ui|@floating-ui|@tanstack\/(?:react-query|query-core)|wouter)\//,
+  /node_modules\/(?:react-remove-scroll|react-remove-scroll-bar|react-style-singleton|use-callback-ref|use-sidecar|aria-hidden)\//,
+  /lucide-react\/dist\/esm\/(?!icons)/,
+  /lucide-react\/dist\/esm\/icons\/(?:book-open|circle-question-mark|clock|copy|cpu|file-text|globe|image|message-square|paperclip|pause|play|square|undo-2)\./,
+  /src\/(?:api|chat-state|connection|components\/(?!toaster)|shell\/(?:keys|layout|sidebar|top-bar))/,
+];
+
 export default defineConfig({
   plugins: [react(), tailwindcss(), adoptStyles(), compressFiles()],
   base: "/",
@@ -57,6 +67,8 @@ export default defineConfig({
     // The content policy allows no data: URLs but for images.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
+    // What every screen needs is one file: it is smaller than its parts.
+    rolldownOptions: { output: { advancedChunks: { groups: [{ name: "base", test: (id) => everywhere.some((one) => one.test(id)) }] } } },
   },
   server: { proxy: { "/api": { target: server, ws: true }, "/sign-in": server, "/docs": server, "/lite": server } },
   test: {

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from yarl import URL
 
 from chatd.api.web_page import files
+from chatd.api.web_page.files import PageFile
+from chatd.api.web_page.replies import reply_file
 from tests.support.api.server import ApiOptions, ApiReply, ApiServer, serve_api
 
 DOCUMENT = '<!doctype html><title>chatd</title><script src="/assets/index-1.js"></script>'
@@ -105,6 +107,30 @@ async def test_an_asset_is_kept_for_ever_and_sent_compressed_to_a_browser_that_t
     assert zipped.headers["content-encoding"] == "gzip"
     assert int(zipped.headers["content-length"]) < len(SCRIPT) / 4
     assert plain.headers["etag"] != zipped.headers["etag"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [
+        ("gzip, deflate, br, zstd", "br"),
+        ("gzip, deflate", "gzip"),
+        ("br;q=0, gzip", "gzip"),
+        ("*", "br"),
+        ("identity", None),
+    ],
+)
+def test_a_browser_gets_the_smallest_body_that_it_takes(
+    accepted: str, encoding: str | None
+) -> None:
+    bodies = {None: b"plain", "gzip": b"zipped", "br": b"smallest"}
+    file = PageFile(
+        media_type="text/css", body=b"plain", gzip=b"zipped", brotli=b"smallest", etag="e"
+    )
+    scope = {"type": "http", "headers": [(b"accept-encoding", accepted.encode())]}
+    reply = reply_file(scope, file, "default-src 'none'")
+    assert reply.body == bodies[encoding]
+    assert reply.headers.get("content-encoding") == encoding
+    assert reply.headers["vary"] == "accept-encoding"
 
 
 @pytest.mark.parametrize("refusal", ["gzip;q=0", "br", "identity", "gzip;q=abc", ""])

@@ -1,7 +1,7 @@
 /** A real `chatd serve` with the demo model and a database of its own. */
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
-import { chmodSync, cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -16,8 +16,6 @@ const lastLine = "Ctrl-C stops.";
 export interface ServerOptions {
   /** The settings file. */
   readonly config?: string;
-  /** The directory of a copy of the package `chatd` that runs instead. */
-  readonly package?: string;
   readonly env?: Readonly<Record<string, string>>;
 }
 
@@ -101,17 +99,8 @@ export class ChatdServer {
   }
 
   private get env(): NodeJS.ProcessEnv {
-    const copy = this.options.package === undefined ? {} : { PYTHONPATH: this.options.package };
-    return { HOME: "/nonexistent", PATH: process.env.PATH ?? "/usr/bin:/bin", ...copy, ...this.options.env };
+    return { HOME: "/nonexistent", PATH: process.env.PATH ?? "/usr/bin:/bin", ...this.options.env };
   }
-}
-
-/** A copy of the package without the built page. Its caller removes it. */
-export function copyWithoutPage(): string {
-  const copy = mkdtempSync(join(tmpdir(), "chatd-package-"));
-  const page = join(repository, "src/chatd/page");
-  cpSync(join(repository, "src"), copy, { recursive: true, filter: (path) => path !== page });
-  return copy;
 }
 
 function endProcess(pidFile: string): void {

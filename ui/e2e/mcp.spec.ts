@@ -1,53 +1,6 @@
 /** An MCP server that each user connects by OAuth: added, connected, used, disconnected. */
-import { spawn } from "node:child_process";
-import { once } from "node:events";
-import { join } from "node:path";
-import { createInterface } from "node:readline";
-import { ChatdServer, python, repository } from "./chatd-server";
 import { expectGoodState } from "./everywhere";
-import { addModel, ModelServer } from "./model-server";
-import { test as base, expect } from "./test";
-
-interface OauthServers {
-  readonly issuer: string;
-  readonly mcp: string;
-}
-
-const test = base.extend<object, { servers: OauthServers; model: ModelServer }>({
-  servers: [
-    // eslint-disable-next-line no-empty-pattern
-    async ({}, use) => {
-      const started = spawn(python, ["-m", "tests.support.mcp.oauth_servers"], { cwd: repository, stdio: ["pipe", "pipe", "inherit"], env: { ...process.env, PYTHONPATH: `${repository}:${join(repository, "src")}` } });
-      const [line] = (await once(createInterface({ input: started.stdout }), "line")) as [string];
-      await use(JSON.parse(line) as OauthServers);
-      started.stdin.end();
-    },
-    { scope: "worker", timeout: 60_000 },
-  ],
-  model: [
-    // eslint-disable-next-line no-empty-pattern
-    async ({}, use) => {
-      const model = new ModelServer();
-      await model.start();
-      await use(model);
-      model.stop();
-    },
-    { scope: "worker" },
-  ],
-  server: [
-    async ({ model }, use) => {
-      const server = new ChatdServer({ config: '[mcp]\nprivate_hosts = ["127.0.0.1"]\n' });
-      try {
-        await server.start();
-        await addModel(server, model, "wire");
-        await use(server);
-      } finally {
-        await server.dispose();
-      }
-    },
-    { scope: "worker", timeout: 90_000 },
-  ],
-});
+import { expect, test } from "./wired";
 
 test("an MCP server is connected by OAuth, its tools are called, its hostile text stays text, an interrupt stops a call, and it is disconnected", async ({ page, chat, model, servers, faults }) => {
   // The browser visits the authorization server, which sends it back at once.

@@ -1,4 +1,4 @@
-import { Toaster, toast as show } from "sonner";
+import { type ComponentType, lazy, Suspense } from "react";
 
 export interface ToastMessage {
   text: string;
@@ -7,20 +7,18 @@ export interface ToastMessage {
   action?: { label: string; run: () => void } | undefined;
 }
 
+const load = () => import("./toaster");
+// Without it the page works; a build that has gone is noticed by stale-build.ts.
+const Toaster = lazy<ComponentType>(() => load().then(({ Toaster: made }) => ({ default: made }), () => ({ default: () => null })));
+
 /** A short message that goes away; with `action` it stays ten seconds. */
 export function toast(message: string | ToastMessage): void {
-  const { text, detail, tone, action } = typeof message === "string" ? ({ text: message } as ToastMessage) : message;
-  const options = {
-    duration: action ? 10_000 : 5000,
-    ...(detail === undefined ? {} : { description: detail }),
-    ...(action ? { action: { label: action.label, onClick: action.run } } : {}),
-  };
-  if (tone === "danger") show.error(text, options);
-  else if (tone === "ok") show.success(text, options);
-  else show(text, options);
+  void load().then(({ showToast }) => showToast(message), () => undefined);
 }
 
 /** Where toasts appear. */
 export const Toasts = () => (
-  <Toaster position="bottom-right" closeButton visibleToasts={3} toastOptions={{ className: "toast" }} containerAriaLabel="Messages" />
+  <Suspense fallback={null}>
+    <Toaster />
+  </Suspense>
 );

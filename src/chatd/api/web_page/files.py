@@ -27,7 +27,8 @@ ASSETS: Final = "assets"
 MAX_PAGE_FILES: Final = 500
 MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
 
-_COMPRESSED: Final = ".gz"
+_GZIP: Final = ".gz"
+_BROTLI: Final = ".br"
 _MEDIA_TYPES: Final[Mapping[str, str]] = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -43,11 +44,12 @@ _MEDIA_TYPES: Final[Mapping[str, str]] = {
 
 
 class PageFile(Struct, frozen=True, kw_only=True):
-    """`gzip` is the compressed body that the build made, if it made one."""
+    """`gzip` and `brotli` are the compressed bodies that the build made, if it made them."""
 
     media_type: str
     body: bytes
     gzip: bytes | None
+    brotli: bytes | None = None
     etag: str
 
 
@@ -112,17 +114,18 @@ def _read_files(directory: Path) -> Mapping[str, PageFile]:
         path.relative_to(directory).as_posix(): PageFile(
             media_type=_MEDIA_TYPES[path.suffix],
             body=body,
-            gzip=contents.get(path.with_name(path.name + _COMPRESSED)),
+            gzip=contents.get(path.with_name(path.name + _GZIP)),
+            brotli=contents.get(path.with_name(path.name + _BROTLI)),
             etag=sha256(body).hexdigest()[:16],
         )
         for path, body in contents.items()
-        if path.suffix != _COMPRESSED
+        if path.suffix not in (_GZIP, _BROTLI)
     }
 
 
 def _is_served(directory: Path, path: Path) -> bool:
     """Regular files of known types. Names that begin with a dot are the build's own notes."""
-    name = path.name.removesuffix(_COMPRESSED)
+    name = path.name.removesuffix(_GZIP).removesuffix(_BROTLI)
     hidden = any(part.startswith(".") for part in path.relative_to(directory).parts)
     return not hidden and Path(name).suffix in _MEDIA_TYPES and path.is_file()
 

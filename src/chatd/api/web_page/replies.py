@@ -1,4 +1,4 @@
-"""Replies with a file of a page: compressed if the browser takes it, and 304 if it has it."""
+"""Replies with a file of a page: compressed as the browser takes it, and 304 if it has it."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -25,8 +25,12 @@ def reply_file(
     in_frames: bool = False,
 ) -> ApiReply:
     """`in_frames`: the policy says which pages may show it in a frame."""
-    zipped = file.gzip if file.gzip is not None and accepts_gzip(scope) else None
-    etag = f'"{file.etag}{"" if zipped is None else "-gzip"}"'
+    compressed = (("br", file.brotli), ("gzip", file.gzip))
+    encoding, body = next(
+        ((name, made) for name, made in compressed if made is not None and accepts(scope, name)),
+        (None, file.body),
+    )
+    etag = f'"{file.etag}{"" if encoding is None else f"-{encoding}"}"'
     headers = {
         **({} if in_frames else _ISOLATION),
         "content-security-policy": policy,
@@ -37,17 +41,16 @@ def reply_file(
         headers["vary"] = "accept-encoding"
     if _is_known(etag, header(scope, b"if-none-match")):
         return ApiReply(status=304, headers=headers)
-    if zipped is not None:
-        headers["content-encoding"] = "gzip"
-    body = file.body if zipped is None else zipped
+    if encoding is not None:
+        headers["content-encoding"] = encoding
     return ApiReply(body=body, media_type=file.media_type, headers=headers)
 
 
-def accepts_gzip(scope: Scope) -> bool:
-    """`gzip;q=0` refuses it; what is unreadable counts as a refusal."""
+def accepts(scope: Scope, encoding: str) -> bool:
+    """`gzip;q=0` refuses gzip; what is unreadable counts as a refusal."""
     for choice in (header(scope, b"accept-encoding") or "").split(","):
         name, _, weight = choice.strip().lower().partition(";")
-        if name.strip() in ("gzip", "*"):
+        if name.strip() in (encoding, "*"):
             value = weight.strip().removeprefix("q=").strip() or "1"
             return value.replace(".", "", 1).isdecimal() and float(value) > 0
     return False

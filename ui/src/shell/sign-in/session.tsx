@@ -1,6 +1,6 @@
 /** Who is signed in decides what is shown: the page, the sign-in page, or the dialog over the page. */
 import { useQueryClient } from "@tanstack/react-query";
-import { Fragment, type ReactNode, useEffect, useState } from "react";
+import { Fragment, lazy, type ReactNode, Suspense, useEffect, useState } from "react";
 import { useLocation, useSearch } from "wouter";
 import { ME_KEY } from "@/api/queries";
 import { Button, EmptyState } from "@/components";
@@ -8,8 +8,9 @@ import { type Me, useMe } from "@/connection";
 import { CloudOff } from "lucide-react";
 import { SIGN_IN_PATH } from "../routes";
 import { claimBrowser } from "./browser-owner";
-import { ExpiredDialog } from "./expired-dialog";
-import { SignInPage } from "./sign-in-page";
+
+const ExpiredDialog = lazy(async () => ({ default: (await import("./expired-dialog")).ExpiredDialog }));
+const SignInPage = lazy(async () => ({ default: (await import("./sign-in-page")).SignInPage }));
 
 function Unreachable({ onRetry }: { onRetry: () => void }) {
   return (
@@ -64,14 +65,20 @@ export function Session({ children }: { children: ReactNode }) {
     window.location.assign(`${SIGN_IN_PATH}?next=${encodeURIComponent(window.location.pathname + window.location.search)}`);
   };
 
-  if (isSignInPath) return <SignInPage onSignedIn={(next) => void enter(next)} />;
+  if (isSignInPath) {
+    return (
+      <Suspense fallback={null}>
+        <SignInPage onSignedIn={(next) => void enter(next)} />
+      </Suspense>
+    );
+  }
   if (user === null) {
     return me.error !== null && !refused ? <Unreachable onRetry={() => void me.refetch()} /> : null;
   }
   return (
     <>
       <Fragment key={user.id}>{children}</Fragment>
-      {refused && <ExpiredDialog username={user.username} onSignedIn={() => void resume()} onLeave={leave} />}
+      <Suspense fallback={null}>{refused && <ExpiredDialog username={user.username} onSignedIn={() => void resume()} onLeave={leave} />}</Suspense>
     </>
   );
 }

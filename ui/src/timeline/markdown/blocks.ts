@@ -1,6 +1,6 @@
 /** Markdown as a list of top-level blocks. While text streams, only its end is read again. */
 import { Lexer, type Token } from "marked";
-import remend from "remend";
+import type { RemendOptions } from "remend";
 
 export interface Block {
   readonly token: Token;
@@ -73,10 +73,21 @@ function lexTail(tail: string): readonly Token[] {
   }
 }
 
+let mend: ((text: string, options: RemendOptions) => string) | null = null;
+
+/** Only a text that is being written needs it: its first words wait for nothing. */
+export async function loadMending(): Promise<void> {
+  mend ??= (await import("remend")).default;
+}
+
 /** Closes what the model has opened and not closed yet. */
 function complete(text: string): string {
+  if (mend === null) {
+    void loadMending().catch(() => undefined);
+    return text;
+  }
   try {
-    return remend(text, { linkMode: "text-only", htmlTags: false, katex: false, comparisonOperators: false });
+    return mend(text, { linkMode: "text-only", htmlTags: false, katex: false, comparisonOperators: false });
   } catch {
     return text;
   }

@@ -1,9 +1,10 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
-import { afterEach, describe, expect, it } from "vitest";
-import { BlockReader, readBlocks } from "./blocks";
+import { afterEach, beforeAll, describe, expect, it } from "vitest";
+import { BlockReader, loadMending, readBlocks } from "./blocks";
 import { CORPUS, HOSTILE } from "./corpus";
 import { Markdown } from "./markdown";
 
+beforeAll(loadMending);
 afterEach(cleanup);
 
 function html(text: string, isLive = false): string {
