@@ -23,7 +23,6 @@ from chatd.terminal.messages import COPY_READY, EditMessage, OpenChat, OpenScree
 from chatd.terminal.session import app_of, session_of
 from chatd.terminal.themes import palette_of
 from chatd.terminal.timeline.lines import counted
-from chatd.terminal.timeline.painter import LEFT, LinePaint, content_width, new_text, scroll_bar
 from chatd.terminal.timeline.row import OlderRow, Row, UserRow
 from chatd.terminal.timeline.row_actions import (
     Children,
@@ -33,7 +32,17 @@ from chatd.terminal.timeline.row_actions import (
     pending_rows,
 )
 from chatd.terminal.timeline.row_model import BUSY, END_KEY, RowModel
-from chatd.terminal.timeline.viewport import TOP, Place, RowCache, Viewport
+from chatd.terminal.timeline.viewport import (
+    LEFT,
+    TOP,
+    LinePaint,
+    Place,
+    RowCache,
+    Viewport,
+    content_width,
+    new_text,
+    scroll_bar,
+)
 
 _TICK_S: Final = 1.0
 _WHEEL_LINES: Final = 3
