@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.agent.epochs import EpochFence, OwnerClaim, parse_claim
+from chatd.agent.effect_guards import EpochFence, OwnerClaim, parse_claim
 from chatd.agent.errors import AgentError
 
 ONE, OTHER = "worker-one", "worker-other"

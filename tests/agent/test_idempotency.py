@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from chatd.agent.durable_files import open_log_file
+from chatd.agent.effect_guards import MAX_RESULT_BYTES, IdempotencyJournal
 from chatd.agent.errors import AgentError
-from chatd.agent.idempotency import MAX_RESULT_BYTES, IdempotencyJournal
-from chatd.agent.log_file import open_log_file
 from tests.support.outcomes import raised
 
 Json = dict[str, object]

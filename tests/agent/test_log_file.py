@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chatd.agent.idempotency import IdempotencyJournal
-from chatd.agent.json_log import JsonLog
-from chatd.agent.log_file import HiddenLogFile, NamedLogFile, open_log_file
+from chatd.agent.durable_files import HiddenLogFile, JsonLog, NamedLogFile, open_log_file
+from chatd.agent.effect_guards import IdempotencyJournal
 
 FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.files.routes import WorkerThreads
+from chatd.agent.files.file_routes import WorkerThreads
 
 
 async def test_started_work_over_the_timeout_may_still_happen() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.agent.git.touched_paths import TouchedPaths
+from chatd.agent.git.git_repositories import TouchedPaths
 from tests.agent.server.agent_server import AgentServer
 
 FAMILY = {"Chatd-Chat-Id": "child", "Chatd-Ancestor-Chat-Ids": '["parent"]'}

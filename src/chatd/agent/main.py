@@ -1,45 +1,145 @@
-"""The workspace agent as a program: composition, start, stop, and its role as PID 1.
+"""The workspace agent as a program: configuration, composition, start, stop, and its role as PID 1.
 
 One agent per run directory, because the journals in it have one writer.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import ctypes
 import fcntl
+import json
 import os
 import secrets
 import signal
+import stat
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NoReturn
 
-from chatd.agent.atomic_file import write_atomic
-from chatd.agent.config import AgentConfig, AgentConfigError, load_config
-from chatd.agent.context.sources import ContextSources
-from chatd.agent.context.watcher import ContextRoutes, ContextWatcher
-from chatd.agent.epochs import EpochFence
-from chatd.agent.files.routes import FileRoutes
-from chatd.agent.git.command import GitCommand
-from chatd.agent.git.routes import GitRoutes
-from chatd.agent.git.touched_paths import TouchedPaths
-from chatd.agent.idempotency import IdempotencyJournal
-from chatd.agent.log_file import open_log_file
-from chatd.agent.mcp.routes import McpRoutes
-from chatd.agent.mcp.servers import WorkspaceServers
-from chatd.agent.processes.command import SavedResults
-from chatd.agent.processes.environment import CommandEnvironment
-from chatd.agent.processes.routes import ProcessRoutes
-from chatd.agent.processes.table import ProcessTable
+from chatd.agent.context.context_sources import ContextSources
+from chatd.agent.context.context_watcher import ContextRoutes, ContextWatcher
+from chatd.agent.context.mcp_servers import McpRoutes, WorkspaceServers
+from chatd.agent.durable_files import open_log_file, write_atomic
+from chatd.agent.effect_guards import EpochFence, IdempotencyJournal
+from chatd.agent.errors import AgentError
+from chatd.agent.files.file_routes import FileRoutes
+from chatd.agent.git.git_command import GitCommand
+from chatd.agent.git.git_repositories import TouchedPaths
+from chatd.agent.git.git_routes import GitRoutes
+from chatd.agent.processes.process_child import CommandEnvironment
+from chatd.agent.processes.process_command import SavedResults
+from chatd.agent.processes.process_table import ProcessRoutes, ProcessTable
+from chatd.agent.processes.terminal_table import TerminalRoutes, TerminalTable
+from chatd.agent.server.agent_server import AgentHttpServer, log_line
 from chatd.agent.server.auth import RequestVerifier
 from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest, Dispatcher
-from chatd.agent.server.http_messages import AgentHttpReply, json_reply
-from chatd.agent.server.server import AgentHttpServer, log_line
-from chatd.agent.terminals.routes import TerminalRoutes
-from chatd.agent.terminals.table import TerminalTable
+from chatd.agent.server.http_messages import AgentHttpReply, json_reply, read_fields
 from chatd.agent.threads import AgentSystemClock, WorkerThreads
+
+# The agent's configuration, read from a descriptor or a private file.
+#
+# Never from arguments or environment variables, which other processes can read.
+
+MAX_CONFIG_BYTES = 256 * 1024
+KEY_BYTES = 32
+
+
+class AgentConfigError(Exception):
+    """The agent cannot start with this configuration. The message contains no values of it."""
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """The agent listens on `socket` or, if that is empty, on `host` and `port`.
+
+    Commands run in `directory` with the variables `env`. The agent's own files are in `run_dir`,
+    except the journal of calls if `journal_fd` is the first of two descriptors for it.
+    """
+
+    agent_id: str
+    dial_key: bytes = field(repr=False)
+    run_dir: str
+    home: str
+    directory: str
+    env: dict[str, str] = field(repr=False)
+    journal_fd: int = 0
+    socket: str = ""
+    host: str = ""
+    port: int = 0
+
+
+def load_config(argv: Sequence[str]) -> AgentConfig:
+    parser = argparse.ArgumentParser(prog="chatd-agent", description="chatd's workspace agent")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--config", help="file with mode 0600; deleted after it is read")
+    source.add_argument("--config-fd", type=int, help="descriptor; read to its end and closed")
+    options = parser.parse_args(argv)
+    path: str | None = options.config
+    fd: int | None = options.config_fd
+    try:
+        raw = _read_fd(fd) if fd is not None else _read_and_delete(path or "")
+    except OSError as error:
+        raise AgentConfigError(f"cannot read the configuration: {error.strerror}") from None
+    return parse_config(raw)
+
+
+def _read_fd(fd: int) -> bytes:
+    with open(fd, "rb") as source:
+        return source.read(MAX_CONFIG_BYTES + 1)
+
+
+def _read_and_delete(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode) or info.st_mode & 0o077:
+        os.close(fd)
+        raise AgentConfigError("the configuration must be a file that only its owner can read")
+    raw = _read_fd(fd)
+    os.unlink(path)
+    return raw
+
+
+def parse_config(raw: bytes) -> AgentConfig:
+    if len(raw) > MAX_CONFIG_BYTES:
+        raise AgentConfigError(f"the configuration is larger than {MAX_CONFIG_BYTES} bytes")
+    try:
+        return _build(json.loads(raw))
+    except (ValueError, RecursionError):
+        raise AgentConfigError("the configuration is not JSON, or dial_key is not hex") from None
+    except AgentError as error:
+        raise AgentConfigError(f"the configuration is invalid: {error.message}") from None
+
+
+def _build(value: object) -> AgentConfig:
+    fields = read_fields(value, "the configuration")
+    home = fields.text("home")
+    config = AgentConfig(
+        agent_id=fields.text("agent_id"),
+        dial_key=bytes.fromhex(fields.text("dial_key")),
+        run_dir=fields.text("run_dir"),
+        home=home,
+        directory=os.path.join(home, fields.text("directory", "")).rstrip("/") or "/",
+        env=fields.text_map("env"),
+        journal_fd=fields.count("journal_fd"),
+        socket=fields.text("socket", ""),
+        host=fields.text("host", ""),
+        port=fields.count("port"),
+    )
+    fields.reject_unknown()
+    if len(config.dial_key) != KEY_BYTES:
+        raise AgentError(400, f"dial_key must have {KEY_BYTES} bytes")
+    if bool(config.socket) == bool(config.host):
+        raise AgentError(400, "exactly one of socket and host is required")
+    for path in (config.run_dir, config.home, config.socket or "/"):
+        if not os.path.isabs(path):
+            raise AgentError(400, "run_dir, home and socket must be absolute paths")
+    return config
+
 
 VERSION = "2"
 """Version 2 asks a worker to prove that it owns its chat."""

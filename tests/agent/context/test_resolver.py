@@ -8,9 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chatd.agent.context import resolver
-from chatd.agent.context.resolver import FoundResource, read_context
-from chatd.agent.context.sources import ContextSources, fingerprint
+from chatd.agent.context import context_sources
+from chatd.agent.context.context_sources import (
+    ContextSources,
+    FoundResource,
+    fingerprint,
+    read_context,
+)
 from chatd.domain.workspace import agent_api
 from chatd.domain.workspace.agent_api import check_context
 
@@ -176,18 +180,21 @@ def test_an_invalid_skill_reports_the_reason(
 
 @pytest.mark.covers("instructions-1")
 def test_an_oversize_instruction_file_is_clipped(sources: ContextSources) -> None:
-    write(f"{sources.directory}/AGENTS.md", "é" * (resolver.MAX_RESOURCE_BYTES // 2))
+    write(f"{sources.directory}/AGENTS.md", "é" * (context_sources.MAX_RESOURCE_BYTES // 2))
     assert read_one(sources).status == "ok"
-    write(f"{sources.directory}/AGENTS.md", "x" + "é" * (resolver.MAX_RESOURCE_BYTES // 2))
+    write(f"{sources.directory}/AGENTS.md", "x" + "é" * (context_sources.MAX_RESOURCE_BYTES // 2))
     large = read_one(sources)
-    assert (large.status, large.size) == ("oversize", resolver.MAX_RESOURCE_BYTES + 1)
-    assert large.content == "x" + "é" * (resolver.MAX_RESOURCE_BYTES // 2 - 1)
+    assert (large.status, large.size) == ("oversize", context_sources.MAX_RESOURCE_BYTES + 1)
+    assert large.content == "x" + "é" * (context_sources.MAX_RESOURCE_BYTES // 2 - 1)
     assert "over the limit" in large.error
 
 
 @pytest.mark.parametrize("name", [".mcp.json", "skills/a/SKILL.md"])
 def test_an_oversize_skill_or_mcp_config_has_no_content(sources: ContextSources, name: str) -> None:
-    write(f"{sources.directory}/{name}", SKILL.format(name="a") + "x" * resolver.MAX_RESOURCE_BYTES)
+    write(
+        f"{sources.directory}/{name}",
+        SKILL.format(name="a") + "x" * context_sources.MAX_RESOURCE_BYTES,
+    )
     assert (read_one(sources).status, read_one(sources).content) == ("oversize", "")
 
 
@@ -231,7 +238,7 @@ def test_several_names_of_one_file_are_one_resource(sources: ContextSources) -> 
 def test_resources_over_the_total_size_are_excluded(
     sources: ContextSources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolver, "MAX_CONTEXT_BYTES", 10)
+    monkeypatch.setattr(context_sources, "MAX_CONTEXT_BYTES", 10)
     for name, content in (("AGENTS.md", "123456"), ("CLAUDE.md", "12345"), (".cursorrules", "12")):
         write(f"{sources.directory}/{name}", content)
     resources = read_context(sources, version=1).resources
@@ -245,7 +252,7 @@ def test_resources_over_the_total_size_are_excluded(
 def test_resources_over_the_number_limit_are_counted(
     sources: ContextSources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolver, "MAX_RESOURCES", 3)
+    monkeypatch.setattr(context_sources, "MAX_RESOURCES", 3)
     for name in "abcde":
         write(f"{sources.directory}/skills/{name}/SKILL.md", SKILL.format(name=name))
     resources = read_context(sources, version=1).resources

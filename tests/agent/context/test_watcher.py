@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from chatd.agent.context.sources import ContextSources
-from chatd.agent.context.watcher import CONTEXT_POLL_S, DEBOUNCE_S, MAX_DEBOUNCES, ContextWatcher
+from chatd.agent.context.context_sources import ContextSources
+from chatd.agent.context.context_watcher import (
+    CONTEXT_POLL_S,
+    DEBOUNCE_S,
+    MAX_DEBOUNCES,
+    ContextWatcher,
+)
 from chatd.agent.errors import AgentError
 from tests.agent.inline_threads import InlineThreads
 from tests.support.clock import FakeClock

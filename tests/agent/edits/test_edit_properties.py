@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from chatd.agent.edits import diffs
-from chatd.agent.edits.diffs import unified_diff
-from chatd.agent.edits.editor import EditSpec, FileEditSpec, edit_files
-from chatd.agent.edits.lines import (
+from chatd.agent.errors import AgentError
+from chatd.agent.files import file_editor
+from chatd.agent.files.edit_matcher import apply_edit
+from chatd.agent.files.edit_splice import (
     BLANKS,
     dominant_ending,
     drop_overlaps,
@@ -20,8 +20,7 @@ from chatd.agent.edits.lines import (
     line_endings,
     split_lines,
 )
-from chatd.agent.edits.matcher import apply_edit
-from chatd.agent.errors import AgentError
+from chatd.agent.files.file_editor import EditSpec, FileEditSpec, edit_files, unified_diff
 from tests.support.outcomes import present
 from tests.support.run_length import fuzzed
 
@@ -281,9 +280,9 @@ def test_a_large_diff_is_coarse_and_a_long_one_is_left_out(monkeypatch: pytest.M
     old = "".join(f"{number}\n" for number in range(30))
     new = "x\n" + "".join(f"{number}\n" for number in range(1, 29)) + "y\n"
     fine = unified_diff(old, new, "f")
-    monkeypatch.setattr(diffs, "_MAX_COMPARED_LINES", 10)
+    monkeypatch.setattr(file_editor, "_MAX_COMPARED_LINES", 10)
     coarse = unified_diff(old, new, "f")
     assert patched(old, coarse) == patched(old, fine) == new
     assert coarse.count("\n") > fine.count("\n")
-    monkeypatch.setattr(diffs, "MAX_DIFF_CHARS", 50)
+    monkeypatch.setattr(file_editor, "MAX_DIFF_CHARS", 50)
     assert "is left out" in unified_diff(old, new, "f")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from chatd.agent.edits import editor
-from chatd.agent.edits.editor import EditSpec, FileEditSpec, edit_files
 from chatd.agent.errors import AgentError
+from chatd.agent.files import file_editor
+from chatd.agent.files.file_editor import EditSpec, FileEditSpec, edit_files
 from tests.agent.unprivileged import denied_without_privileges, shared_directory
 
 
@@ -178,8 +178,8 @@ def test_files_over_the_size_limits_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, large = write_files(tmp_path, one="a" * 10, two="b" * 10, large="c" * 21)
-    monkeypatch.setattr(editor, "MAX_EDITED_FILE_BYTES", 20)
-    monkeypatch.setattr(editor, "MAX_EDITED_BYTES", 15)
+    monkeypatch.setattr(file_editor, "MAX_EDITED_FILE_BYTES", 20)
+    monkeypatch.setattr(file_editor, "MAX_EDITED_BYTES", 15)
     assert refusal(edit_spec(large, ("c", "d")))[0] == 413
     status, message = refusal(edit_spec(one, ("a", "x")), edit_spec(two, ("b", "x")))
     assert status == 413
@@ -217,14 +217,14 @@ def write_before_each_stat(
     monkeypatch: pytest.MonkeyPatch, file: Path, contents: Iterator[str]
 ) -> None:
     """Write the next content to the file before each stat by the editor."""
-    stat_target = editor.stat_target
+    stat_target = file_editor.stat_target
 
     def write_first(target: str) -> os.stat_result | None:
         for content in islice(contents, 1):
             file.write_text(content)
         return stat_target(target)
 
-    monkeypatch.setattr(editor, "stat_target", write_first)
+    monkeypatch.setattr(file_editor, "stat_target", write_first)
 
 
 def test_a_file_changed_during_the_edit_is_read_again(

@@ -4,8 +4,8 @@ from textwrap import dedent
 
 import pytest
 
-from chatd.agent.edits.matcher import apply_edit
-from chatd.agent.edits.splice import file_unit, indent_unit, reindent, typical_step
+from chatd.agent.files.edit_matcher import apply_edit
+from chatd.agent.files.edit_splice import file_unit, indent_unit, reindent, typical_step
 
 TABS = "func f() {\n\tif a {\n\t\tfoo()\n\t}\n}\n"
 FOUR = "def f():\n    if a:\n        foo()\n    return 1\n"

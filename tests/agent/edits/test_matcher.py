@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from chatd.agent.edits import matcher
-from chatd.agent.edits.matcher import apply_edit
 from chatd.agent.errors import AgentError
+from chatd.agent.files import edit_matcher
+from chatd.agent.files.edit_matcher import apply_edit
 
 
 def edit(content: str, search: str, new: str, *, every: bool = False) -> str:
@@ -163,7 +163,7 @@ def test_blanks_alone_match_only_themselves() -> None:
 
 
 def test_a_result_over_the_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matcher, "MAX_RESULT_CHARS", 100)
+    monkeypatch.setattr(edit_matcher, "MAX_RESULT_CHARS", 100)
     for content in ("a" * 20, " a\n" * 20):
         with pytest.raises(AgentError, match="over the limit") as refused:
             edit(content, "a" if "\n" not in content else "  a\n", "b" * 60, every=True)

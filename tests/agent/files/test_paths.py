@@ -8,9 +8,9 @@ import pytest
 from msgspec import convert
 
 from chatd.agent.errors import AgentError
-from chatd.agent.files import reader
-from chatd.agent.files.paths import MAX_LINKS, resolve_path
-from chatd.agent.files.reader import list_directory
+from chatd.agent.files import file_content
+from chatd.agent.files.file_content import list_directory
+from chatd.agent.files.file_paths import MAX_LINKS, resolve_path
 from tests.agent.unprivileged import denied_without_privileges
 from tests.support.outcomes import present
 
@@ -128,7 +128,7 @@ def test_listing_without_permission_is_forbidden(shared: Path) -> None:
 def test_a_directory_with_too_many_entries_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "MAX_DIRECTORY_ENTRIES", 2)
+    monkeypatch.setattr(file_content, "MAX_DIRECTORY_ENTRIES", 2)
     for name in "ab":
         (tmp_path / name).touch()
     assert len(contents(list_directory([], "home", home=str(tmp_path)))) == 2

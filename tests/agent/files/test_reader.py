@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.files import reader
-from chatd.agent.files.reader import read_file, read_lines
+from chatd.agent.files import file_content
+from chatd.agent.files.file_content import read_file, read_lines
 from tests.agent.unprivileged import Denied, denied_without_privileges
 
 
@@ -199,7 +199,7 @@ def test_of_too_many_bytes_the_lines_that_fit_come_and_say_how_to_go_on(tmp_path
     assert (found["lines_read"], found["next_offset"]) == (65, 66)
     page = found["content"]
     assert isinstance(page, str)
-    assert len(page) <= reader.MAX_RESPONSE_BYTES
+    assert len(page) <= file_content.MAX_RESPONSE_BYTES
     assert "next_offset" not in lines(tmp_path, content, offset=1, limit=60), "all that was asked"
 
 

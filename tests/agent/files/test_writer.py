@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.files.writer import write_file
+from chatd.agent.files.file_content import write_file
 from tests.agent.unprivileged import Denied, denied_without_privileges
 from tests.support.outcomes import present
 

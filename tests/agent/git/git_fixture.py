@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from chatd.agent.git.command import GitCommand
+from chatd.agent.git.git_command import GitCommand
 
 HOME = "/nonexistent"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chatd.agent.git import repositories as git_module
-from chatd.agent.git.command import GitCommand, GitError, quote_path
-from chatd.agent.git.repositories import RepositoryState, find_roots, read_state, scan
+from chatd.agent.git import git_repositories as git_module
+from chatd.agent.git.git_command import GitCommand, GitError, quote_path
+from chatd.agent.git.git_repositories import RepositoryState, find_roots, read_state, scan
 from tests.agent.git.git_fixture import HOME, fake_git, run_git
 
 

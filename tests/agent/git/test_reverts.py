@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.git.command import GitCommand
-from chatd.agent.git.reverts import revert_files
-from chatd.agent.git.snapshots import read_scope, take_snapshot
+from chatd.agent.git.git_command import GitCommand
+from chatd.agent.git.git_routes import revert_files
+from chatd.agent.git.git_snapshots import read_scope, take_snapshot
 from tests.agent.git.git_fixture import HOME, run_git
 
 

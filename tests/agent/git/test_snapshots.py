@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chatd.agent.git import snapshots, tree_store
-from chatd.agent.git.command import GitCommand
-from chatd.agent.git.snapshots import (
+from chatd.agent.git import git_snapshots
+from chatd.agent.git.git_command import GitCommand
+from chatd.agent.git.git_snapshots import (
     TreeSnapshots,
     count_changes,
     read_repository,
@@ -82,7 +82,7 @@ def test_a_snapshot_changes_no_index_branch_or_working_tree_and_runs_no_hook(
 def test_a_repository_that_is_too_large_has_no_snapshot_and_says_so(
     repo: Path, git: GitCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "MAX_UNTRACKED_BYTES", 10)
+    monkeypatch.setattr(git_snapshots, "MAX_UNTRACKED_BYTES", 10)
     (repo / "big").write_text("x" * 100)
     assert "over 10 bytes" in take_snapshot(git, str(repo), "c1", "1")
     assert read_scope(git, str(repo), "c1", "turn", "1") is None
@@ -91,7 +91,7 @@ def test_a_repository_that_is_too_large_has_no_snapshot_and_says_so(
 def test_the_trees_of_old_chats_are_deleted(
     repo: Path, git: GitCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree_store, "MAX_SNAPSHOT_CHATS", 2)
+    monkeypatch.setattr(git_snapshots, "MAX_SNAPSHOT_CHATS", 2)
     for chat in ("c1", "c2", "c3"):
         assert take_snapshot(git, str(repo), chat, "1") == ""
     assert {path.name for path in (repo / ".git/chatd").iterdir()} == {"c2", "c3"}
@@ -151,7 +151,7 @@ def test_a_chat_whose_first_snapshot_failed_says_that_its_diff_begins_later(
     repo: Path, git: GitCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(snapshots, "MAX_UNTRACKED_BYTES", 1)
+        patch.setattr(git_snapshots, "MAX_UNTRACKED_BYTES", 1)
         (repo / "big").write_text("large")
         assert "over 1 bytes" in take_snapshot(git, str(repo), "c1", "1")
     (repo / "a.txt").write_text("changed in the first turn\n")

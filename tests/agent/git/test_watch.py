@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec import Struct, convert
 
-from chatd.agent.git import touched_paths
-from chatd.agent.git.command import GitCommand
-from chatd.agent.git.repositories import MIN_RESCAN_INTERVAL_S, RESCAN_INTERVAL_S, GitWatch
-from chatd.agent.git.touched_paths import TouchedPaths
+from chatd.agent.git import git_repositories
+from chatd.agent.git.git_command import GitCommand
+from chatd.agent.git.git_repositories import (
+    MIN_RESCAN_INTERVAL_S,
+    RESCAN_INTERVAL_S,
+    GitWatch,
+    TouchedPaths,
+)
 from tests.agent.git.git_fixture import HOME, run_git
 from tests.agent.inline_threads import InlineThreads
 from tests.support.clock import FakeClock
@@ -32,8 +36,8 @@ def test_paths_are_stored_for_a_chat_and_its_ancestors() -> None:
 
 
 def test_the_oldest_paths_and_chats_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(touched_paths, "MAX_PATHS_PER_CHAT", 2)
-    monkeypatch.setattr(touched_paths, "MAX_TOUCHING_CHATS", 2)
+    monkeypatch.setattr(git_repositories, "MAX_PATHS_PER_CHAT", 2)
+    monkeypatch.setattr(git_repositories, "MAX_TOUCHING_CHATS", 2)
     store = TouchedPaths()
     store.add(["a"], ["/1", "/2"])
     store.add(["a"], ["/1", "/3"])

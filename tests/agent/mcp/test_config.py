@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from chatd.agent.mcp.config import (
+from chatd.agent.context.mcp_config import (
     McpConfigError,
     McpServerConfig,
     expand,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from chatd.agent.context import mcp_servers
+from chatd.agent.context.mcp_config import McpServerConfig
+from chatd.agent.context.mcp_servers import WorkspaceServers
 from chatd.agent.errors import AgentError
-from chatd.agent.mcp import servers
-from chatd.agent.mcp.config import McpServerConfig
-from chatd.agent.mcp.servers import WorkspaceServers
-from chatd.agent.processes.environment import CommandEnvironment
+from chatd.agent.processes.process_child import CommandEnvironment
 from chatd.agent.threads import AgentSystemClock
 from tests.support.mcp.bad_servers import never, raw_server
 from tests.support.mcp.rig import tool_server
@@ -188,7 +188,7 @@ async def test_the_list_of_a_servers_tools_is_bounded(
         async with running(tmp_path) as fixture:
             fixture.apply(http(process.url))
             every = await fixture.tools("remote")
-            monkeypatch.setattr(servers, "MAX_TOOLS_BYTES", 600)
+            monkeypatch.setattr(mcp_servers, "MAX_TOOLS_BYTES", 600)
             fixture.apply(http(process.url, "bounded"))
             few = await fixture.tools("bounded", having=every[0])
             assert 0 < len(few) < len(every)

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chatd.agent.idempotency import IdempotencyJournal
-from chatd.agent.log_file import open_log_file
-from chatd.agent.processes.command import SavedResults
-from chatd.agent.processes.environment import CommandEnvironment
-from chatd.agent.processes.table import ProcessLimits, ProcessTable
+from chatd.agent.durable_files import open_log_file
+from chatd.agent.effect_guards import IdempotencyJournal
+from chatd.agent.processes.process_child import CommandEnvironment
+from chatd.agent.processes.process_command import SavedResults
+from chatd.agent.processes.process_table import ProcessLimits, ProcessTable
 
 TIMEOUT_S = 30.0
 BASE = {"PATH": "/usr/local/bin:/usr/bin:/bin"}

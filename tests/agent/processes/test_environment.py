@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.processes.environment import CommandEnvironment, expand_variables
+from chatd.agent.processes.process_child import CommandEnvironment, expand_variables
 from tests.agent.processes.agent_fixture import BASE, AgentFixture, boot_agent
 
 

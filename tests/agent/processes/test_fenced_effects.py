@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from chatd.agent.epochs import EpochFence, OwnerClaim
+from chatd.agent.effect_guards import EpochFence, OwnerClaim
 from chatd.agent.errors import AgentError
-from chatd.agent.files.routes import FileRoutes
-from chatd.agent.processes.routes import ProcessRoutes
+from chatd.agent.files.file_routes import FileRoutes
+from chatd.agent.processes.process_table import ProcessRoutes
 from chatd.agent.server.dispatcher import AgentCaller, AgentRoute, AgentRouteRequest
 from chatd.agent.server.http_messages import RequestHead
 from chatd.agent.threads import WorkerThreads

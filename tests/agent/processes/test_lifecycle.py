@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.processes.child import signal_group
-from chatd.agent.processes.output_buffer import HEAD_BYTES, TAIL_BYTES
-from chatd.agent.processes.table import ProcessLimits
+from chatd.agent.processes.process_child import signal_group
+from chatd.agent.processes.process_output import HEAD_BYTES, TAIL_BYTES
+from chatd.agent.processes.process_table import ProcessLimits
 from tests.agent.processes.agent_fixture import TIMEOUT_S, AgentFixture, BlockingPipe, boot_agent
 from tests.support.outcomes import raised
 

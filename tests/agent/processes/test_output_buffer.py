@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatd.agent.processes.output_buffer import (
+from chatd.agent.processes.process_output import (
     HEAD_BYTES,
     LINE_SUFFIX,
     MAX_OUTPUT_LINE_BYTES,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chatd.agent.processes import table
-from chatd.agent.processes.output_file import (
+from chatd.agent.processes import process_table
+from chatd.agent.processes.process_output import (
     FILED_ABOVE_BYTES,
     MAX_OUTPUT_FILE_BYTES,
     MAX_RESULT_FILES,
@@ -108,7 +108,7 @@ async def test_commands_start_and_end_while_no_output_can_be_written(
         disk.wait()
 
     monkeypatch.setattr(OutputFile, "write", hang)
-    monkeypatch.setattr(table, "FILE_WAIT_S", 0.01)
+    monkeypatch.setattr(process_table, "FILE_WAIT_S", 0.01)
     async with boot_agent(tmp_path) as agent:
         try:
             long = f"head -c {2 * FILED_ABOVE_BYTES} /dev/zero"

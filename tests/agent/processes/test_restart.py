@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.processes.command import SavedResults
+from chatd.agent.processes.process_command import SavedResults
 from tests.agent.processes.agent_fixture import TIMEOUT_S, AgentFixture, boot_agent
 from tests.support.outcomes import raised
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.processes.command import SAVED_RESULT_TTL_S
-from chatd.agent.processes.table import ProcessLimits
+from chatd.agent.processes.process_command import SAVED_RESULT_TTL_S
+from chatd.agent.processes.process_table import ProcessLimits
 from tests.agent.processes.agent_fixture import AgentFixture, BlockingPipe, boot_agent
 
 LONG_COMMAND = "echo ready; exec sleep 600"

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from chatd.agent.config import parse_config
-from chatd.agent.main import AgentProcess
+from chatd.agent.main import AgentProcess, parse_config
 from chatd.agent.server.auth import RequestClaim, digest, reply_mac, signed_headers
 from chatd.clock import SystemClock
 

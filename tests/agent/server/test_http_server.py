@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.server.connection import ConnectionLimits
+from chatd.agent.server.agent_server import AgentHttpServer, ConnectionLimits, RequestExchange
 from chatd.agent.server.http_messages import AgentHttpReply, RequestHead, error_reply, json_reply
-from chatd.agent.server.server import AgentHttpServer, RequestExchange
 from tests.support.eventually import eventually
 
 TIMEOUT_S = 30.0

@@ -13,13 +13,18 @@ from shlex import quote
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.processes.environment import CommandEnvironment
-from chatd.agent.terminals import table as limits
-from chatd.agent.terminals import terminal as frames
-from chatd.agent.terminals.output_ring import OutputRing
-from chatd.agent.terminals.shell import TerminalSize
-from chatd.agent.terminals.table import TerminalTable
-from chatd.agent.terminals.terminal import MAX_UNREAD_BYTES, SCROLLBACK_BYTES, Event, Terminal
+from chatd.agent.processes import terminal as frames
+from chatd.agent.processes import terminal_table as limits
+from chatd.agent.processes.process_child import CommandEnvironment
+from chatd.agent.processes.terminal import (
+    MAX_UNREAD_BYTES,
+    SCROLLBACK_BYTES,
+    Event,
+    OutputRing,
+    Terminal,
+    TerminalSize,
+)
+from chatd.agent.processes.terminal_table import TerminalTable
 from chatd.agent.threads import WorkerThreads
 from tests.support.eventually import eventually
 

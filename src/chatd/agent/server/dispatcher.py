@@ -12,8 +12,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from chatd.agent.epochs import OwnerClaim, parse_claim
+from chatd.agent.effect_guards import OwnerClaim, parse_claim
 from chatd.agent.errors import AgentError
+from chatd.agent.server.agent_server import RequestExchange, log_exception
 from chatd.agent.server.auth import RequestClaim, RequestVerifier, digest
 from chatd.agent.server.http_messages import (
     AgentHttpReply,
@@ -22,7 +23,6 @@ from chatd.agent.server.http_messages import (
     error_reply,
     parse_json,
 )
-from chatd.agent.server.server import RequestExchange, log_exception
 
 MAX_JSON_BYTES = 4 << 20
 MAX_ANCESTORS = 64
