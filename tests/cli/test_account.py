@@ -10,8 +10,7 @@ from uuid import UUID
 import pytest
 
 from chatd.cli.account.providers import model_row
-from chatd.client.choice_resources import LearnedContext, ModelCapabilities, ModelChoice
-from chatd.client.resources import EffortRange
+from chatd.client.resources import EffortRange, LearnedContext, ModelCapabilities, ModelChoice
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import Effort
 from tests.support.command_line import ServerProcess, finish, read_until

@@ -7,9 +7,9 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from chatd.client.drafts import CallAnswer
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.answers.answer_panel import CLOCK_S
-from chatd.terminal.answers.answer_requests import CallAnswer
 from chatd.terminal.answers.ask_form import Answered, head_rows
 from chatd.terminal.safe_text import cell_width
 from tests.support.eventually import eventually

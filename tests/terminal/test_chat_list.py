@@ -1,13 +1,15 @@
 """The chat list of the terminal, on a real server."""
 
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from chatd.client.server import QueryValue, ServerApi
+from chatd.client.calls import ListCall
+from chatd.client.resources import ListedChat, Page
+from chatd.client.server import ServerApi
 from chatd.clock import SystemClock
 from chatd.domain.ids import ChatId
 from chatd.store.chat import search_index
@@ -68,10 +70,19 @@ class HeldList(ServerApi):
         super().__init__(api.server, api.http, clock=api.clock)
         self.gate = Gate()
 
-    async def get(self, path: str, reply: type[T], **query: QueryValue) -> T:
-        found = await super().get(path, reply, **query)
-        if path == "/chats":
-            await self.gate.pass_through()
+    def list_chats(self, **query: Any) -> "HeldPage":
+        asked = super().list_chats(**query)
+        return HeldPage(asked, self.gate)
+
+
+class HeldPage(ListCall[ListedChat]):
+    def __init__(self, asked: ListCall[ListedChat], gate: Gate) -> None:
+        super().__init__(asked.requests, asked.operation, asked.reply)
+        self._gate = gate
+
+    async def _read(self) -> Page[ListedChat]:
+        found = await super()._read()
+        await self._gate.pass_through()
         return found
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from textual.app import App, ComposeResult
 
-from chatd.client.choice_resources import ChatChanges, RepositoryChange
+from chatd.client.resources import ChatChanges, RepositoryChange
 from chatd.settings.schema import Settings, WorkspaceSettings
 from chatd.terminal.screens.changes_screen import (
     MAX_CHANGED_FILES,

@@ -8,8 +8,13 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.client.mcp_resources import McpTrial, McpTrialTool, WorkspaceMcpServer
-from chatd.client.resources import McpConnection, McpServer
+from chatd.client.resources import (
+    McpConnection,
+    McpServer,
+    McpTrial,
+    McpTrialTool,
+    WorkspaceMcpServer,
+)
 from chatd.domain.ids import McpServerId
 from chatd.settings.schema import McpSettings, Settings
 from chatd.terminal.screens.mcp_screen import (

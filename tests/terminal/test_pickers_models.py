@@ -5,8 +5,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.client.choice_resources import ModelCapabilities, ModelChoice, ModelPrices
-from chatd.client.resources import EffortRange
+from chatd.client.resources import EffortRange, ModelCapabilities, ModelChoice, ModelPrices
 from chatd.domain.ids import ModelConfigId
 from chatd.terminal.composer.choices import ModelPicker, model_picks
 from chatd.terminal.composer.composer import Composer

@@ -130,17 +130,17 @@ class Call(Generic[T]):
     def __init__(self, requests: Requests, operation: Operation, reply: type[T]) -> None:
         self.operation = operation
         self.reply = reply
-        self._requests = requests
+        self.requests = requests
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._read().__await__()
 
     async def raw(self) -> Raw:
         """The JSON as the server sent it, also with what this client does not know."""
-        return Raw(await self._requests.send(self.operation.outgoing()))
+        return Raw(await self.requests.send(self.operation.outgoing()))
 
     async def _read(self) -> T:
-        body = await self._requests.send(self.operation.outgoing())
+        body = await self.requests.send(self.operation.outgoing())
         return self._decode(body, self.reply)
 
     def _decode(self, body: bytes, reply: type[Any]) -> Any:
@@ -150,7 +150,7 @@ class Call(Generic[T]):
             return msgspec.json.decode(body, type=reply)
         except (msgspec.MsgspecError, RecursionError) as error:
             text = (
-                f"This client does not understand the reply of {self._requests.url} to"
+                f"This client does not understand the reply of {self.requests.url} to"
                 f" {self.operation.method} {self.operation.path} ({error}). Are both of the same"
                 " version?"
             )
@@ -173,7 +173,7 @@ class ListCall(Call[Page[T]]):
         while len(found) < most:
             size = min(most - len(found), MAX_PAGE_ITEMS)
             asked = self.operation.with_query(limit=size, cursor=cursor)
-            body = await self._requests.send(asked.outgoing())
+            body = await self.requests.send(asked.outgoing())
             page = cast("Page[Any]", self._decode(body, page_type))
             found += page.items
             if (cursor := page.next_cursor) is None:

@@ -1,6 +1,6 @@
 """What the API takes: messages that a user writes, changes of a chat, answers to calls."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 from uuid import UUID
 
@@ -108,7 +108,7 @@ class ChatChange(Struct, frozen=True, kw_only=True):
     archived: bool | UnsetType = UNSET
     pin_order: int | UnsetType = UNSET
     workspace_id: WorkspaceId | UnsetType | None = UNSET
-    mcp_server_ids: tuple[McpServerId, ...] | UnsetType | None = UNSET
+    mcp_server_ids: Sequence[McpServerId] | UnsetType | None = UNSET
     mode: ModeChoice | UnsetType = UNSET
 
 

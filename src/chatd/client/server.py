@@ -5,7 +5,7 @@ bodies and replies with it. Nothing is sent before the result is awaited (`calls
 """
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from importlib import metadata
@@ -20,7 +20,6 @@ import msgspec
 from aiohttp.abc import AbstractCookieJar
 
 from chatd.client.calls import (
-    MAX_DOWNLOAD_BYTES,
     Call,
     Download,
     ListCall,
@@ -39,7 +38,7 @@ from chatd.client.drafts import (
     send_body,
 )
 from chatd.client.errors import ApiError, ServerUnreachable, Validation
-from chatd.client.exchange import MAX_REPLY_BYTES, ServerAddress, is_loopback
+from chatd.client.exchange import ServerAddress, is_loopback
 from chatd.client.resources import (
     Chat,
     ChatChanges,
@@ -461,43 +460,6 @@ class ServerApi:
 
     def get_spend_status(self) -> Call[SpendStatus]:
         return self._get("/usage-limits/status", SpendStatus)
-
-    # Requests of callers that have no method of their own yet
-
-    async def get(self, path: str, reply: type[T], **query: QueryValue) -> T:
-        return await self._get(path, reply, **query)
-
-    async def post(self, path: str, body: object, reply: type[T], *, key: str | None = None) -> T:
-        return await self._post(path, body, reply, key=key)
-
-    async def put(self, path: str, body: object, reply: type[T]) -> T:
-        return await self._put(path, body, reply)
-
-    async def patch(self, path: str, body: object, reply: type[T], *, key: str | None = None) -> T:
-        return await self._patch(path, body, reply, key=key)
-
-    async def delete(self, path: str) -> None:
-        await self._delete(path)
-
-    async def delete_for(self, path: str, reply: type[T]) -> T:
-        return await self._delete_for(path, reply)
-
-    async def upload(
-        self, path: str, name: str, media_type: str, file: BinaryIO, reply: type[T]
-    ) -> T:
-        sent = UploadedFile(name=name, media_type=media_type, file=file, start=file.tell())
-        asked = Operation(method="POST", path=path, file=sent, key=new_key())
-        return await Call(self._requests, asked, reply)
-
-    async def download(self, path: str, *, max_bytes: int = MAX_REPLY_BYTES) -> bytes:
-        asked = Operation(method="GET", path=path)
-        return await Download(self._requests, asked).read(max_bytes=max_bytes)
-
-    async def download_to(
-        self, path: str, write: Callable[[bytes], object], *, max_bytes: int = MAX_DOWNLOAD_BYTES
-    ) -> int:
-        asked = Operation(method="GET", path=path)
-        return await Download(self._requests, asked).write_to(write, max_bytes=max_bytes)
 
     # How operations are made
 

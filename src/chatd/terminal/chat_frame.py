@@ -17,9 +17,9 @@ from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
 from chatd.client.connection import Connection
+from chatd.client.drafts import Draft, TextInput
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import Chat
-from chatd.client.server import new_key
 from chatd.terminal.chats.chat_directory import SIGNS, StatusSign, is_subagent, sign_of
 from chatd.terminal.messages import OpenChat, ShowNotice
 from chatd.terminal.safe_text import cell_width, safe_line, safe_text
@@ -263,9 +263,8 @@ class Welcome(Vertical):
         self.run_worker(partial(self._start, demo.prompt), group="demo", exclusive=True)
 
     async def _start(self, prompt: str) -> None:
-        body = {"content": [{"type": "text", "text": prompt}]}
         try:
-            chat = await session_of(self).api.post("/chats", body, Chat, key=new_key())
+            chat = await session_of(self).api.create_chat(Draft(content=(TextInput(prompt),)))
         except (ApiError, ServerUnreachable) as error:
             self.post_message(ShowNotice(error.message, "error"))
             return

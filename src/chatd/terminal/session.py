@@ -15,10 +15,9 @@ from textual.dom import DOMNode
 
 from chatd.client.connection import Connection
 from chatd.client.desktop import can_open_browser, without_tokens
-from chatd.client.http_session import open_api
 from chatd.client.outbox import Outbox
-from chatd.client.resources import Chat, Me
-from chatd.client.server import ServerAddress, ServerApi
+from chatd.client.resources import Me
+from chatd.client.server import ServerAddress, ServerApi, open_api
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
 
@@ -116,9 +115,9 @@ async def open_session(
     async with open_api(server) as plain:
         api = ServerApi(server, plain.http, clock=clock)
         impatient = api.without_patience()
-        me = await impatient.get("/auth/me", Me)
+        me = await impatient.get_me()
         if chat_id is not None:
-            await impatient.get(f"/chats/{chat_id}", Chat)
+            await impatient.get_chat(chat_id)
         connection = Connection(api)
         outbox = Outbox(api, connection)
         async with asyncio.TaskGroup() as group:

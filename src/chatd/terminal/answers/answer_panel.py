@@ -15,7 +15,6 @@ from textual.widget import Widget
 
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.followed_chat import FollowedChat
-from chatd.client.resources import Chat
 from chatd.domain.ids import ChatId
 from chatd.terminal.answers.answer_requests import AnswerSender, WaitingChildren
 from chatd.terminal.answers.approval_form import ApprovalDraft, ApprovalForm, ClientForm
@@ -330,6 +329,6 @@ class AnswerPanel(AskFrame):
     async def _read_owner(self, chat_id: ChatId) -> None:
         """Without it the server says who may answer."""
         with suppress(ApiError, ServerUnreachable):
-            chat = await session_of(self).api.get(f"/chats/{chat_id}", Chat)
+            chat = await session_of(self).api.get_chat(chat_id)
             self.is_owner = chat.is_owner is not False
             self.draw()

@@ -1,21 +1,21 @@
 """What the answer panel asks of the server: it sends answers, and finds the subagents that wait for
 a person."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
 from chatd.client.connection import Connection
+from chatd.client.drafts import CallAnswer
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.followed_chat import FollowedChat
 from chatd.client.frames import ChatChanged, ListEvent, ListReady
-from chatd.client.resources import Chat, Page
+from chatd.client.resources import Chat
 from chatd.client.server import ServerApi, new_key
 from chatd.client.state import ShownChat
-from chatd.domain.ids import ChatId, ToolCallId
-from chatd.domain.questions import QuestionReply
+from chatd.domain.ids import ChatId
 
 # Sends answers, each once: a repeated try has the key of the first, so the server counts it once.
 #
@@ -23,19 +23,7 @@ from chatd.domain.questions import QuestionReply
 # connection sends the same request; another answer is another request, and the server says who was
 # first.
 
-Decision = Literal["approve", "deny", "answer"]
 _LATE_CODES: Final = frozenset({"call_not_waiting", "invalid_state", "chat_archived"})
-
-
-class CallAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to one call, as the API takes it."""
-
-    tool_call_id: ToolCallId
-    decision: Decision
-    reason: str = ""
-    always: bool = False
-    rule_args: Mapping[str, str] | None = None
-    replies: tuple[QuestionReply, ...] = ()
 
 
 class SendOutcome(Struct, frozen=True):
@@ -52,11 +40,10 @@ class AnswerSender:
         self._keys: dict[bytes, str] = {}
 
     async def send(self, chat_id: ChatId, answers: Sequence[CallAnswer]) -> SendOutcome:
-        body = {"answers": answers}
         name = msgspec.json.encode((chat_id, answers))
         key = self._keys.setdefault(name, new_key())
         try:
-            await self._api.post(f"/chats/{chat_id}/answers", body, Chat, key=key)
+            await self._api.answer_calls(chat_id, answers, key=key)
         except ServerUnreachable as error:
             return SendOutcome("failed", f"{error.message} Answer again when it does.")
         except ApiError as error:
@@ -137,8 +124,7 @@ class WaitingChildren:
         if parent is None:
             return
         for _ in range(_MAX_PAGES):
-            path = f"/chats/{parent}/subagents"
-            page = await self._api.get(path, Page[Chat], limit=_PAGE, cursor=cursor)
+            page = await self._api.list_subagents(parent, limit=_PAGE, cursor=cursor)
             if parent != self._parent:
                 return
             for chat in page.items:

@@ -13,7 +13,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Static
 
-from chatd.terminal.answers.answer_requests import CallAnswer, Decision
+from chatd.client.drafts import CallAnswer, Decision
 from chatd.terminal.answers.ask_form import (
     READING_SHARE,
     Answered,

@@ -15,8 +15,8 @@ from textual.signal import Signal
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
+from chatd.client.drafts import CallAnswer
 from chatd.domain.ids import ChatId
-from chatd.terminal.answers.answer_requests import CallAnswer
 from chatd.terminal.answers.asks import Ask, AskKey, Item, OpenAsks, time_left
 from chatd.terminal.answers.exact_text import exact_rows
 from chatd.terminal.keys import KEYS, key_name

@@ -8,10 +8,9 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from chatd.client.drafts import Draft, TextInput
+from chatd.client.drafts import ChatChange, Draft, TextInput
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.outbox import OutboxFull
-from chatd.client.resources import Chat
 from chatd.client.server import ServerApi
 from chatd.terminal.answers.ask_form import AskForm, Body, DraftKept, Entry, HintsChanged
 from chatd.terminal.answers.asks import ProposedPlan
@@ -31,7 +30,7 @@ TAB_SIZE: Final = 4
 
 async def load_plan(api: ServerApi, plan: ProposedPlan) -> str:
     """Raises ApiError and ServerUnreachable."""
-    content = await api.download(f"/files/{plan.file_id}/content", max_bytes=MAX_PLAN_BYTES)
+    content = await api.load_content(plan.file_id).read(max_bytes=MAX_PLAN_BYTES)
     return content.decode(errors="backslashreplace")
 
 
@@ -206,8 +205,7 @@ class PlanForm(AskForm):
 
     async def _leave_plan(self) -> None:
         try:
-            path = f"/chats/{self.plan.chat_id}"
-            await session_of(self).api.patch(path, {"mode": "off"}, Chat)
+            await session_of(self).api.amend_chat(self.plan.chat_id, ChatChange(mode="off"))
         except (ApiError, ServerUnreachable) as error:
             self._show_problem(error.message)
             return

@@ -12,7 +12,6 @@ from textual.widgets import Static
 
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.followed_chat import FollowedChat
-from chatd.client.resources import Chat
 from chatd.domain.ids import ChatId
 from chatd.terminal.answers.answer_panel import GUARD_S, NOT_OWNER, AnswerPanel
 from chatd.terminal.answers.ask_form import AskFrame, HintsChanged, hint_line
@@ -86,7 +85,7 @@ class PlanScreen(Screen[None]):
     async def _read_owner(self, chat_id: ChatId) -> None:
         """Without it the server says who may answer."""
         with suppress(ApiError, ServerUnreachable):
-            chat = await session_of(self).api.get(f"/chats/{chat_id}", Chat)
+            chat = await session_of(self).api.get_chat(chat_id)
             self._is_owner = chat.is_owner is not False
             self.post_message(HintsChanged())
 

@@ -91,13 +91,6 @@ class ListFilter(Struct, frozen=True, kw_only=True):
     view: View = "active"
     query: str = ""
 
-    def parameters(self) -> dict[str, str | int | bool | None]:
-        return {
-            "source": "shared" if self.view == "shared" else "all",
-            "archived": self.view == "archived" or None,
-            "q": self.query or None,
-        }
-
     def accepts(self, chat: Chat) -> bool:
         """Whether a chat that changed belongs to the list. A search keeps what it has found."""
         if self.query:
@@ -313,9 +306,12 @@ class ChatPages:
         self._api = api
 
     async def read(self, filter_: ListFilter, limit: int, cursor: str | None) -> Page[ListedChat]:
-        parameters = filter_.parameters()
-        return await self._api.get(
-            "/chats", Page[ListedChat], limit=limit, cursor=cursor, **parameters
+        return await self._api.list_chats(
+            source="shared" if filter_.view == "shared" else "all",
+            archived=filter_.view == "archived" or None,
+            q=filter_.query or None,
+            limit=limit,
+            cursor=cursor,
         )
 
     async def read_first(

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from types import NoneType
 from typing import ClassVar, Final
 
 from textual import on
@@ -14,10 +13,11 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from chatd.client.drafts import ChatChange
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.frames import ChatChanged, ChatRemoved, ListEvent, ListReady
 from chatd.client.resources import Chat, ListedChat
-from chatd.client.server import ServerApi, new_key
+from chatd.client.server import ServerApi
 from chatd.domain.ids import ChatId
 from chatd.terminal.chats.chat_directory import (
     Alert,
@@ -35,41 +35,6 @@ from chatd.terminal.chats.chat_tree import ChatTree
 from chatd.terminal.dialogs import LinePrompt, Question
 from chatd.terminal.messages import COPY_READY, OpenChat, ShowNotice
 from chatd.terminal.session import app_of, session_of
-
-
-class ChatActions:
-    """Everything raises ApiError and ServerUnreachable."""
-
-    def __init__(self, api: ServerApi) -> None:
-        self._api = api
-
-    async def rename(self, chat_id: ChatId, title: str) -> Chat:
-        return await self._patch(chat_id, {"title": title})
-
-    async def archive(self, chat_id: ChatId, *, archived: bool) -> Chat:
-        return await self._patch(chat_id, {"archived": archived})
-
-    async def pin(self, chat_id: ChatId, place: int) -> Chat:
-        """0 unpins."""
-        return await self._patch(chat_id, {"pin_order": place})
-
-    async def delete(self, chat_id: ChatId) -> None:
-        await self._api.delete(f"/chats/{chat_id}")
-
-    async def fork(self, chat_id: ChatId) -> Chat:
-        return await self._api.post(f"/chats/{chat_id}/fork", {}, Chat, key=new_key())
-
-    async def interrupt(self, chat_id: ChatId, *, family: bool) -> None:
-        """With `family` its subagents are stopped too."""
-        body = {"subagents": "stop"} if family else None
-        await self._api.post(f"/chats/{chat_id}/interrupt", body, NoneType)
-
-    async def mark_read(self, chat_id: ChatId, message_id: int) -> None:
-        await self._api.post(f"/chats/{chat_id}/read", {"message_id": message_id}, NoneType)
-
-    async def _patch(self, chat_id: ChatId, body: dict[str, object]) -> Chat:
-        return await self._api.patch(f"/chats/{chat_id}", body, Chat)
-
 
 # What a person does to a chat of the list: the question, the request, the sentence after it.
 
@@ -96,7 +61,7 @@ class ListActions:
                 self._host.post_message(ShowNotice(text, "warning"))
             case "pin":
                 place = 0 if chat.pin_order else next_pin_order
-                self._run(lambda actions: actions.pin(chat.id, place))
+                self._run(lambda api: api.amend_chat(chat.id, ChatChange(pin_order=place)))
             case "archive":
                 self._archive(chat)
             case "delete":
@@ -107,7 +72,7 @@ class ListActions:
     def _rename(self, chat: Chat) -> None:
         def named(title: str | None) -> None:
             if title is not None:
-                self._run(lambda actions: actions.rename(chat.id, title))
+                self._run(lambda api: api.amend_chat(chat.id, ChatChange(title=title)))
 
         app_of(self._host).push_screen(LinePrompt("Rename the chat", chat.title), named)
 
@@ -118,7 +83,8 @@ class ListActions:
 
         def archive() -> None:
             self._last_archived = None if chat.archived else chat
-            self._run(lambda actions: actions.archive(chat.id, archived=not chat.archived), done)
+            change = ChatChange(archived=not chat.archived)
+            self._run(lambda api: api.amend_chat(chat.id, change), done)
 
         if chat.archived or not is_active(chat):
             archive()
@@ -134,10 +100,12 @@ class ListActions:
             return
         archived = chat
 
-        async def take_out(actions: ChatActions) -> Chat:
-            found = await actions.archive(archived.id, archived=False)
+        async def take_out(api: ServerApi) -> Chat:
+            found = await api.amend_chat(archived.id, ChatChange(archived=False))
             place = archived.pin_order
-            return await actions.pin(archived.id, place) if place else found
+            if not place:
+                return found
+            return await api.amend_chat(archived.id, ChatChange(pin_order=place))
 
         self._run(take_out, "Taken out of the archive.")
 
@@ -155,7 +123,7 @@ class ListActions:
 
     async def _send_delete(self, chat: Chat) -> None:
         try:
-            await ChatActions(session_of(self._host).api).delete(chat.id)
+            await session_of(self._host).api.delete_chat(chat.id)
         except (ApiError, ServerUnreachable) as error:
             self._host.post_message(ShowNotice(error.message, "error"))
             return
@@ -164,7 +132,7 @@ class ListActions:
 
     async def _fork(self, chat: Chat) -> None:
         try:
-            forked = await ChatActions(session_of(self._host).api).fork(chat.id)
+            forked = await session_of(self._host).api.fork_chat(chat.id)
         except (ApiError, ServerUnreachable) as error:
             self._host.post_message(ShowNotice(error.message, "error"))
             return
@@ -172,10 +140,10 @@ class ListActions:
         is_here = self._host.has_focus_within
         self._host.post_message(OpenChat(forked.id) if is_here else ShowNotice(COPY_READY))
 
-    def _run(self, act: Callable[[ChatActions], Awaitable[Chat]], done: str = "") -> None:
+    def _run(self, act: Callable[[ServerApi], Awaitable[Chat]], done: str = "") -> None:
         async def run() -> None:
             try:
-                self._put(await act(ChatActions(session_of(self._host).api)))
+                self._put(await act(session_of(self._host).api))
             except (ApiError, ServerUnreachable) as error:
                 self._host.post_message(ShowNotice(error.message, "error"))
                 return
@@ -287,7 +255,7 @@ class ChatList(Vertical):
 
     async def _read_one(self, chat_id: ChatId) -> None:
         try:
-            self._known.keep(await session_of(self).api.get(f"/chats/{chat_id}", Chat))
+            self._known.keep(await session_of(self).api.get_chat(chat_id))
         except (ApiError, ServerUnreachable):
             return  # the chat itself says that it is gone, or the banner that nobody answers
         self._draw_soon()

@@ -12,7 +12,6 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.server import ServerApi
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
-from chatd.terminal.chats.chat_list import ChatActions
 from chatd.terminal.messages import ShowNotice
 from chatd.terminal.session import Session
 
@@ -59,7 +58,7 @@ class Interrupts:
         leave: Callable[[], None],
     ) -> None:
         self._host = host
-        self._actions = ChatActions(session.api)
+        self._api = session.api
         self._escape = DoublePress(session.clock)
         self._control_c = DoublePress(session.clock)
         self._say = say
@@ -104,7 +103,7 @@ class Interrupts:
 
     async def _send(self, chat_id: ChatId, *, family: bool) -> None:
         try:
-            await self._actions.interrupt(chat_id, family=family)
+            await self._api.interrupt_chat(chat_id, subagents="stop" if family else None)
         except (ApiError, ServerUnreachable) as error:
             self._host.post_message(ShowNotice(f"Not interrupted: {error.message}", "error"))
 
@@ -125,7 +124,7 @@ class ReadMarks:
 
     def __init__(self, host: Widget, api: ServerApi) -> None:
         self._host = host
-        self._actions = ChatActions(api)
+        self._api = api
         self._marked: dict[ChatId, int] = {}
 
     def show(self, chat: FollowedChat) -> None:
@@ -142,6 +141,6 @@ class ReadMarks:
 
     async def _mark(self, chat_id: ChatId, message_id: int) -> None:
         try:
-            await self._actions.mark_read(chat_id, message_id)
+            await self._api.mark_read(chat_id, message_id)
         except (ApiError, ServerUnreachable) as error:
             log.info("the chat %s was not marked as read: %s", chat_id, error.code)

@@ -17,7 +17,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.client.resources import Chat, ListedChat, Page
+from chatd.client.resources import Chat, ListedChat
 from chatd.domain.ids import ChatId
 from chatd.terminal.chats.chat_directory import sign_of
 from chatd.terminal.composer.commands import COMMANDS
@@ -109,9 +109,7 @@ class SwitchScreen(ModalScreen[Choice | None]):
 
     async def _search(self, text: str) -> None:
         try:
-            found = await session_of(self).api.get(
-                "/chats", Page[ListedChat], q=text, limit=FOUND, source="all"
-            )
+            found = await session_of(self).api.list_chats(q=text, limit=FOUND, source="all")
         except (ApiError, ServerUnreachable):
             return  # what is known here can still be chosen
         if text == self._text:

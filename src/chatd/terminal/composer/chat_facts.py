@@ -5,10 +5,9 @@ from typing import Final
 
 from textual.widget import Widget
 
-from chatd.client.choice_resources import ChatCost, ModelChoice
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.frames import ChatChanged, ListEvent, ListReady
-from chatd.client.resources import Chat, Page
+from chatd.client.resources import Chat, ChatCost, ModelChoice
 from chatd.domain.ids import ChatId
 from chatd.terminal.session import Session
 
@@ -54,9 +53,7 @@ class ChatFacts:
 
     async def load_models(self) -> tuple[ModelChoice, ...]:
         """Raises ApiError and ServerUnreachable."""
-        page = await self._session.api.get(
-            "/models", Page[ModelChoice], include_disabled=True, limit=MAX_LISTED_MODELS
-        )
+        page = await self._session.api.list_models(include_disabled=True, limit=MAX_LISTED_MODELS)
         self.models = page.items
         self._on_change()
         return page.items
@@ -73,13 +70,13 @@ class ChatFacts:
         self._host.run_worker(read, group=f"facts-{name}", exclusive=True)
 
     async def _read_chat(self) -> None:
-        chat_id = self._chat_id
-        found = await self._session.api.get(f"/chats/{chat_id}", Chat)
-        self._show_chat(found)
+        if self._chat_id is not None:
+            self._show_chat(await self._session.api.get_chat(self._chat_id))
 
     async def _read_cost(self) -> None:
-        chat_id = self._chat_id
-        found = await self._session.api.get(f"/chats/{chat_id}/cost", ChatCost)
+        if (chat_id := self._chat_id) is None:
+            return
+        found = await self._session.api.get_chat_cost(chat_id)
         if chat_id == self._chat_id:
             self.cost = found
             self._on_change()

@@ -9,13 +9,11 @@ from msgspec.structs import replace
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from chatd.client.choice_resources import ModelChoice, Template, Workspace
+from chatd.client.drafts import ChatChange
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.client.resources import McpServer, Page
-from chatd.client.server import new_key
+from chatd.client.resources import McpServer, ModelChoice, Template, Workspace
 from chatd.domain.ids import ChatId, ModelConfigId
 from chatd.domain.model.protocol import Effort
-from chatd.terminal.composer.chat_requests import ChatActions
 from chatd.terminal.composer.drafts import WrittenDraft
 from chatd.terminal.composer.model_texts import (
     EFFORT_NAMES,
@@ -178,8 +176,8 @@ class Choices:
 
     async def _list_places(self) -> list[Pick[Place]]:
         api = self._opened.session.api
-        workspaces = await api.get("/workspaces", Page[Workspace], limit=100)
-        templates = await api.get("/templates", Page[Template], limit=100)
+        workspaces = await api.list_workspaces(limit=100)
+        templates = await api.list_templates(limit=100)
         chat = self._opened.facts.chat
         used = None if chat is None else chat.workspace_id
         drafted = self._opened.draft.workspace_id
@@ -217,8 +215,7 @@ class Choices:
         api, opened = self._opened.session.api, self._opened
         workspace = place.workspace
         if (template := place.template) is not None:
-            body = {"template": template.name}
-            workspace = await self._read(api.post("/workspaces", body, Workspace, key=new_key()))
+            workspace = await self._read(api.create_workspace(template.name))
             if workspace is None:
                 return
             opened.say(f"The workspace {workspace.name} is being built.")
@@ -226,9 +223,9 @@ class Choices:
             found = workspace
             opened.change_draft(lambda was: _with_place(was, found), key)
             return
-        change = {"workspace_id": None if workspace is None else workspace.id}
+        change = ChatChange(workspace_id=None if workspace is None else workspace.id)
         try:
-            await ChatActions(api, chat_id).update(change)
+            await api.amend_chat(chat_id, change)
         except (ApiError, ServerUnreachable) as error:
             opened.say(error.message, "error")
             return
@@ -241,7 +238,7 @@ class Choices:
     async def _choose_mcp_servers(self) -> None:
         """For a new chat; the screen of MCP servers is for a chat that exists."""
         opened, key = self._opened, self._opened.key
-        page = await self._read(opened.session.api.get("/mcp-servers", Page[McpServer], limit=200))
+        page = await self._read(opened.session.api.list_mcp_servers(limit=200))
         if page is None:
             return
         if not page.items:

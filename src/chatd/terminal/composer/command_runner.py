@@ -2,12 +2,15 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
+from chatd.client.drafts import ChatChange
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.terminal.composer.chat_requests import ChatActions, NotDone, export_name
+from chatd.client.server import ServerApi
+from chatd.domain.ids import ChatId
+from chatd.terminal.composer.chat_requests import ChatRequests, NotDone, export_name
 from chatd.terminal.composer.choices import Choices
 from chatd.terminal.composer.commands import (
     BEHAVIOURS,
@@ -103,17 +106,17 @@ class CommandRunner:
         return {
             "mode": self._mode,
             "plan": self._plan,
-            "interrupt": lambda _: self._actions.interrupt(),
-            "hold": lambda _: self._actions.interrupt("hold"),
+            "interrupt": lambda _: self._interrupt("continue"),
+            "hold": lambda _: self._interrupt("hold"),
             "compact": self._compact,
             "fork": self._fork,
             "rename": self._rename,
             "archive": lambda _: self._update(
-                {"archived": True}, "Archived. /unarchive undoes it."
+                ChatChange(archived=True), "Archived. /unarchive undoes it."
             ),
-            "unarchive": lambda _: self._update({"archived": False}, "Out of the archive."),
-            "pin": lambda _: self._update({"pin_order": 1}, "Pinned."),
-            "unpin": lambda _: self._update({"pin_order": 0}, "Unpinned."),
+            "unarchive": lambda _: self._update(ChatChange(archived=False), "Out of the archive."),
+            "pin": lambda _: self._update(ChatChange(pin_order=1), "Pinned."),
+            "unpin": lambda _: self._update(ChatChange(pin_order=0), "Unpinned."),
             "share": self._share,
             "unshare": self._unshare,
             "export": self._export,
@@ -123,9 +126,21 @@ class CommandRunner:
         self._opened.post_message(ShowNotice(text, severity))
 
     @property
-    def _actions(self) -> ChatActions:
+    def _api(self) -> ServerApi:
+        return self._opened.session.api
+
+    @property
+    def _chat(self) -> ChatId:
+        """Of a command that needs a chat."""
         assert self._chat_id is not None
-        return ChatActions(self._opened.session.api, self._chat_id)
+        return self._chat_id
+
+    @property
+    def _requests(self) -> ChatRequests:
+        return ChatRequests(self._api, self._chat)
+
+    async def _interrupt(self, queue: Literal["continue", "hold"]) -> None:
+        await self._api.interrupt_chat(self._chat, queue=queue)
 
     def _open_screen(self, screen: ScreenName) -> None:
         if screen == "mcp" and self._opened.chat_id is None:
@@ -175,7 +190,8 @@ class CommandRunner:
         if self._chat_id is None:
             self._opened.change_draft(lambda was: replace(was, is_plan=is_plan))
         else:
-            await self._actions.update({"mode": "plan" if is_plan else "off"})
+            change = ChatChange(mode="plan" if is_plan else "off")
+            await self._api.amend_chat(self._chat, change)
             self._opened.facts.read_chat()
         self._say(
             "Plan mode: it plans, and changes nothing else." if is_plan else "Plan mode is off."
@@ -189,38 +205,39 @@ class CommandRunner:
             await self._mode("plan")
 
     async def _compact(self, _: str) -> None:
-        await self._actions.compact()
+        await self._api.compact_chat(self._chat)
         self._say("The history is being summarized.")
 
     def _fork(self, _: str) -> Awaitable[None]:
         """Of the chat that is open now, not when the request is sent."""
-        return self._send_fork(self._actions)
+        return self._send_fork(self._chat)
 
-    async def _send_fork(self, actions: ChatActions) -> None:
-        copy = await actions.fork()
-        if self._opened.chat_id != actions.chat_id:
+    async def _send_fork(self, chat_id: ChatId) -> None:
+        copy = await self._api.fork_chat(chat_id)
+        if self._opened.chat_id != chat_id:
             self._say(COPY_READY)
             return
-        self._opened.post_message(OpenChat(copy))
+        self._opened.post_message(OpenChat(copy.id))
         self._say("This is a copy. The first chat goes on without it.")
 
     async def _rename(self, title: str) -> None:
         if title:
-            await self._actions.update({"title": title})
+            await self._api.amend_chat(self._chat, ChatChange(title=title))
         else:
-            self._say(f"Renamed: {safe_line(await self._actions.name_by_model(), 80)}")
+            named = await self._api.regenerate_title(self._chat)
+            self._say(f"Renamed: {safe_line(named.title, 80)}")
 
-    async def _update(self, body: Mapping[str, object], done: str) -> None:
-        await self._actions.update(body)
+    async def _update(self, change: ChatChange, done: str) -> None:
+        await self._api.amend_chat(self._chat, change)
         self._opened.facts.read_chat()
         self._say(done)
 
     async def _share(self, name: str) -> None:
         if name:
-            known = safe_line(await self._actions.share(name), 60)
+            known = safe_line(await self._requests.share(name), 60)
             self._say(f"{known} can read this chat and its subagents.")
             return
-        readers = await self._actions.readers()
+        readers = await self._api.get_acl(self._chat)
         names = [one.username for one in readers.users] + [one.name for one in readers.groups]
         shown = safe_line(", ".join(names), 200) or "nobody else"
         self._say(f"Readers: {shown}. /share name adds one, /unshare name removes one.")
@@ -228,7 +245,7 @@ class CommandRunner:
     async def _unshare(self, name: str) -> None:
         if not name:
             raise NotDone("From whom? /unshare name.")
-        known = safe_line(await self._actions.unshare(name), 60)
+        known = safe_line(await self._requests.unshare(name), 60)
         self._say(f"{known} can no longer read this chat.")
 
     async def _export(self, path: str) -> None:
@@ -238,7 +255,7 @@ class CommandRunner:
         machine = self._opened.session.machine
         wanted = path or export_name("" if chat is None else chat.title)
         target: Path = resolve(wanted, machine.working_directory, machine.home)
-        size = await self._actions.export(target)
+        size = await self._requests.export(target)
         self._say(f"Saved {safe_line(str(target), 200)} ({size:,} bytes).")
 
     def _take_unsent(self) -> None:

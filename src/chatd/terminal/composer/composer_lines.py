@@ -10,8 +10,8 @@ from textual.geometry import Size
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from chatd.client.choice_resources import ChatCost, ModelChoice
 from chatd.client.drafts import PendingSend
+from chatd.client.resources import ChatCost, ModelChoice
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.model.protocol import Effort
 from chatd.terminal.composer.commands import Behaviour

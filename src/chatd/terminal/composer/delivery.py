@@ -11,7 +11,7 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.outbox import OutboxFull, PendingSend, SendDismissed
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.ids import ChatId
-from chatd.terminal.composer.chat_requests import ChatActions, QueueActions, SentMeanwhile
+from chatd.terminal.composer.chat_requests import QueueActions, SentMeanwhile
 from chatd.terminal.composer.commands import behaviour_of
 from chatd.terminal.composer.drafts import WrittenDraft, draft_key
 from chatd.terminal.composer.local_files import Mention, mentions_of
@@ -20,7 +20,7 @@ from chatd.terminal.composer.message_content import (
     RunAgain,
     SayContinue,
     content_of,
-    edit_choice,
+    edit_body,
     how_to_continue,
     make_draft,
     read_content,
@@ -215,8 +215,8 @@ class Delivery:
         content = content_of(text, draft.attachments, edited.kept)
         try:
             if isinstance(edited, EditedMessage):
-                actions = ChatActions(opened.session.api, origin.chat_id)
-                await actions.edit_message(edited.message_id, content, edit_choice(draft))
+                edit = edit_body(draft, content)
+                await opened.session.api.edit_message(origin.chat_id, edited.message_id, edit)
             else:
                 await QueueActions(opened.session.api, origin.chat_id).edit(
                     edited.queue_id, content
@@ -251,15 +251,16 @@ class Delivery:
         assert opened.chat is not None
         assert opened.chat_id is not None
         shown = opened.chat.shown
-        actions = ChatActions(opened.session.api, opened.chat_id)
+        api, chat_id = opened.session.api, opened.chat_id
         try:
             match how_to_continue(shown.status, shown.messages, len(shown.queue)):
                 case ResumeQueue():
-                    await actions.resume()
+                    await api.resume_chat(chat_id)
                 case RunAgain(message=message):
                     found = read_content(message.content)
                     content = content_of(found.text, (), found.kept)
-                    await actions.edit_message(message.id, content, edit_choice(opened.draft))
+                    edit = edit_body(opened.draft, content)
+                    await api.edit_message(chat_id, message.id, edit)
                 case SayContinue(text=text):
                     draft = make_draft(opened.draft, text, "queue", is_new=False)
                     opened.session.outbox.send(

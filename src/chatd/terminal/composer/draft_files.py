@@ -12,7 +12,6 @@ from textual.widget import Widget
 from textual.worker import Worker, WorkerCancelled, WorkerFailed
 
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.client.resources import StoredFile
 from chatd.client.server import ServerApi
 from chatd.terminal.composer.drafts import Attachment, DraftStore, WrittenDraft
 from chatd.terminal.composer.local_files import (
@@ -53,7 +52,7 @@ async def upload_text(api: ServerApi, word: str, name: str, text: str) -> Attach
 
 async def _upload(api: ServerApi, empty: Attachment, media_type: str, file: BinaryIO) -> Attachment:
     try:
-        stored = await api.upload("/files", empty.name, media_type, file, StoredFile)
+        stored = await api.upload_file(empty.name, media_type, file)
     except (ApiError, ServerUnreachable) as error:
         return _failed(empty, error.message)
     return Attachment(

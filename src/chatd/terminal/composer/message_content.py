@@ -1,13 +1,13 @@
 """The content of a message from its draft, the draft that a message came from, and how a
 chat goes on. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.client.drafts import Draft, FileInput, FileReferenceInput, InputPart, TextInput
+from chatd.client.drafts import Draft, EditBody, FileInput, FileReferenceInput, InputPart, TextInput
 from chatd.client.outbox import Outbox
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.notices import ends_early
@@ -105,14 +105,13 @@ def make_draft(written: WrittenDraft, text: str, behaviour: WhenBusy, *, is_new:
     )
 
 
-def edit_choice(written: WrittenDraft) -> Mapping[str, object]:
-    """With which model an edited message runs; without one as before."""
-    choice: dict[str, object] = {}
-    if written.model_id is not None:
-        choice["model_config_id"] = written.model_id
-    if written.effort is not None:
-        choice["reasoning_effort"] = written.effort
-    return choice
+def edit_body(written: WrittenDraft, content: tuple[InputPart, ...]) -> EditBody:
+    """With the model that was chosen; without one it runs with the same as before."""
+    return EditBody(
+        content=content,
+        model_config_id=written.model_id,
+        reasoning_effort=written.effort,
+    )
 
 
 class RunAgain(Struct, frozen=True):

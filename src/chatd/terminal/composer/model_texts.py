@@ -4,7 +4,7 @@ rules in `ui/src/composer/model-choice.ts`."""
 from collections.abc import Sequence
 from typing import Final, get_args
 
-from chatd.client.choice_resources import ModelChoice
+from chatd.client.resources import ModelChoice
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import Effort
 from chatd.terminal.safe_text import safe_line

@@ -9,9 +9,9 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.worker import Worker
 
-from chatd.client.choice_resources import ModelChoice
 from chatd.client.connection import FollowedChat
 from chatd.client.drafts import InputPart
+from chatd.client.resources import ModelChoice
 from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId, QueueId

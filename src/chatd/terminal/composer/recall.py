@@ -7,9 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.client.choice_resources import Prompt
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.client.resources import Page
 
 # What the composer knows of its chat beside the messages: mode, model, cost; and the models.
 from chatd.terminal.composer.open_draft import OpenDraft
@@ -85,9 +83,14 @@ class Recall:
 
     async def _read(self, text: str) -> None:
         key, chat_id = self._opened.key, self._opened.chat_id
-        path = "/prompts" if chat_id is None else f"/chats/{chat_id}/prompts"
+        api = self._opened.session.api
+        listed = (
+            api.list_prompts(limit=MAX_PROMPTS)
+            if chat_id is None
+            else api.list_chat_prompts(chat_id, limit=MAX_PROMPTS)
+        )
         try:
-            page = await self._opened.session.api.get(path, Page[Prompt], limit=MAX_PROMPTS)
+            page = await listed
         except (ApiError, ServerUnreachable) as error:
             self._opened.say(f"The earlier prompts were not read. {error.message}", "warning")
             return

@@ -19,8 +19,8 @@ from textual.strip import Strip
 from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
-from chatd.client.choice_resources import ChatChanges
 from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.resources import ChatChanges
 from chatd.domain.ids import ChatId
 from chatd.domain.workspace.agent_api import DiffScope
 from chatd.terminal.keys import bindings_of
@@ -303,7 +303,7 @@ class ChangesScreen(Screen[None]):
     async def _load(self, scope: DiffScope) -> None:
         api = session_of(self).api
         try:
-            reply = await api.get(f"/chats/{self._chat_id}/diff", ChatChanges, scope=scope)
+            reply = await api.get_diff(self._chat_id, scope)
         except ApiError as error:
             text = error.message
             if error.code in _NO_WORKSPACE:

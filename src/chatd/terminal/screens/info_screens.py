@@ -11,8 +11,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from chatd.client.choice_resources import ChatCost, SpendStatus
 from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.resources import ChatCost, SpendStatus
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.ids import ChatId
@@ -92,8 +92,8 @@ class UsageScreen(ModalScreen[None]):
         shown = session.connection.chat(self._chat_id).shown
         rows = list(context_rows(last_usage(shown.messages)))
         try:
-            rows += cost_rows(await session.api.get(f"/chats/{self._chat_id}/cost", ChatCost))
-            rows += spend_rows(await session.api.get("/usage-limits/status", SpendStatus))
+            rows += cost_rows(await session.api.get_chat_cost(self._chat_id))
+            rows += spend_rows(await session.api.get_spend_status())
         except (ApiError, ServerUnreachable) as error:
             rows.append(("Not read", safe_line(error.message, 200)))
         self.query_one("#usage-rows", Static).update(_usage_table(rows))

@@ -14,9 +14,14 @@ from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
 from chatd.client.desktop import open_browser
+from chatd.client.drafts import ChatChange
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.client.mcp_resources import McpChat, McpTrial, WorkspaceMcpServer
-from chatd.client.resources import Chat, McpDisconnectAnswer, McpServer, Page
+from chatd.client.resources import (
+    ChatDetail,
+    McpServer,
+    McpTrial,
+    WorkspaceMcpServer,
+)
 from chatd.client.server import ServerApi
 from chatd.domain.ids import ChatId, McpServerId
 from chatd.terminal.dialogs import Question
@@ -24,20 +29,12 @@ from chatd.terminal.keys import bindings_of
 from chatd.terminal.safe_text import safe_line, safe_text
 from chatd.terminal.session import app_of, session_of
 
-_PAGE: Final = 200
 MAX_SERVERS: Final = 1000
 
 
 async def read_servers(api: ServerApi) -> tuple[McpServer, ...]:
     """All of them, by name. Raises ApiError and ServerUnreachable."""
-    found: list[McpServer] = []
-    cursor: str | None = None
-    while len(found) < MAX_SERVERS:
-        page = await api.get("/mcp-servers", Page[McpServer], limit=_PAGE, cursor=cursor)
-        found += page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            break
+    found = await api.list_mcp_servers().items(MAX_SERVERS)
     return tuple(sorted(found, key=lambda one: (one.display_name or one.slug).casefold()))
 
 
@@ -278,7 +275,7 @@ class McpScreen(Screen[None]):
         super().__init__()
         self._chat_id = chat_id
         self._poll_s = poll_s
-        self._chat: McpChat | None = None
+        self._chat: ChatDetail | None = None
         self._servers: tuple[McpServer, ...] = ()
         self._chosen: Chosen = None
         self._unsaved = False
@@ -309,7 +306,7 @@ class McpScreen(Screen[None]):
         api = session_of(self).api
         try:
             if self._chat_id is not None:
-                self._chat = await api.get(f"/chats/{self._chat_id}", McpChat)
+                self._chat = await api.get_chat(self._chat_id)
             self._servers = await read_servers(api)
         except (ApiError, ServerUnreachable) as error:
             self._note(f"{error.message} r reads again.")
@@ -386,12 +383,13 @@ class McpScreen(Screen[None]):
             self.run_worker(self._save, group="save")
 
     async def _save(self) -> None:
-        path = f"/chats/{self._chat_id}"
+        chat_id = self._chat_id
+        assert chat_id is not None
         try:
             while self._unsaved:
                 self._unsaved = False
-                body = {"mcp_server_ids": self._chosen}
-                await session_of(self).api.patch(path, body, Chat)
+                change = ChatChange(mcp_server_ids=self._chosen)
+                await session_of(self).api.amend_chat(chat_id, change)
         except (ApiError, ServerUnreachable) as error:
             self._unsaved = False
             self._say(f"Not saved: {error.message}")
@@ -438,9 +436,8 @@ class McpScreen(Screen[None]):
         app_of(self).push_screen(question, decide)
 
     async def _disconnect(self, server: McpServer) -> None:
-        path = f"/mcp-servers/{server.id}/connection"
         try:
-            ended = await session_of(self).api.delete_for(path, McpDisconnectAnswer)
+            ended = await session_of(self).api.disconnect_mcp_server(server.id)
         except (ApiError, ServerUnreachable) as error:
             self._say(f"Not disconnected: {error.message}")
         else:
@@ -457,9 +454,8 @@ class McpScreen(Screen[None]):
             self.run_worker(partial(self._test, server), group="test", exclusive=True)
 
     async def _test(self, server: McpServer) -> None:
-        path = f"/mcp-server-configs/{server.id}/test"
         try:
-            trial = await session_of(self).api.post(path, None, McpTrial)
+            trial = await session_of(self).api.test_mcp_server(server.id)
         except (ApiError, ServerUnreachable) as error:
             self._say(error.message)
         else:

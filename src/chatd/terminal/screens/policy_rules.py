@@ -1,13 +1,13 @@
 """Rules of the tool policy as people read and write them. Pure: commands use it too."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from msgspec import Struct
 
+from chatd.client.calls import Call
 from chatd.client.errors import ApiError
-from chatd.client.policy_resources import ToolPolicyState
-from chatd.client.resources import Chat
+from chatd.client.resources import Chat, ToolPolicyState
 from chatd.client.server import ServerApi
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId
@@ -151,27 +151,19 @@ class ChatPolicy(Struct, frozen=True, kw_only=True):
         return next(layer.policy for layer in self.layers if layer.name == "chat")
 
 
-class _WorkspaceTemplate(Struct, frozen=True):
-    """The one field of a workspace that is used here."""
-
-    api_name: ClassVar = "WorkspaceReply"
-
-    template_id: str = ""
-
-
 async def read_policy(api: ServerApi, chat_id: ChatId) -> ChatPolicy:
     """Raises ApiError and ServerUnreachable, if the chat's own rules cannot be read."""
-    chat = await api.get(f"/chats/{chat_id}", Chat)
+    chat = await api.get_chat(chat_id)
     root = chat.root_chat_id or chat_id
     is_owner = chat.is_owner is not False
-    own = await api.get(f"/chats/{root}/tool-policy", ToolPolicyState)
+    own = await api.get_chat_tool_policy(root)
     layers = [
-        await _read(api, "deployment", "/settings/tool-policy", "Administrators see these rules."),
+        await _read("deployment", api.get_tool_policy(), "Administrators see these rules."),
         await _read_template(api, chat),
     ]
     if is_owner:
         note = "This token does not read them."
-        layers.append(await _read(api, "user", "/settings/me/tool-policy", note))
+        layers.append(await _read("user", api.get_my_tool_policy(), note))
     layers.append(Layer(name="chat", policy=own))
     return ChatPolicy(chat_id=root, title=chat.title, can_edit=is_owner, layers=tuple(layers))
 
@@ -180,17 +172,17 @@ async def _read_template(api: ServerApi, chat: Chat) -> Layer:
     if chat.workspace_id is None:
         return Layer(name="template", note="The chat has no workspace yet.")
     try:
-        workspace = await api.get(f"/workspaces/{chat.workspace_id}", _WorkspaceTemplate)
+        workspace = await api.get_workspace(chat.workspace_id)
     except ApiError as error:
         return Layer(name="template", note=error.message)
-    path = f"/templates/{workspace.template_id}/tool-policy"
-    return await _read(api, "template", path, "You cannot read these rules.")
+    policy = api.get_template_tool_policy(workspace.template_id)
+    return await _read("template", policy, "You cannot read these rules.")
 
 
-async def _read(api: ServerApi, name: LayerName, path: str, forbidden: str) -> Layer:
+async def _read(name: LayerName, policy: Call[ToolPolicyState], forbidden: str) -> Layer:
     """A layer that the user may not read is there all the same: its rules count."""
     try:
-        return Layer(name=name, policy=await api.get(path, ToolPolicyState))
+        return Layer(name=name, policy=await policy)
     except ApiError as error:
         return Layer(name=name, note=forbidden if error.status == 403 else error.message)
 
@@ -213,5 +205,4 @@ async def save_rules(
     api: ServerApi, policy: ChatPolicy, rules: tuple[ToolRule, ...]
 ) -> ToolPolicyState:
     """Refused with the code `version_conflict` if the rules have changed meanwhile."""
-    body = {"rules": rules, "version": policy.own.version}
-    return await api.put(f"/chats/{policy.chat_id}/tool-policy", body, ToolPolicyState)
+    return await api.put_chat_tool_policy(policy.chat_id, rules, policy.own.version)

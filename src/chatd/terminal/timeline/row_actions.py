@@ -2,7 +2,6 @@
 whose cards are on the screen."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import NoneType
 from typing import Final
 from uuid import UUID
 
@@ -11,14 +10,13 @@ import msgspec
 from chatd.client.connection import Connection, FollowedChat
 from chatd.client.drafts import (
     Draft,
+    EditBody,
     FileInput,
     FileReferenceInput,
     InputPart,
     PendingSend,
     TextInput,
 )
-from chatd.client.resources import Chat
-from chatd.client.server import new_key
 from chatd.domain.chat.parts import FilePart, FileReferencePart, TextPart
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.ids import ChatId, FileId
@@ -69,7 +67,7 @@ class RowActions:
             case FailedRow():
                 await self._run_again()
             case HeldRow():
-                await self._post("/resume")
+                await self._session.api.resume_chat(self.chat_id)
             case (
                 NoteRow(can_continue=True, note="length" | "error")
                 | MarkRow(mark=NoticeMark(can_continue=True))
@@ -87,9 +85,7 @@ class RowActions:
                 return False
 
     async def fork(self, message_id: int) -> ChatId:
-        path = f"/chats/{self._chat.chat_id}/fork"
-        body = {"message_id": message_id}
-        return (await self._session.api.post(path, body, Chat, key=new_key())).id
+        return (await self._session.api.fork_chat(self.chat_id, message_id)).id
 
     async def _run_again(self) -> None:
         """The last message runs again if nothing answered it; else the model is to go on."""
@@ -98,12 +94,8 @@ class RowActions:
         if last is None or last.role != "user" or self._chat.shown.queue:
             self._send("Continue.")
             return
-        path = f"/chats/{self._chat.chat_id}/messages/{last.id}"
-        body = {"content": tuple(input_parts(last))}
-        await self._session.api.patch(path, body, object, key=new_key())
-
-    async def _post(self, path: str) -> None:
-        await self._session.api.post(f"/chats/{self._chat.chat_id}{path}", None, NoneType)
+        edit = EditBody(content=tuple(input_parts(last)))
+        await self._session.api.edit_message(self.chat_id, last.id, edit)
 
     def _send(self, text: str) -> None:
         self._session.outbox.send(self._chat.chat_id, Draft(content=(TextInput(text),)))
