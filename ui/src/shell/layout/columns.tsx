@@ -32,6 +32,16 @@ function useEscape(active: boolean, close: () => void): void {
   }, [active, close]);
 }
 
+/** A screen of a phone without a `main` of its own: gives it one, with its heading. */
+function PhoneScreen({ title, children }: { readonly title: string; readonly children: ReactNode }) {
+  return (
+    <main className="contents" id="main" tabIndex={-1}>
+      <h1 className="sr-only">{title}</h1>
+      {children}
+    </main>
+  );
+}
+
 /** Sidebar, chat and panel side by side; at most 1024 px the panel lies over the chat; on a phone one at a time. */
 export function Columns({ sidebar, main, mainLabel, panel, onClosePanel, screen }: ColumnsProps) {
   const [hidden] = usePreference("sidebarHidden");
@@ -45,10 +55,11 @@ export function Columns({ sidebar, main, mainLabel, panel, onClosePanel, screen 
   const style = { "--side": `${sidebarWidth}px`, "--panel": `${panelWidth}px` } as CSSProperties;
   return (
     <div className={`app ${showSidebar ? "with-side" : ""} ${panel !== null && !isNarrow ? "with-panel" : ""}`} style={style} data-screen={screen}>
-      {showSidebar && (
+      {showSidebar && isPhone && <PhoneScreen title="Chats"><nav className="side" id="sidebar" aria-label="Chats">{sidebar}</nav></PhoneScreen>}
+      {showSidebar && !isPhone && (
         <nav className="side" id="sidebar" aria-label="Chats">
           {sidebar}
-          {!isPhone && <Separator label="Width of the sidebar" controls="sidebar" side="right" value={sidebarWidth} {...SIDEBAR_LIMITS} onChange={setSidebarWidth} />}
+          <Separator label="Width of the sidebar" controls="sidebar" side="right" value={sidebarWidth} {...SIDEBAR_LIMITS} onChange={setSidebarWidth} />
         </nav>
       )}
       {(!isPhone || screen === "main") && (
