@@ -5,9 +5,9 @@ import pytest
 from chatd.api.request import BodySpec, read_query
 from chatd.api.schemas.chats import ChatListQuery, CreateChatBody, UpdateChatBody
 from chatd.api.schemas.messages import MoveQueuedBody, SendMessageBody, ToolResultsBody
-from chatd.api.schemas.models import ModelsQuery
 from chatd.api.schemas.workspace.workspaces import NewWorkspaceBody
 from chatd.domain.errors import InvalidInput
+from chatd.services.models.model_bodies import ModelsQuery
 
 CREATE, SEND, PATCH = BodySpec(CreateChatBody), BodySpec(SendMessageBody), BodySpec(UpdateChatBody)
 MOVE, RESULTS, WORKSPACE = (

@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from chatd.api.schemas.providers import UpdateProviderBody
-from chatd.api.schemas.user_keys import UserKeyBody
 from chatd.domain.model.failures import ModelError
+from chatd.services.models.provider_bodies import UpdateProviderBody, UserKeyBody
 from chatd.store.pool import Pool
 from tests.api.test_model_directory import (
     AUTHOR,

@@ -8,12 +8,6 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.api.schemas.models import CreateModelBody, OverridesBody, UpdateModelBody
-from chatd.api.schemas.providers import (
-    CreateProviderBody,
-    UpdateProviderBody,
-)
-from chatd.api.schemas.user_keys import UserKeyBody
 from chatd.clock import SystemClock
 from chatd.domain.access import UserActor
 from chatd.domain.config_change import ConfigChange, encode_config_change
@@ -24,7 +18,13 @@ from chatd.domain.model.failures import ModelError, ModelRemoved
 from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.model.protocol import Effort
 from chatd.domain.ports import ModelChoice
-from chatd.models.directory import LIMIT_CHANGE_INTERVAL_S
+from chatd.services.models.directory import LIMIT_CHANGE_INTERVAL_S
+from chatd.services.models.model_bodies import CreateModelBody, OverridesBody, UpdateModelBody
+from chatd.services.models.provider_bodies import (
+    CreateProviderBody,
+    UpdateProviderBody,
+    UserKeyBody,
+)
 from chatd.settings.schema import ModelEntry, ProviderEntry, Settings
 from chatd.store import model_configs
 from chatd.store.account.audit import ChangeAuthor

@@ -13,8 +13,8 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.failures import ModelError
-from chatd.models.configuration import build_registry
-from chatd.models.directory import ModelDirectory
+from chatd.services.models.configuration import build_registry
+from chatd.services.models.directory import ModelDirectory
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings
 from chatd.store import model_configs, providers
 from chatd.store.pool import Pool

@@ -18,10 +18,10 @@ from chatd.api.pages import (
     cut_whole,
 )
 from chatd.api.request import ApiRequest, Message
-from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.messages import MessageListQuery
 from chatd.domain.access import UserActor
 from chatd.domain.ids import UserId
+from chatd.domain.list_page import ListQuery
 from tests.api.workspace_api import WorkspaceApi
 from tests.support.api.server import ADMINISTRATOR, OTHER_OWNER, ApiServer
 from tests.support.factories import OWNER

@@ -10,8 +10,8 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.subagents import SubagentType
-from chatd.models.subagent_models import SubagentModelChoice
-from chatd.runtime_settings import RuntimeSettings
+from chatd.services.models.model_administration import SubagentModelChoice
+from chatd.services.runtime_settings import RuntimeSettings
 from chatd.store import model_configs
 from tests.support.api.server import ADMINISTRATOR, ApiOptions, ApiServer, serve_api
 from tests.support.factories import chat
@@ -57,8 +57,7 @@ async def rig(dsn: str) -> AsyncGenerator[Rig]:
         models = ModelRig(pool, SystemClock())
         await models.directory.declare(pool)
         models.changes.on_disconnected()  # from now on every use reads again
-        settings = RuntimeSettings()
-        settings.attach(pool, models.changes)
+        settings = RuntimeSettings(pool, models.changes)
         choice = SubagentModelChoice(models.directory, settings, models.env)
         yield Rig(
             server=server, choice=choice, ids={one.config.name: one.config.id for one in stored}

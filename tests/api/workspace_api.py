@@ -16,11 +16,10 @@ from chatd.domain.workspace.effects import WorkspaceEffects
 from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.files import WorkspaceFiles
 from chatd.domain.workspace.terminals import TerminalSize, WorkspaceTerminal
+from chatd.services.workspaces import LocalWorkspaceControl, WorkspaceServicesConfig
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases
-from chatd.workspace_control import LocalWorkspaceControl
-from chatd.workspace_services import WorkspaceServicesConfig
 from tests.support.api.server import ApiOptions, ApiReply, ApiServer, Json, serve_api
 from tests.support.stream_replica import env_with
 from tests.support.workspaces import agent_spec, hold, insert_template, wanted

@@ -53,7 +53,7 @@ async def test_a_parent_that_is_archived_before_it_is_woken_does_not_delay_the_o
     emitted = Emitted()
     decide_late = archiving_first(Rival(test_server, dsn), archived)
     transactor = Transactor(pool, ignore_applied, decide_late)
-    waker = AgentWaker(pool, transactor, env_with(FakeClock(), emitted), lambda: no_slot)
+    waker = AgentWaker(pool, transactor, env_with(FakeClock(), emitted), no_slot)
     for parent in parents:
         waker.on_applied(parent)
 

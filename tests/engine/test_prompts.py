@@ -6,12 +6,13 @@ from typing import Final
 
 import msgspec
 
+from chatd.app.replica import Replica
 from chatd.clock import SystemClock
 from chatd.domain.access import UserActor
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
 from chatd.domain.runtime_settings import DeploymentSettings, UserSettings
-from chatd.runtime_settings import PromptedTools, RuntimeSettings
+from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.store import runtime_settings
 from chatd.store.runtime_settings import StoredDeployment
 from tests.support.engine_rig import EngineRig, engine_rig
@@ -24,11 +25,14 @@ POLITE: Final = DeploymentSettings(system_prompt="Be polite.", include_default_p
 
 @asynccontextmanager
 async def prompted_rig(dsn: str) -> AsyncGenerator[tuple[EngineRig, RuntimeSettings]]:
-    settings = RuntimeSettings()
-    source = PromptedTools(Tools(()), settings, env_with(SystemClock()))
-    async with engine_rig(dsn, source=source) as rig:
-        settings.attach(rig.pool, rig.replica.config_changes)
-        yield rig, settings
+    built: list[RuntimeSettings] = []
+
+    def build_tools(replica: Replica) -> PromptedTools:
+        built.append(RuntimeSettings(replica.database.pool, replica.config_changes))
+        return PromptedTools(Tools(()), built[0], env_with(SystemClock()))
+
+    async with engine_rig(dsn, build_tools=build_tools) as rig:
+        yield rig, built[0]
 
 
 async def save_deployment(rig: EngineRig, document: DeploymentSettings, version: int) -> None:

@@ -6,13 +6,13 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.automation.schedule_runner import ScheduleRunner
 from chatd.domain.access import UserActor
 from chatd.domain.chat.commands import SendMessage, UpdateChat
 from chatd.domain.chat.parts import NoticePart
 from chatd.domain.ids import ChatId, ModelConfigId
 from chatd.domain.model.protocol import Effort
 from chatd.domain.schedules import Schedule
+from chatd.services.schedules import ScheduleRunner
 from chatd.store import schedules
 from chatd.store.chat import messages
 from tests.support.engine_rig import EngineRig

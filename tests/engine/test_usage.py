@@ -19,12 +19,12 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.spend import FIRST_OUTPUT_TOKENS
 from chatd.engine.budget import SpendLimit
 from chatd.engine.worker import WorkerConfig
-from chatd.parts.journal_tail import read_episode
 from chatd.providers.provider_config import ProviderConfig
 from chatd.providers.registry import build_provider
 from chatd.store.chat import journal, messages, open_calls
 from chatd.store.chat.open_calls import OpenCall
 from chatd.store.conn import Row
+from chatd.stream.journal_tail import read_episode
 from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with, usage_chunk
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS

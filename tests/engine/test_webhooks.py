@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from chatd.automation.push_requests import PushRequests
-from chatd.automation.webhook_sender import PRIVATE_TEXT, WebhookSender
 from chatd.domain.access import UserActor
 from chatd.domain.ids import UserId
 from chatd.domain.push import SubscriptionKeys
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.domain.webhooks import encode_secret
 from chatd.sealed_secrets import KeyRing, SecretKey
+from chatd.services.push import PushRequests
+from chatd.services.webhooks import PRIVATE_TEXT, WebhookSender
 from chatd.store import push, webhooks
 from chatd.store.webhooks import SECRET_COLUMN
 from tests.support.engine_rig import EngineRig, engine_rig

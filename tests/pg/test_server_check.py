@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from chatd.database import open_database
+from chatd.app.database import open_database
 from chatd.domain.errors import ChatdError
 from chatd.settings.schema import DatabaseSettings, Settings
 from chatd.store.conn import ConnectConfig, DatabaseSession

@@ -234,7 +234,7 @@ async def test_the_lock_has_no_gap_while_the_server_still_keeps_a_lost_session(
 
 PROCESS = """
 import asyncio, sys
-from chatd.clock import SystemClock
+from chatd.clock import (SystemClock)
 from chatd.store.conn import ConnectConfig
 from chatd.store.notifications import HintListener, ListenConfig
 config = ListenConfig(connect=ConnectConfig(dsn=sys.argv[1]))

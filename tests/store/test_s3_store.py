@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
+from chatd.app.replica import file_store_config
 from chatd.clock import SystemClock
 from chatd.domain.errors import Unavailable
 from chatd.domain.file.byte_range import ByteRange
 from chatd.domain.file.entities import FileLimits, StoredFile
 from chatd.domain.ids import FileId
-from chatd.file_settings import file_store_config
 from chatd.settings.schema import FileSettings, SettingsError
 from chatd.store.file.s3_signature import S3Credentials, s3_signature_headers
 from chatd.store.file.s3_store import S3FileStore

@@ -12,13 +12,15 @@ import pytest
 from chatd.domain.errors import ChatdError
 from chatd.domain.lease import LEASE_TTL_S
 from chatd.domain.ports import Env
-from chatd.key_rotation import HOLDERS_WAIT_S, KeyRotation, RotationIncomplete
 from chatd.sealed_secrets import KeyRing, SecretKey, SecretKeyMissing, check_value, new_key
-from chatd.secret_keys import (
+from chatd.services.secret_keys import (
+    HOLDERS_WAIT_S,
     KEY_FILE,
     KEYS_REFRESH_INTERVAL_S,
+    KeyRotation,
     KeySource,
     KeyStart,
+    RotationIncomplete,
     SecretKeys,
     WrongSecretKey,
     decide_start,

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from chatd.app.telemetry import Gauges
 from chatd.domain.chat.commands import RecordRetry, SendMessage
 from chatd.domain.chat.row import (
     Chat,
@@ -27,7 +28,6 @@ from chatd.store.chat import chats, workers
 from chatd.store.chat.workers import Backlog, RunningLimits
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
-from chatd.telemetry import Gauges
 from tests.support.clock import FakeClock
 from tests.support.factories import HARNESS, OTHER_WORKER, WORKER, prompt
 from tests.support.seeds import Seed

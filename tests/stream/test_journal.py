@@ -13,12 +13,12 @@ from chatd.domain.answer.partial import LivePart
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat, Episode, Hint
 from chatd.domain.ids import ChatId
-from chatd.parts.episodes import EpisodeRegistry
-from chatd.parts.journal_tail import JournalTail, read_episode
-from chatd.parts.journal_writer import TAILED_HINT_KIND, JournalWriter, JournalWriterConfig
 from chatd.store.chat import journal
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
+from chatd.stream.episodes import EpisodeRegistry
+from chatd.stream.journal_tail import JournalTail, read_episode
+from chatd.stream.journal_writer import TAILED_HINT_KIND, JournalWriter, JournalWriterConfig
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import WORKER, chat, text

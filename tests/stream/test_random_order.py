@@ -12,9 +12,9 @@ import pytest
 
 from chatd.domain.chat.row import Chat, Episode, Hint
 from chatd.domain.ids import ChatId
-from chatd.parts.episodes import PartRecorder
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
+from chatd.stream.episodes import PartRecorder
 from chatd.stream.frames import encode_sse
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import ClientState, read_state

@@ -6,7 +6,7 @@ rejects what the real one rejects.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal
 from uuid import UUID, uuid4
@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.app.replica import Replica, ReplicaConfig, ReplicaOptions, open_database_pools
 from chatd.clock import SystemClock
 from chatd.domain.access import UserActor
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
@@ -54,14 +55,13 @@ from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.budget import SpendLimit
 from chatd.engine.model_call import AnswerTimes
 from chatd.engine.worker import WorkerConfig
-from chatd.parts.journal_tail import read_episode
 from chatd.providers.provider_config import ProviderConfig, Secret
 from chatd.providers.registry import build_provider
-from chatd.replica import Replica, ReplicaConfig
 from chatd.store import tool_policies
 from chatd.store.chat import chats, messages
 from chatd.store.conn import ConnectConfig, StatementHook
 from chatd.store.pool import Pool
+from chatd.stream.journal_tail import read_episode
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS
@@ -297,7 +297,9 @@ class EngineRig:
     def new_replica(self, dsn: str) -> Replica:
         """Another replica of the same kind, not running yet."""
         config = ReplicaConfig(connect=ConnectConfig(dsn=dsn), worker=RigOptions().worker)
-        return Replica(config, self.replica.env, models=self.model, tools=Tools(()))
+        return Replica(
+            config, self.replica.env, models=self.model, build_tools=lambda _replica: Tools(())
+        )
 
     # Waits and reads
 
@@ -398,6 +400,7 @@ class RigOptions(Struct, frozen=True, kw_only=True):
 
     tools: Sequence[Tool] = ()
     source: ToolSource | None = None
+    build_tools: Callable[[Replica], ToolSource] | None = None
     clock: Clock | None = None
     worker: WorkerConfig = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=5)
     budget: Budget | None = None
@@ -446,13 +449,17 @@ async def engine_rig_with(
         step_limits=chosen.limits,
     )
     tools = chosen.source or Tools(chosen.tools)
+
+    def build_tools(replica: Replica) -> ToolSource:
+        return tools if chosen.build_tools is None else chosen.build_tools(replica)
+
     replica = Replica(
         config,
         env,
         models=model,
-        tools=tools,
-        budget=chosen.budget,
-        on_statement=chosen.on_statement,
+        build_tools=build_tools,
+        options=ReplicaOptions(budget=chosen.budget),
+        database=open_database_pools(config, chosen.on_statement),
     )
     closing = AsyncExitStack()
     try:

@@ -6,17 +6,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from chatd.api.model_ports import ModelServices
 from chatd.clock import SystemClock
 from chatd.domain.ports import Clock
-from chatd.models.administration import ModelAdministration
-from chatd.models.configuration import build_registry
-from chatd.models.directory import ModelDirectory
-from chatd.models.provider_administration import ProviderAdministration
-from chatd.models.provider_clients import ProviderClients
-from chatd.models.provider_trials import ProviderTrials
-from chatd.models.user_keys import UserKeys
 from chatd.sealed_secrets import KeyRing, SecretKey, check_value
+from chatd.services.models.configuration import build_registry
+from chatd.services.models.directory import ModelDirectory
+from chatd.services.models.model_administration import ModelAdministration
+from chatd.services.models.provider_administration import ProviderAdministration
+from chatd.services.models.provider_clients import ProviderClients
+from chatd.services.models.provider_trials import ProviderTrials
+from chatd.services.models.user_keys import UserKeys
 from chatd.settings.schema import Settings
 from chatd.store import secret_keys
 from chatd.store.config_changes import ConfigChanges
@@ -45,20 +44,13 @@ class ModelRig:
         self.ring = KeyRing([TEST_KEY], TEST_KEY.id)
         self.own = build_registry(settings, variables or {}, clock)
         self.clients = ProviderClients(self.ring, self.env, variables or {})
-        self.directory = ModelDirectory(self.own, self.env, self.clients)
         self.changes = ConfigChanges()
         self.changes.on_connected()
-        self.directory.listen_to(self.changes)
+        self.directory = ModelDirectory(self.own, self.env, self.clients, self.changes)
         self.models = ModelAdministration(self.directory, self.env)
         self.providers = ProviderAdministration(self.directory, self.clients, self.ring, self.env)
         self.user_keys = UserKeys(pool, self.directory, self.ring, self.env)
         self.calls = ProviderTrials(self.directory, self.clients, self.own, self.env)
-        self.services = ModelServices(
-            models=self.models,
-            providers=self.providers,
-            user_keys=self.user_keys,
-            calls=self.calls,
-        )
 
     async def start(self) -> None:
         record = KeyRecord(id=TEST_KEY.id, check_value=check_value(TEST_KEY), state="current")

@@ -21,15 +21,15 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat, Episode, Hint
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
 from chatd.domain.ports import Clock, Env
-from chatd.parts.episodes import EpisodeRegistry, EpisodesConfig, PartRecorder
-from chatd.parts.journal_tail import JournalTail, JournalTailConfig
-from chatd.parts.journal_writer import JournalWriter, JournalWriterConfig
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.stream.chat_list import ChatListFeeds
+from chatd.stream.episodes import EpisodeRegistry, EpisodesConfig, PartRecorder
 from chatd.stream.feed_registry import FeedRegistry
 from chatd.stream.frames import Frame, encode_sse
+from chatd.stream.journal_tail import JournalTail, JournalTailConfig
+from chatd.stream.journal_writer import JournalWriter, JournalWriterConfig
 from chatd.stream.live_parts import LivePartSource
 from chatd.stream.viewer import Viewer
 from tests.support.client_state import ClientState

@@ -7,6 +7,7 @@ from typing import cast
 
 import msgspec
 
+from chatd.app.replica import Replica
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.chat.row import Chat
@@ -16,7 +17,6 @@ from chatd.domain.ports import Tool, ToolContext
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.subagents import SubagentLimits, SubagentModel, SubagentType
 from chatd.engine.subagents import SubagentService
-from chatd.replica import Replica
 from chatd.store.chat import chats, messages
 from chatd.tools.chat_tools import ChatTools
 from chatd.tools.subagents import SubagentTools
@@ -42,30 +42,27 @@ class ParentsModel:
         return ()
 
 
-class LateTools:
-    """Satisfies `ports.ToolSource`: the tools of subagents need the replica, which needs tools."""
+class SubagentSource:
+    """Satisfies `ports.ToolSource`: the tools of subagents, and others."""
 
-    def __init__(self, others: Sequence[Tool] = ()) -> None:
-        self._others = others
-        self._tools: ChatTools | None = None
-
-    def attach(self, replica: Replica, limits: SubagentLimits) -> None:
+    def __init__(
+        self, replica: Replica, others: Sequence[Tool] = (), limits: SubagentLimits | None = None
+    ) -> None:
         service = SubagentService(
             replica.database.pool,
             replica.transactor,
             replica.env,
-            reserve_slot=replica.worker.reserve_slot,
+            reserve_slot=replica.reserve_slot,
             models=ParentsModel(),
-            limits=limits,
+            limits=limits or SubagentLimits(),
         )
+        self._others = others
         self._tools = ChatTools([SubagentTools(service)], _no_instructions)
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
-        assert self._tools is not None
         return (*self._others, *await self._tools.tools(chat))
 
     async def instructions(self, chat: Chat) -> Instructions:
-        assert self._tools is not None
         return await self._tools.instructions(chat)
 
     async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
@@ -88,9 +85,11 @@ async def subagent_rig(
     **options: object,
 ) -> AsyncGenerator[EngineRig]:
     """`options` are those of `engine_rig`."""
-    source = LateTools(others)
-    async with engine_rig_with(dsn, api, source=source, **options) as rig:
-        source.attach(rig.replica, limits or SubagentLimits())
+
+    def build_tools(replica: Replica) -> SubagentSource:
+        return SubagentSource(replica, others, limits)
+
+    async with engine_rig_with(dsn, api, build_tools=build_tools, **options) as rig:
         yield rig
 
 

@@ -62,8 +62,7 @@ class SkillCaller:
             StoredBindings(pool), ContextSync(pool, env), self._connect, env
         )
         listing = no_workspace_skills if bench is None else self.briefings.skills
-        self.directory = SkillDirectory(listing, env)
-        self.directory.attach(pool, ConfigChanges())
+        self.directory = SkillDirectory(pool, ConfigChanges(), listing, env)
         self.family = SkillTools(self.directory, None if bench is None else self)
         self.source = ChatTools([self.family], self.briefings.instructions, self.directory)
 

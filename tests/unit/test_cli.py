@@ -19,6 +19,7 @@ import pytest
 from msgspec import Struct
 from typer.testing import CliRunner
 
+from chatd.app.telemetry import explained
 from chatd.cli.admin import administration_command
 from chatd.cli.completion import command_places
 from chatd.cli.main import SECTIONS, app
@@ -34,7 +35,6 @@ from chatd.domain.errors import Unavailable
 from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import DatabaseSettings, Settings
 from chatd.store.server_check import require_version
-from chatd.telemetry import explained
 
 CHATD = Path(sys.executable).with_name("chatd")
 NOWHERE = "postgresql://ada:hunter2@127.0.0.1:1/chatd"

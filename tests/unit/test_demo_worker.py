@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from chatd import demo_worker
 from chatd.clock import SystemClock
-from chatd.demo_worker import READY_LINE, DemoWorker
 from chatd.domain.errors import Unavailable
+from chatd.services import demo_worker
+from chatd.services.demo_worker import READY_LINE, DemoWorker
 
 
 class OwnWorker:

@@ -20,9 +20,9 @@ from chatd.domain.chat.parts import (
 )
 from chatd.domain.chat.row import Episode
 from chatd.domain.ids import ChatId, ToolCallId
-from chatd.parts.episode_buffer import MAX_PREVIEW_BYTES, PREVIEW_TRUNCATED_PART, EpisodeBuffer
-from chatd.parts.episodes import EpisodeRegistry, EpisodesConfig
-from chatd.parts.journal_tail import decode_live_parts
+from chatd.stream.episode_buffer import MAX_PREVIEW_BYTES, PREVIEW_TRUNCATED_PART, EpisodeBuffer
+from chatd.stream.episodes import EpisodeRegistry, EpisodesConfig
+from chatd.stream.journal_tail import decode_live_parts
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT, call, result, text
 

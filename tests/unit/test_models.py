@@ -10,8 +10,7 @@ from chatd.clock import SystemClock
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import EffortRange, ProviderError
 from chatd.domain.model.retry import CallLimits
-from chatd.models.configuration import build_registry, settings_gaps
-from chatd.models.declaration import build_declaration
+from chatd.services.models.configuration import build_declaration, build_registry, settings_gaps
 from chatd.settings.schema import (
     EffortEntry,
     ModelEntry,

@@ -9,11 +9,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec import Raw
 
-from chatd.automation.push_messages import PushSigner, encrypt_push, new_signing_key
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId
 from chatd.domain.push import decode_keys, push_payload
 from chatd.domain.webhooks import Delivery, DeliveryReply, reason_to_disable
+from chatd.services.push import PushSigner, encrypt_push, new_signing_key
 
 # The example of RFC 8291, section 5.
 P256DH = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"

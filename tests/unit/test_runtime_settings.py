@@ -15,7 +15,7 @@ from chatd.domain.runtime_settings import (
     patched,
     shown_fields,
 )
-from chatd.runtime_settings import deployment_prompt
+from chatd.services.runtime_settings import deployment_prompt
 
 BEFORE = DeploymentSettings(system_prompt="Be kind.", include_default_prompt=False)
 

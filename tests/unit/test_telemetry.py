@@ -5,7 +5,7 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from chatd.telemetry import Telemetry, explained
+from chatd.app.telemetry import Telemetry, explained
 
 
 @pytest.fixture

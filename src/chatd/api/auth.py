@@ -16,7 +16,7 @@ from chatd.domain.access import UserActor
 from chatd.domain.account.entities import CredentialKind
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import CredentialId, UserId
-from chatd.secret_files import MAX_SECRET_BYTES, load_or_create
+from chatd.sealed_secrets import MAX_SECRET_BYTES, load_or_create
 
 ADMIN_TOKEN_FILE: Final = "admin-token"
 

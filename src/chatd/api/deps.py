@@ -1,7 +1,7 @@
 """The collaborators that routes and streams are given."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -11,45 +11,40 @@ from prometheus_client import CollectorRegistry
 
 from chatd.aio import retry_unavailable
 from chatd.api.accounts.accounts import Accounts
-from chatd.api.mcp_ports import McpServices
-from chatd.api.model_ports import ModelListing, ModelServices
 from chatd.api.request import ApiRequest
 from chatd.api.schemas.runtime_settings import RetentionDays
 from chatd.api.web_page.files import PACKAGED_PAGE
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound
 from chatd.domain.file.entities import FileLimits
-from chatd.domain.ids import ChatId, WorkerId, WorkspaceId
+from chatd.domain.ids import ChatId, ModelConfigId, WorkspaceId
+from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.ports import Env
-from chatd.domain.spend import SpendRefusal
 from chatd.domain.workspace.agent_api import DiffScope, GitChanges, ScopedDiff
 from chatd.domain.workspace.effects import WorkspaceEffects
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.files import WorkspaceFiles
 from chatd.domain.workspace.terminals import TerminalSize, WorkspaceTerminal
+from chatd.engine.agent_waker import ReserveSlot
+from chatd.engine.spend_guard import SpendGuard
 from chatd.sealed_secrets import KeyRing
+from chatd.services.demo_worker import DemoWorker
+from chatd.services.mcp_servers import McpServers
+from chatd.services.models.model_administration import ModelAdministration
+from chatd.services.models.provider_administration import ProviderAdministration
+from chatd.services.models.provider_trials import ProviderTrials
+from chatd.services.models.user_keys import UserKeys
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat.transactor import Transactor
 from chatd.store.file.stores import FileStores
+from chatd.store.model_configs import StoredModel
 from chatd.store.pool import Pool
+from chatd.store.providers import StoredProvider
 from chatd.store.spend import DefaultLimit
 from chatd.stream.chat_list import ChatListFeeds
 from chatd.stream.feed_registry import FeedRegistry
 
 T = TypeVar("T")
-
-
-class ReserveSlot(Protocol):
-    """Reserve a slot of this replica's worker until the write has ended. None if it has none."""
-
-    def __call__(self, *, root: bool) -> AbstractContextManager[WorkerId | None]: ...
-
-
-class AnnounceChat(Protocol):
-    """Publish a change that leaves the row's version as it is, on all replicas. `kind` is the
-    hint's kind. Must not raise or block."""
-
-    def __call__(self, chat: Chat, kind: str) -> None: ...
 
 
 class TitleSuggester(Protocol):
@@ -115,26 +110,25 @@ class WorkspaceControl(Protocol):
         ...
 
 
-class DemoControl(Protocol):
-    """A worker process that may be killed, where the demo is shown."""
+class ModelListing(Protocol):
+    """Configured models and providers, and those configured earlier, with `enabled` false."""
 
-    async def is_available(self) -> bool: ...
-
-    @property
-    def is_running(self) -> bool: ...
-
-    async def start(self) -> None:
-        """Returns when it runs. Raises Conflict, Unavailable."""
+    async def by_name(self, name: str) -> StoredModel | None: ...
+    async def get(self, model_id: ModelConfigId) -> StoredModel | None: ...
+    async def default(self) -> StoredModel | None: ...
+    async def all(self) -> Sequence[StoredModel]: ...
+    async def providers(self) -> Sequence[StoredProvider]: ...
+    async def overrides(self) -> Mapping[str, ModelConfigId]:
+        """The model of each task that has one."""
         ...
 
-    async def kill(self) -> None:
-        """Returns when it is dead. Raises Conflict."""
+    async def capabilities(self, model: StoredModel) -> ModelCapabilities: ...
+    async def is_priced(self, model: StoredModel) -> bool:
+        """By its configured prices, the public price list, or the provider's own figures."""
         ...
 
-
-class SpendCheck(Protocol):
-    async def check(self, chat: Chat) -> SpendRefusal | None:
-        """Why the chat's owner may not spend more. Quick, and does not raise."""
+    async def price_source(self, model: StoredModel) -> str | None:
+        """The price list that its prices come from. None: they are configured, or unknown."""
         ...
 
 
@@ -156,22 +150,26 @@ async def _no_push_key() -> str:
 
 
 class ApiDeps(Struct, frozen=True, kw_only=True):
-    """`known` returns a chat's row as this replica read it last, which may save a read. Without
-    `workspaces` workspaces are disabled. Without a `budget` spending is not limited;
-    `default_limit` is that of the settings. `page_dir` has the files of the built page. Without a
-    `demo` no worker can be killed over the API. `stops_subagents`: an interrupt reaches the
-    subagents of a chat unless the request says otherwise. Without `mcp` there are no MCP
-    servers."""
+    """`announce` publishes a change that leaves the row's version as it is, on all replicas; its
+    second argument is the kind of the hint. It does not raise or block. `known` returns a chat's
+    row as this replica read it last, which may save a read. Without `workspaces` workspaces are
+    disabled. Without a `budget` spending is not limited; `default_limit` is that of the settings.
+    `page_dir` has the files of the built page. Without a `demo` no worker can be killed over the
+    API. `stops_subagents`: an interrupt reaches the subagents of a chat unless the request says
+    otherwise. Without `mcp` there are no MCP servers."""
 
     pool: Pool
     transactor: Transactor
-    announce: AnnounceChat
+    announce: Callable[[Chat, str], None]
     reserve_slot: ReserveSlot
     titles: TitleSuggester
     feeds: FeedRegistry
     chat_lists: ChatListFeeds
     models: ModelListing
-    model_services: ModelServices
+    model_administration: ModelAdministration
+    provider_administration: ProviderAdministration
+    provider_trials: ProviderTrials
+    user_keys: UserKeys
     accounts: Accounts
     env: Env
     registry: CollectorRegistry
@@ -180,7 +178,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     draining: Callable[[], bool]
     known: Callable[[ChatId], Chat | None] = _unknown
     workspaces: WorkspaceControl | None = None
-    budget: SpendCheck | None = None
+    budget: SpendGuard | None = None
     default_limit: DefaultLimit = DefaultLimit()
     limits: StreamLimits = StreamLimits()
     file_limits: FileLimits = FileLimits()
@@ -193,9 +191,9 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     frame_origins: tuple[str, ...] = ()
     metrics_token: str | None = None
     page_dir: Path = PACKAGED_PAGE
-    demo: DemoControl | None = None
+    demo: DemoWorker | None = None
     stops_subagents: bool = False
-    mcp: McpServices | None = None
+    mcp: McpServers | None = None
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read or an idempotent write for a moment while the database is unavailable."""

@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from chatd.api.request import ApiRequest
-from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.values import MAX_INT32, MAX_INT64
 from chatd.domain.errors import InvalidInput
+from chatd.domain.list_page import ListQuery
 
 P = TypeVar("P")
 R = TypeVar("R")

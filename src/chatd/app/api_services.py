@@ -1,11 +1,6 @@
-"""What the API is given, from the settings and from what already runs."""
+"""What the API is given, from the settings and the objects of the built."""
 
 import asyncio
-import socket
-from collections.abc import Awaitable, Callable
-
-import msgspec
-from prometheus_client import CollectorRegistry
 
 from chatd.api.accounts.accounts import AccountsConfig, build_accounts
 from chatd.api.accounts.oidc_client import OidcConfig
@@ -16,46 +11,12 @@ from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
 from chatd.api.auth import admin_token
 from chatd.api.deps import ApiDeps, StreamLimits
 from chatd.api.health import HealthRoutes
-from chatd.api.mcp_ports import McpServices
-from chatd.api.model_ports import ModelServices
 from chatd.api.schemas.runtime_settings import RetentionDays
 from chatd.api.server import Application
-from chatd.app.role import ProcessRole
-from chatd.demo_worker import DemoWorker
+from chatd.app.composition import Composition, file_limits
 from chatd.domain.access import ADMIN_USER_ID
 from chatd.domain.account.identity import IdentityRules
-from chatd.domain.file.entities import FileLimits
-from chatd.models.directory import ModelDirectory
-from chatd.replica import Replica
-from chatd.sealed_secrets import KeyRing
 from chatd.settings.schema import OidcSettings, Settings, SettingsError
-from chatd.workspace_control import LocalWorkspaceControl
-
-
-def file_limits(settings: Settings) -> FileLimits:
-    return FileLimits(
-        max_bytes=settings.files.max_bytes,
-        user_bytes=settings.files.user_bytes,
-        user_files=settings.files.user_files,
-    )
-
-
-class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs before the port is served."""
-
-    replica: Replica
-    models: ModelDirectory
-    model_services: ModelServices
-    registry: CollectorRegistry
-    key_ring: KeyRing
-    wake_webhooks: Callable[[], None]
-    push_public_key: Callable[[], Awaitable[str]]
-    stop: asyncio.Event
-    workspaces: LocalWorkspaceControl | None
-    port: socket.socket | None
-    token: str | None
-    demo: DemoWorker
-    mcp: McpServices
 
 
 def _retention(settings: Settings) -> RetentionDays:
@@ -115,42 +76,46 @@ def _oidc_config(oidc: OidcSettings) -> OidcConfig | None:
     )
 
 
-def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
-    replica, limits = process.replica, settings.limits
-    token = admin_token(process.token, settings.data_dir)
-    if process.token is None and settings.database.url is not None:
+def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> ApiDeps:
+    replica, settings = built.replica, built.settings
+    limits = settings.limits
+    token = admin_token(given_token, settings.data_dir)
+    if given_token is None and settings.database.url is not None:
         replica.env.emit("admin_token_of_this_host", file=str(settings.data_dir / TOKEN_FILE))
     return ApiDeps(
         pool=replica.database.pool,
         transactor=replica.transactor,
         announce=replica.announce_chat,
-        reserve_slot=replica.worker.reserve_slot,
+        reserve_slot=replica.reserve_slot,
         titles=replica.titles,
         feeds=replica.feeds,
         chat_lists=replica.chat_lists,
-        models=process.models,
-        model_services=process.model_services,
+        models=built.models,
+        model_administration=built.model_administration,
+        provider_administration=built.provider_administration,
+        provider_trials=built.provider_trials,
+        user_keys=built.user_keys,
         accounts=build_accounts(
             replica.database.pool,
             replica.env,
             replica.config_changes,
             accounts_config(settings),
             fixed={token: ADMIN_USER_ID},
-            key_ring=process.key_ring,
+            key_ring=built.key_ring,
         ),
         env=replica.env,
-        registry=process.registry,
+        registry=built.registry,
         files=replica.files,
-        key_ring=process.key_ring,
-        wake_webhooks=process.wake_webhooks,
-        push_public_key=process.push_public_key,
+        key_ring=built.key_ring,
+        wake_webhooks=built.webhooks.wake,
+        push_public_key=built.webhooks.pushes.public_key,
         reaches_private_hosts=settings.webhooks.private_addresses,
         frame_origins=settings.server.frame_origins,
         metrics_token=settings.server.metrics_token,
         file_limits=file_limits(settings),
-        draining=process.stop.is_set,
+        draining=stop.is_set,
         known=replica.feeds.known,
-        workspaces=process.workspaces,
+        workspaces=built.workspace_control,
         budget=replica.budget,
         default_limit=replica.default_limit,
         retention=_retention(settings),
@@ -158,25 +123,24 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
             streams_per_user=limits.streams_per_user, topics_per_socket=limits.topics_per_socket
         ),
         database_error=lambda: replica.lease.error_kind,
-        demo=process.demo,
+        demo=built.demo,
         stops_subagents=settings.chats.interrupt_subagents == "stop",
-        mcp=process.mcp,
+        mcp=built.mcp,
     )
 
 
 def build_served_application(
-    settings: Settings, role: ProcessRole, process: RunningProcess
+    built: Composition, token: str | None, stop: asyncio.Event
 ) -> Application:
-    pool, stop = process.replica.database.pool, process.stop
-    if role.serves == "health":
-        lease = process.replica.lease
-        return HealthApplication(
-            HealthRoutes(
-                pool,
-                process.registry,
-                stop.is_set,
-                lambda: lease.error_kind,
-                metrics_token=settings.server.metrics_token,
-            )
+    if built.role.serves == "api":
+        return build_application(_deps(built, token, stop))
+    lease = built.replica.lease
+    return HealthApplication(
+        HealthRoutes(
+            built.pool,
+            built.registry,
+            stop.is_set,
+            lambda: lease.error_kind,
+            metrics_token=built.settings.server.metrics_token,
         )
-    return build_application(_deps(settings, process))
+    )

@@ -1,76 +1,28 @@
-"""Composition: build every object from the settings, start them in order, stop them in reverse.
-
-Owns that order. The command line decides what is printed and the exit code.
-"""
+"""Starts the objects of a process in order, and stops them in reverse. The command line decides
+what is printed and the exit code."""
 
 import asyncio
-import os
-import random
-import socket
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from uuid import uuid4
-
-from prometheus_client import CollectorRegistry
 
 from chatd.api.accounts.site import Site
 from chatd.api.auth import admin_token
-from chatd.app.api_services import RunningProcess, accounts_config
-from chatd.app.background_work import (
-    build_demo_worker,
-    build_gauges,
-    build_model_services,
-    build_webhook_sender,
-)
+from chatd.app.api_services import accounts_config
+from chatd.app.composition import Composition
+from chatd.app.database import connect_config, keep_database_up, open_database, wait_until_accepted
 from chatd.app.role import FULL_ROLE, LifecycleCallbacks, ProcessRole
 from chatd.app.serving import bound_port, serve_until_stopped
-from chatd.app.tool_families import (
-    add_families,
-    build_mcp_runtime,
-    chat_tools,
-    first_families,
-    subagent_tools,
-)
-from chatd.automation.schedule_runner import ScheduleRunner
-from chatd.clock import new_change_id
-from chatd.database import (
-    connect_config,
-    keep_database_up,
-    open_database,
-    wait_until_accepted,
-)
-from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
-from chatd.domain.ids import WorkerId
-from chatd.domain.ports import Clock, Env
-from chatd.mcp_services import McpRuntime, declared_servers
-from chatd.models.configuration import build_registry, settings_gaps
-from chatd.models.directory import ModelDirectory
-from chatd.models.provider_clients import ProviderClients
-from chatd.replica import Replica, replica_config
-from chatd.runtime_settings import PromptedTools, RuntimeSettings
-from chatd.secret_keys import KeySource, SecretKeys, key_source
-from chatd.settings.schema import Settings, SettingsError
-from chatd.store import migrator
-from chatd.telemetry import Telemetry
-from chatd.tools.skill_directory import SkillDirectory
-from chatd.workspace_control import LocalWorkspaceControl
-from chatd.workspace_services import (
+from chatd.domain.ports import Clock
+from chatd.services.mcp_servers import declared_servers
+from chatd.services.models.configuration import build_registry, settings_gaps
+from chatd.services.secret_keys import KeySource, key_source
+from chatd.services.workspaces import (
     WorkspaceServices,
     check_workspace_settings,
-    workspace_config,
 )
-
-
-def _report_gaps(settings: Settings, env: Mapping[str, str], environment: Env) -> None:
-    for gap in settings_gaps(settings, env):
-        environment.emit("settings_incomplete", gap=gap)
-
-
-def _attach_settings(settings: RuntimeSettings, skills: SkillDirectory, replica: Replica) -> None:
-    settings.attach(replica.database.pool, replica.config_changes)
-    skills.attach(replica.database.pool, replica.config_changes)
-    replica.debug_recorder.gate = settings.records_calls
+from chatd.settings.schema import Settings, SettingsError
+from chatd.store import migrator
 
 
 async def serve(
@@ -96,104 +48,37 @@ async def serve(
         ):
             migrated = await wait_until_accepted(settings, clock, lambda: migrator.up(server.dsn))
             watch = group.create_task(keep_database_up(server, clock), name="database watch")
-            registry = CollectorRegistry()
-            environment = _environment(clock, registry)
-            secret_keys = SecretKeys(
-                keys_from, environment, f"{socket.gethostname()}, process {os.getpid()}"
+            built = Composition(
+                settings,
+                env,
+                role,
+                connect=connect_config(settings, server.dsn),
+                clock=clock,
+                keys_from=keys_from,
+                provider_registry=provider_registry,
             )
-            clients = ProviderClients(secret_keys.ring, environment, env)
-            models = ModelDirectory(provider_registry, environment, clients)
-            _report_gaps(settings, env, environment)
-            connect = connect_config(settings, server.dsn)
-            worker_id = WorkerId(environment.new_id())
-            services: WorkspaceServices | None = None
-
-            def announce(chat: Chat, kind: str) -> None:
-                replica.announce_chat(chat, kind)
-
-            enabled = settings.workspaces.enabled and (role.runs_chats or role.serves == "api")
-            config = workspace_config(settings, env, connect) if enabled else None
-            if config is not None and role.runs_chats:
-                services = WorkspaceServices(
-                    config, environment, worker_id, announce=announce, ring=secret_keys.ring
-                )
-            families, skills = first_families(services, environment)
-            tools = chat_tools(services, families, skills)
-            runtime_settings = RuntimeSettings()
-            replica = Replica(
-                replica_config(settings, connect, runs_chats=role.runs_chats),
-                environment,
-                models=models,
-                tools=PromptedTools(tools, runtime_settings, environment),
-                title_models=models.title_models,
-                worker_id=worker_id,
-            )
-            pool = replica.database.pool
-            _attach_settings(runtime_settings, skills, replica)
-            add_families(families, services, settings, replica, tools)
-            models.listen_to(replica.config_changes)
-            replica.config_changes.subscribe(secret_keys.on_config_change)
-            model_services = build_model_services(
-                models, clients, provider_registry, replica, secret_keys.ring
-            )
-            workspace_control = (
-                None
-                if config is None
-                else LocalWorkspaceControl(config, environment, pool, services)
-            )
-            webhooks = build_webhook_sender(settings, replica, secret_keys.ring)
-            families.append(subagent_tools(settings, replica, models, runtime_settings))
-            mcp = build_mcp_runtime(settings, env, replica, secret_keys.ring, families)
-            demo = build_demo_worker(settings, env, role, replica, models)
+            for gap in settings_gaps(settings, env):
+                built.env.emit("settings_incomplete", gap=gap)
             async with (
-                _prepared(settings, replica, secret_keys, models, mcp),
-                replica.running(),
-                _running(services, settings, clock),
+                _prepared(built),
+                built.replica.running(),
+                _running(built.workspaces, settings, clock),
             ):
-                works = {
-                    "models": models.run(),
-                    "secret keys": secret_keys.run(pool),
-                    "webhooks": webhooks.run(),
-                    "schedules": ScheduleRunner(pool, replica.transactor, environment).run(),
-                    "backlog": build_gauges(registry, settings, replica).run(pool, environment),
-                    "demo worker": demo.run(),
-                    "mcp": mcp.run(),
-                }
-                process = RunningProcess(
-                    replica=replica,
-                    models=models,
-                    model_services=model_services,
-                    registry=registry,
-                    key_ring=secret_keys.ring,
-                    wake_webhooks=webhooks.wake,
-                    push_public_key=webhooks.pushes.public_key,
-                    stop=stop,
-                    workspaces=workspace_control,
-                    port=port,
-                    token=token,
-                    demo=demo,
-                    mcp=mcp.services,
-                )
-                async with _working(group, works):
+                async with _working(group, built.background_work()):
                     await serve_until_stopped(
-                        settings, role, process, callbacks=callbacks, migrated=tuple(migrated)
+                        built,
+                        port,
+                        stop,
+                        token=token,
+                        callbacks=callbacks,
+                        migrated=tuple(migrated),
                     )
-                await models.withdraw()
-                await secret_keys.stop(pool)
+                await built.models.withdraw()
+                await built.secret_keys.stop(built.pool)
             watch.cancel()
-        return 0 if services is None else await services.left_running()
+        return 0 if built.workspaces is None else await built.workspaces.left_running()
     finally:
         await provider_registry.close()
-
-
-def _environment(clock: Clock, registry: CollectorRegistry) -> Env:
-    return Env(
-        clock=clock,
-        emit=Telemetry(registry),
-        new_id=uuid4,
-        new_change_id=new_change_id,
-        jitter=random.random,
-    )
 
 
 @asynccontextmanager
@@ -215,26 +100,20 @@ def _key_source(settings: Settings, env: Mapping[str, str]) -> KeySource:
 
 
 @asynccontextmanager
-async def _prepared(
-    settings: Settings,
-    replica: Replica,
-    secret_keys: SecretKeys,
-    models: ModelDirectory,
-    mcp: McpRuntime,
-) -> AsyncGenerator[None]:
+async def _prepared(built: Composition) -> AsyncGenerator[None]:
     """What must be known before the worker acquires chats. An error ends the start."""
-    pool, clock = replica.database.pool, replica.env.clock
+    pool = built.pool
     try:
         for step in (
-            lambda: secret_keys.start(pool),
-            lambda: models.declare(pool),
-            mcp.declare,
+            lambda: built.secret_keys.start(pool),
+            lambda: built.models.declare(pool),
+            built.mcp.declare,
         ):
-            await wait_until_accepted(settings, clock, step)
+            await wait_until_accepted(built.settings, built.env.clock, step)
         yield
     finally:
-        await models.close()
-        await replica.database.close()
+        await built.models.close()
+        await built.replica.database.close()
 
 
 def _token_from_environment(env: Mapping[str, str], settings: Settings) -> str | None:

@@ -10,38 +10,38 @@ from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
 from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
 from chatd.api.server import Application, BoundAddress, ListenError, bind
 from chatd.api.server import serve as listen
-from chatd.app.api_services import RunningProcess, build_served_application
+from chatd.app.api_services import build_served_application
+from chatd.app.composition import Composition
+from chatd.app.database import wait_until_accepted
+from chatd.app.replica import Replica
 from chatd.app.role import LifecycleCallbacks, ProcessRole, ReadyInfo
-from chatd.database import wait_until_accepted
 from chatd.domain.access import ADMIN_USER_ID, SystemActor
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId
-from chatd.replica import Replica
 from chatd.settings.schema import Settings
 
 SERVE_ACTOR: Final = SystemActor(reason="chatd serve")
 
 
 async def serve_until_stopped(
-    settings: Settings,
-    role: ProcessRole,
-    process: RunningProcess,
+    built: Composition,
+    port: socket.socket | None,
+    stop: asyncio.Event,
     *,
+    token: str | None,
     callbacks: LifecycleCallbacks,
     migrated: tuple[str, ...],
 ) -> None:
     """Serve until `stop` is set and the steps in progress have ended. Until then the port stays
     open: clients get an error that says that this replica is stopping."""
-    clock = process.replica.env.clock
-    default = await wait_until_accepted(settings, clock, process.models.default)
+    settings, role, clock = built.settings, built.role, built.env.clock
+    default = await wait_until_accepted(settings, clock, built.models.default)
     named = "none" if default is None else default.config.name
-    given = process.token is not None or role.serves != "api"
+    given = token is not None or role.serves != "api"
 
     secret = None
     if callbacks.shows_sign_in_link and role.serves == "api":
-        secret = await wait_until_accepted(
-            settings, clock, lambda: _sign_in_secret(process.replica)
-        )
+        secret = await wait_until_accepted(settings, clock, lambda: _sign_in_secret(built.replica))
 
     def ready(where: BoundAddress | None) -> None:
         address = settings.server.url or (None if where is None else local_url(where.url))
@@ -55,17 +55,18 @@ async def serve_until_stopped(
             )
         )
 
-    if process.port is None:
+    if port is None:
         ready(None)
-        await _stop_in_order(process, callbacks)
+        await _stop_in_order(built.replica, stop, callbacks)
         return
-    app = build_served_application(settings, role, process)
+    app = build_served_application(built, token, stop)
     stopped = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(listen(app, process.port, ready, stopped), name="listen")
-        group.create_task(_stop_in_order(process, callbacks, app), name="leave").add_done_callback(
-            lambda _done: stopped.set()
+        group.create_task(listen(app, port, ready, stopped), name="listen")
+        leaving = group.create_task(
+            _stop_in_order(built.replica, stop, callbacks, app), name="leave"
         )
+        leaving.add_done_callback(lambda _done: stopped.set())
 
 
 async def _sign_in_secret(replica: Replica) -> str | None:
@@ -78,15 +79,18 @@ async def _sign_in_secret(replica: Replica) -> str | None:
 
 
 async def _stop_in_order(
-    process: RunningProcess, callbacks: LifecycleCallbacks, app: Application | None = None
+    replica: Replica,
+    stop: asyncio.Event,
+    callbacks: LifecycleCallbacks,
+    app: Application | None = None,
 ) -> None:
     """After `stop`: close the streams while the steps in progress end."""
-    await process.stop.wait()
-    callbacks.stopping(process.replica.worker.running)
+    await stop.wait()
+    callbacks.stopping(replica.worker.running)
     async with asyncio.TaskGroup() as group:
         if app is not None:
             group.create_task(app.close(), name="close streams")
-        group.create_task(process.replica.drain(), name="drain")
+        group.create_task(replica.drain(), name="drain")
 
 
 @asynccontextmanager

@@ -27,9 +27,9 @@ from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.sealed_secrets import KeyRing
+from chatd.services.workspaces import WorkspaceServices, WorkspaceServicesConfig
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
-from chatd.workspace_services import WorkspaceServices, WorkspaceServicesConfig
 from chatd.workspaces.local.supervisor_client import SupervisorClient
 from chatd.workspaces.templates import BUILT_IN_TEMPLATES, template_rows
 

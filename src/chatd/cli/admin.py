@@ -17,10 +17,10 @@ from msgspec import Struct
 
 from chatd.api.accounts.passwords import Passwords
 from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
+from chatd.app.database import connect_config, has_database, open_database
 from chatd.cli.process import read_settings
 from chatd.cli.target import read_address
 from chatd.clock import SystemClock
-from chatd.database import connect_config, has_database, open_database
 from chatd.domain.access import ROLES, SystemActor
 from chatd.domain.account.audit_text import (
     OBJECT_TYPES,
@@ -33,8 +33,7 @@ from chatd.domain.account.entities import AuditEntry, User
 from chatd.domain.account.rules import check_email, check_password, check_username
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId, UserId
-from chatd.key_rotation import KeyRotation
-from chatd.secret_keys import key_source
+from chatd.services.secret_keys import KeyRotation, key_source
 from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import Settings, SettingsError, redact_url
 from chatd.store import migrator

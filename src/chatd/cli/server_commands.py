@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from chatd import secret_files
+from chatd import sealed_secrets
 from chatd.api.web_page.files import is_built
 from chatd.app import process
 from chatd.app.role import LifecycleCallbacks, ProcessRole, ReadyInfo
@@ -25,7 +25,7 @@ from chatd.client import desktop
 from chatd.client.desktop import can_open_browser
 from chatd.client.exchange import API_PATH
 from chatd.clock import SystemClock
-from chatd.demo_worker import READY_LINE
+from chatd.services.demo_worker import READY_LINE
 from chatd.settings.schema import Settings, SettingsError
 
 PAGE_FILE: Final = "sign-in.html"
@@ -37,7 +37,7 @@ def open_browser(data_dir: Path, link: str) -> None:
     target = escape(link, quote=True)
     text = f'<!doctype html><meta http-equiv=refresh content="0; url={target}">'
     try:
-        secret_files.replace(page, text)
+        sealed_secrets.replace(page, text)
     except OSError:
         return
     desktop.open_browser(page.as_uri(), os.environ)

@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from chatd import secret_files
+from chatd import sealed_secrets
 from chatd.client.exchange import ServerAddress, clean_url, is_loopback
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import CredentialId
@@ -36,7 +36,7 @@ ADDRESS_FILE: Final = "address"
 
 def write_address(data_dir: Path, url: str) -> None:
     """Of this process; the last server that started counts."""
-    secret_files.replace(data_dir / ADDRESS_FILE, f"{os.getpid()} {url}\n")
+    sealed_secrets.replace(data_dir / ADDRESS_FILE, f"{os.getpid()} {url}\n")
 
 
 def forget_address(data_dir: Path) -> None:
@@ -53,7 +53,7 @@ def read_address(data_dir: Path) -> str | None:
 
 def _read_address(data_dir: Path) -> tuple[int | None, str]:
     try:
-        found = secret_files.read(data_dir / ADDRESS_FILE)
+        found = sealed_secrets.read(data_dir / ADDRESS_FILE)
     except OSError:
         found = None
     process, _, url = (found or "").partition(" ")
@@ -153,7 +153,7 @@ class Profiles:
             fields = msgspec.to_builtins(self._saved[name])
             lines += [f"{field} = {_quoted(str(value))}" for field, value in fields.items()]
         try:
-            secret_files.replace(self.path, "\n".join(lines))
+            sealed_secrets.replace(self.path, "\n".join(lines))
         except OSError as error:
             raise SettingsError(f"cannot write {self.path}: {error.strerror}") from None
 

@@ -6,7 +6,7 @@ that died before it did either. The end of the wait itself needs no waking: the 
 then.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -28,14 +28,15 @@ WAKE_RETRY_DELAY_S: Final = 1.0
 
 
 class ReserveSlot(Protocol):
+    """Reserve a slot of this replica's worker until the write has ended. None if it has none."""
+
     def __call__(self, *, root: bool) -> AbstractContextManager[WorkerId | None]: ...
 
 
 class AgentWaker:
     def __init__(
-        self, conn: Conn, transactor: Transactor, env: Env, reserve_slot: Callable[[], ReserveSlot]
+        self, conn: Conn, transactor: Transactor, env: Env, reserve_slot: ReserveSlot
     ) -> None:
-        """`reserve_slot` is asked for when a chat is woken: the worker is built later."""
         self._conn = conn
         self._transactor = transactor
         self._env = env
@@ -84,7 +85,7 @@ class AgentWaker:
                 continue  # another replica was first, or a user has stopped the chat
 
     async def _wake_one(self, chat: Chat) -> None:
-        with self._reserve_slot()(root=chat.is_root) as worker:
+        with self._reserve_slot(root=chat.is_root) as worker:
             operation = Operation(
                 chat_id=chat.id,
                 command=WakeTurn(),

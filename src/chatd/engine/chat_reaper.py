@@ -22,9 +22,9 @@ from chatd.domain.ports import Env
 from chatd.domain.text import utc_text
 from chatd.engine.committer import Committer
 from chatd.engine.usage_writer import UsageWriter
-from chatd.parts.journal_tail import read_said
 from chatd.store.chat import chats, workers
 from chatd.store.conn import Conn
+from chatd.stream.journal_tail import read_said
 
 
 class ChatReaper:

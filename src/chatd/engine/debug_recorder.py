@@ -51,12 +51,12 @@ class StartedDebugCall(Struct, frozen=True, kw_only=True):
 
 
 class DebugRecorder:
-    """Writes only while `run` runs. `gate` is set by the composition."""
+    """Writes only while `run` runs."""
 
-    def __init__(self, pool: Pool, env: Env) -> None:
+    def __init__(self, pool: Pool, env: Env, gate: DebugGate = never) -> None:
         self._pool = pool
         self._env = env
-        self.gate: DebugGate = never
+        self.gate = gate
         self._pending: deque[DebugCall] = deque()
         self._has_work = asyncio.Event()
         self._is_idle = asyncio.Event()

@@ -84,7 +84,7 @@ from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.engine.attempt import Attempt, PartialMessages
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.spend_guard import SpendGuard, SpendUnknown
-from chatd.parts.episodes import PartRecorder
+from chatd.stream.episodes import PartRecorder
 
 MAX_BUILT_AT_ONCE_CHARS: Final = 256 * 1024
 """Of a history. A thread builds the prompt of a larger one."""

@@ -73,8 +73,8 @@ from chatd.engine.model_call import (
 )
 from chatd.engine.spend_guard import SpendGuard, SpendRefused
 from chatd.engine.summary_call import SummaryCall
-from chatd.parts.episodes import EpisodeRegistry
 from chatd.store.chat.operation import AppliedChange
+from chatd.stream.episodes import EpisodeRegistry
 
 ANSWER_TIMEOUT_ERROR: Final = ChatError(
     kind="timeout", message="The answer took longer than an answer may take.", retryable=True

@@ -43,7 +43,7 @@ from chatd.engine.model_call import (
     build_request,
 )
 from chatd.engine.spend_guard import SpendGuard, SpendRefused
-from chatd.parts.episodes import EpisodeRegistry, PartRecorder
+from chatd.stream.episodes import EpisodeRegistry, PartRecorder
 
 MAX_PROMPT_HALVINGS: Final = 5
 

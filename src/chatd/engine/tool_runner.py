@@ -35,10 +35,10 @@ from chatd.domain.subagents import join_waits
 from chatd.domain.text import replace_surrogates
 from chatd.engine.lease import WorkerLease
 from chatd.engine.model_call import TurnContext
-from chatd.parts.episodes import PartRecorder
 from chatd.store.chat import idempotency
 from chatd.store.chat.idempotency import ToolMark
 from chatd.store.conn import Conn
+from chatd.stream.episodes import PartRecorder
 
 UNKNOWN_OUTCOME_OUTPUT: Final = error_output(
     "The worker was lost while this tool ran, and it must not run twice. Its outcome is unknown:"

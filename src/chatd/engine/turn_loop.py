@@ -52,10 +52,10 @@ from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
 from chatd.engine.tool_search import offer_tools
 from chatd.engine.usage_writer import UsageWriter
-from chatd.parts.episodes import EpisodeRegistry
-from chatd.parts.journal_tail import decode_live_parts, keep_said, read_said
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
+from chatd.stream.episodes import EpisodeRegistry
+from chatd.stream.journal_tail import decode_live_parts, keep_said, read_said
 
 ROW_READ_RETRY_DELAY_S: Final = 0.5
 TURN_CONTEXT_TIMEOUT_S: Final = 60.0

@@ -23,11 +23,11 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.model.usage import estimate_output_tokens, streamed_bytes
 from chatd.domain.ports import Env
 from chatd.engine.committer import emit_usage
-from chatd.parts.journal_tail import read_episode
 from chatd.store.chat import journal, open_calls, usage
 from chatd.store.chat.open_calls import OpenCall
 from chatd.store.chat.usage import Payer
 from chatd.store.conn import Conn
+from chatd.stream.journal_tail import read_episode
 
 MAX_PENDING_USAGE_WRITES: Final = 10_000
 USAGE_BACKOFF: Final = Backoff(first_delay_s=0.1, max_delay_s=5.0)

@@ -34,13 +34,13 @@ from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.ports import Clock, Env
-from chatd.parts.journal_writer import TAILED_HINT_KIND
 from chatd.store.chat import chats, read_marks, shares
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
 from chatd.stream.chat_feed import FEEDS
 from chatd.stream.fanout import Broadcast, Subscription
 from chatd.stream.frames import Frame
+from chatd.stream.journal_writer import TAILED_HINT_KIND
 from chatd.stream.share_watch import ShareListener, ShareWatch
 
 READY_FRAME: Final = encode_value(ChatListReady())

@@ -12,9 +12,9 @@ from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.parts.episode_buffer import PREVIEW_TRUNCATED_PART, encode_live_part
-from chatd.parts.episodes import EpisodeRegistry
-from chatd.parts.journal_tail import JournalTail, decode_live_parts
+from chatd.stream.episode_buffer import PREVIEW_TRUNCATED_PART, encode_live_part
+from chatd.stream.episodes import EpisodeRegistry
+from chatd.stream.journal_tail import JournalTail, decode_live_parts
 
 LIVE_STATUSES: Final[frozenset[PublicStatus]] = frozenset({"pending", "running", "interrupting"})
 

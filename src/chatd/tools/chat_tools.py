@@ -114,12 +114,14 @@ class ChatTools:
         families: Sequence[ToolFamily],
         load_instructions: LoadInstructions,
         skills: SkillDirectory | None = None,
+        orders: ToolOrders | None = None,
+        save: SaveResult | None = None,
     ) -> None:
         self._families = families
         self._load_instructions = load_instructions
         self._skills = skills
-        self.orders: ToolOrders | None = None
-        self.save: SaveResult | None = None
+        self.orders = orders
+        self._save = save
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         found: dict[str, Tool] = {}
@@ -137,7 +139,7 @@ class ChatTools:
         return tuple(tool for each in ("", *servers) for tool in by_server.get(each, ()))
 
     async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
-        return output if self.save is None else await self.save(context, output)
+        return output if self._save is None else await self._save(context, output)
 
     async def instructions(self, chat: Chat) -> Instructions:
         found = await self._load_instructions(chat)

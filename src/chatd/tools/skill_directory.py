@@ -33,19 +33,19 @@ async def no_workspace_skills(chat: Chat) -> tuple[Skill, ...]:
 
 
 class SkillDirectory:
-    """`attach` gives it the database; before that nothing may use it."""
-
-    def __init__(self, list_workspace_skills: ListWorkspaceSkills, env: Env) -> None:
+    def __init__(
+        self,
+        conn: Conn,
+        changes: ConfigChanges,
+        list_workspace_skills: ListWorkspaceSkills,
+        env: Env,
+    ) -> None:
         self._list_workspace_skills = list_workspace_skills
         self._env = env
-        self._conn: Conn | None = None
-        self._changes = ConfigChanges()
-        self._personal: OrderedDict[UserId, tuple[Skill, ...]] = OrderedDict()
-        self._generation = 0
-
-    def attach(self, conn: Conn, changes: ConfigChanges) -> None:
         self._conn = conn
         self._changes = changes
+        self._personal: OrderedDict[UserId, tuple[Skill, ...]] = OrderedDict()
+        self._generation = 0
         changes.subscribe(self.on_config_change)
 
     def on_config_change(self, change: ConfigChange | None) -> None:
@@ -68,14 +68,14 @@ class SkillDirectory:
         """None if it is gone. That of a workspace is the one that the chat has pinned, so that it
         can be read while the workspace is down."""
         if skill.source == "personal":
-            return await skills.read_body(self._attached, WORKER, chat.owner_id, skill.name)
-        return await bindings.get_pinned_skill(self._attached, WORKER, chat.id, skill.name)
+            return await skills.read_body(self._conn, WORKER, chat.owner_id, skill.name)
+        return await bindings.get_pinned_skill(self._conn, WORKER, chat.id, skill.name)
 
     async def _personal_skills(self, owner_id: UserId) -> tuple[Skill, ...]:
         if self._changes.is_current and (known := self._personal.get(owner_id)) is not None:
             return known
         generation = self._generation
-        rows = await skills.list_of(self._attached, WORKER, owner_id)
+        rows = await skills.list_of(self._conn, WORKER, owner_id)
         found = tuple(
             Skill(name=row.name, description=row.description, source="personal") for row in rows
         )
@@ -84,8 +84,3 @@ class SkillDirectory:
             while len(self._personal) > MAX_CACHED_OWNERS:
                 self._personal.popitem(last=False)
         return found
-
-    @property
-    def _attached(self) -> Conn:
-        assert self._conn is not None, "attach comes first"
-        return self._conn

@@ -26,7 +26,6 @@ from chatd.api.error_codes import ERROR_CODES
 from chatd.api.openapi.document import list_codes
 from chatd.api.route import PREFIX, ApiRoute, RouteTable, StreamRoute
 from chatd.api.server import Application, BoundAddress, bind, serve
-from chatd.automation.push_requests import PushRequests
 from chatd.clock import SystemClock
 from chatd.domain.access import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.change import Change
@@ -37,8 +36,9 @@ from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
 from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
-from chatd.mcp_services import McpRuntime
 from chatd.sealed_secrets import KeyRing
+from chatd.services.mcp_servers import McpServers
+from chatd.services.push import PushRequests
 from chatd.store.chat import chats
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.file.database_store import DATABASE_CHUNK_BYTES, DatabaseFileStore
@@ -364,7 +364,10 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         models=rig.directory
         if options.models is None
         else FakeModelDirectory(*options.models, gone=(RETIRED,)),
-        model_services=rig.services,
+        model_administration=rig.models,
+        provider_administration=rig.providers,
+        provider_trials=rig.calls,
+        user_keys=rig.user_keys,
         accounts=build_accounts(
             replica.pool,
             env,
@@ -390,7 +393,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         stops_subagents=options.stops_subagents,
         frame_origins=options.frame_origins,
         metrics_token=options.metrics_token,
-        mcp=McpRuntime(replica.pool, changes, env, KEY_RING, hosts=options.mcp_hosts).services,
+        mcp=McpServers(replica.pool, changes, env, KEY_RING, hosts=options.mcp_hosts),
     )
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
+from chatd.app.replica import Replica
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.commands import (
     AnswerCalls,
@@ -37,7 +38,6 @@ from chatd.domain.ids import (
     ToolCallId,
     UserId,
 )
-from chatd.replica import Replica
 from chatd.store.chat.operation import Operation
 from chatd.stream.feed_registry import FeedRegistry
 from chatd.stream.frames import encode_sse

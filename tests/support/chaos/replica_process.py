@@ -16,21 +16,20 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from chatd.app.replica import Replica, ReplicaConfig
 from chatd.clock import SystemClock
 from chatd.domain.ports import Env
-from chatd.domain.subagents import SubagentLimits
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.budget import SpendLimit
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.provider_config import ProviderConfig
 from chatd.providers.registry import build_provider
-from chatd.replica import Replica, ReplicaConfig
 from chatd.store.conn import ConnectConfig
 from tests.support.chaos.fork_server import serve
 from tests.support.chaos.planned_model import remote_tools
 from tests.support.chaos.replica_orders import Order, OrderedViewers, OrderExecutor, write_line
 from tests.support.engine_rig import OneModel, change_id
-from tests.support.subagents import LateTools
+from tests.support.subagents import SubagentSource
 
 
 class DieAt(Struct, frozen=True, kw_only=True):
@@ -126,12 +125,13 @@ async def main(setup: ReplicaSetup) -> None:
         pool_size=4,
         spend_limit=SpendLimit(micros=setup.spend_limit_micros),
     )
-    tools = LateTools(remote_tools(Path(setup.tool_socket)))
+    others = remote_tools(Path(setup.tool_socket))
     model = OneModel(provider, "openai-compat")
     if setup.prefill:
         model.config = replace(model.config, options=Raw(b'{"prefill":"trailing"}'))
-    replica = Replica(config, env, models=model, tools=tools)
-    tools.attach(replica, SubagentLimits())
+    replica = Replica(
+        config, env, models=model, build_tools=lambda replica: SubagentSource(replica, others)
+    )
     async with replica.running():
         await replica.worker.registered.wait()
         write_line({"event": "ready", "worker_id": str(replica.worker_id)})

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.replica import Replica
+from chatd.app.replica import Replica
 from tests.support.processes import ROOT
 
 PAUSE: Final = "SystemClock.sleep"

@@ -8,8 +8,8 @@ from chatd.clock import SystemClock
 from chatd.domain.ids import McpServerId, UserId
 from chatd.domain.mcp.servers import McpAccess
 from chatd.domain.ports import Clock
-from chatd.mcp_services import McpRuntime
 from chatd.sealed_secrets import KeyRing
+from chatd.services.mcp_servers import McpServers
 from chatd.store.pool import Pool
 from tests.support.api.server import KEY_RING, heard_changes
 from tests.support.factories import OWNER
@@ -18,7 +18,7 @@ from tests.support.stream_replica import env_with
 
 
 class McpWorker:
-    def __init__(self, runtime: McpRuntime) -> None:
+    def __init__(self, runtime: McpServers) -> None:
         self.runtime = runtime
         self.directory = runtime.directory
 
@@ -31,7 +31,7 @@ class McpWorker:
 async def mcp_worker(
     pool: Pool, clock: Clock | None = None, ring: KeyRing = KEY_RING
 ) -> AsyncGenerator[McpWorker]:
-    runtime = McpRuntime(
+    runtime = McpServers(
         pool,
         heard_changes(),
         env_with(clock or SystemClock()),

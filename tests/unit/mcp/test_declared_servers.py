@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chatd.mcp_services import declared_servers
+from chatd.services.mcp_servers import declared_servers
 from chatd.settings.schema import McpServerEntry, Settings, SettingsError
 
 KEYED = {

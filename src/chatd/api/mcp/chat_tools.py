@@ -24,12 +24,12 @@ from chatd.api.mcp.route_calls import RouteCall, RouteCalls
 from chatd.api.mcp.tool_declaration import ChatTool, list_tool, read_arguments
 from chatd.api.mcp.toolset import ListedTool, ToolCall, ToolReply
 from chatd.api.schemas.chats import ChatPage, SubagentPage
-from chatd.api.schemas.lists import MAX_PAGE_SIZE
 from chatd.api.schemas.messages import MessagePage, SentReply
 from chatd.domain.access import has_permission, require_permission
 from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChatId
+from chatd.domain.list_page import MAX_PAGE_SIZE
 
 _ONE: Final = "GET /chats/{chat_id}"
 _MESSAGES: Final = "GET /chats/{chat_id}/messages"

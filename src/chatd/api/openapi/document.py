@@ -33,9 +33,9 @@ from chatd.api.openapi.texts import (
 )
 from chatd.api.request import KEY_HEADER
 from chatd.api.route import PREFIX, ApiRoute, StreamRoute
-from chatd.api.schemas.lists import ListQuery
 from chatd.api.terminal_socket import TERMINAL_PATH
 from chatd.domain.file.media_types import STORED_TYPES, UPLOAD_TYPES
+from chatd.domain.list_page import ListQuery
 
 STREAM_CODES: Final = ("too_many_streams", "going_away")
 SHARED_ERRORS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -8,8 +8,8 @@ from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.schemas.files import FilePage, file_reply
-from chatd.api.schemas.lists import ListQuery
 from chatd.domain.ids import FileId
+from chatd.domain.list_page import ListQuery
 from chatd.store.chat import chats
 from chatd.store.file import chat_files
 

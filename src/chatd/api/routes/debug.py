@@ -9,8 +9,8 @@ from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.schemas.debug import DebugRunItem, DebugRunPage, DebugRunReply
-from chatd.api.schemas.lists import ListQuery
 from chatd.domain.errors import NotFound
+from chatd.domain.list_page import ListQuery
 from chatd.store.chat import chats, debug_calls
 from chatd.store.chat.debug_calls import StoredDebugCall
 

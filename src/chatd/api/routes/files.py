@@ -33,7 +33,6 @@ from chatd.api.schemas.files import (
     FileReply,
     file_reply,
 )
-from chatd.api.schemas.lists import ListQuery
 from chatd.api.uploads import FileUpload
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import NotFound, Unavailable
@@ -48,6 +47,7 @@ from chatd.domain.file.entities import StoredFile
 from chatd.domain.file.media_types import PDF, is_text_type
 from chatd.domain.file.names import content_disposition
 from chatd.domain.ids import FileId
+from chatd.domain.list_page import ListQuery
 from chatd.store.account import credentials
 from chatd.store.file import files
 from chatd.store.shared_keys import DOWNLOAD_LINKS, shared_key

@@ -13,7 +13,6 @@ from chatd.api.read_audit import audit_read
 from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.messages import build_user_input
-from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.messages import EditMessageBody, MoveQueuedBody, QueueReply, SentReply
 from chatd.domain.access import Permission
 from chatd.domain.chat.commands import DeleteQueued, EditQueued, MoveQueued, PromoteQueued
@@ -23,6 +22,7 @@ from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.errors import NotFound, QueuedMessageGone
 from chatd.domain.ids import MessageId, QueueId
+from chatd.domain.list_page import ListQuery
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange, OperationOutcome
 

@@ -12,7 +12,6 @@ from chatd.api.read_audit import audit_read
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.chat_workspaces import require_chat
-from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.runs import (
     AttemptItem,
     AttemptOutcome,
@@ -26,6 +25,7 @@ from chatd.api.schemas.runs import (
 )
 from chatd.domain.access import has_permission
 from chatd.domain.ids import WorkerId
+from chatd.domain.list_page import ListQuery
 from chatd.domain.takeover import NamedWorker, takeover_payload, worker_name
 from chatd.store.chat import chats, runs
 from chatd.store.chat.runs import Holder, RunRow, WorkerRow, group_by_turn

@@ -9,10 +9,10 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.domain.access import Role, TokenScope
 from chatd.domain.account.entities import AuditOutcome, UserStatus
 from chatd.domain.description import CREATED_AT, UPDATED_AT, USER_ID, describe
+from chatd.domain.list_page import ListPage, ListQuery
 
 GROUP_ID_EXAMPLE = "0193c5a6-2a10-7c31-8f42-1b2c3d4e5f60"
 CREDENTIAL_ID_EXAMPLE = "3f2a9c0d-1e5b-4c7a-9d21-6e8f0a1b2c3d"

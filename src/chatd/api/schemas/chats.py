@@ -11,7 +11,6 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.messages import Content, ModelSelection
 from chatd.api.schemas.values import (
     MAX_INT32,
@@ -34,6 +33,7 @@ from chatd.domain.description import (
     describe,
 )
 from chatd.domain.ids import ChatId, MessageId
+from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.tool_modes import ModeChoice
 from chatd.domain.tool_policy.rules import MAX_RULES, ToolRule
 

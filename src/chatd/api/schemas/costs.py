@@ -5,9 +5,9 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.domain.description import CHAT_ID, USER_ID, describe
 from chatd.domain.ids import ChatId, UserId
+from chatd.domain.list_page import ListPage, ListQuery
 
 StartDate = Annotated[date, describe("The first day.", "2026-11-01")]
 EndDate = Annotated[date, describe("The day after the last one.", "2026-12-01")]

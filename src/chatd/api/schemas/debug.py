@@ -6,10 +6,10 @@ from uuid import UUID
 
 from msgspec import Meta, Raw, Struct
 
-from chatd.api.schemas.lists import ListPage
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.description import CREATED_AT, MODEL_ID, describe
 from chatd.domain.ids import MessageId, ModelConfigId
+from chatd.domain.list_page import ListPage
 
 _RUN_ID = "0193c5a6-2d4e-7f60-8a1b-3c4d5e6f7081"
 _REQUEST = {

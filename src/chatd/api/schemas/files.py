@@ -5,10 +5,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.lists import ListPage
 from chatd.domain.description import CREATED_AT, FILE_ID, USER_ID, describe
 from chatd.domain.file.entities import StoredFile
 from chatd.domain.ids import FileId, UserId
+from chatd.domain.list_page import ListPage
 
 _SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 _TOKEN = "AAAAAGkZ8wDEp9AAAABAAIAAAAAAAAAB"

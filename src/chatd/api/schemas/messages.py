@@ -10,7 +10,6 @@ from uuid import UUID
 
 from msgspec import Meta, Raw, Struct
 
-from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.values import Id, LineNumber, McpServerIds, NonBlankText, Version
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
@@ -24,6 +23,7 @@ from chatd.domain.description import (
     describe,
 )
 from chatd.domain.ids import ChatId, MessageId, QueueId
+from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.model.protocol import Effort
 from chatd.domain.tool_modes import ModeChoice
 

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.lists import ListPage
 from chatd.domain.description import CREATED_AT, UPDATED_AT, describe
 from chatd.domain.ids import MessageId, WorkerId
+from chatd.domain.list_page import ListPage
 from chatd.domain.takeover import WORKER_ID, DeathSign, NamedWorker, TakeoverPayload
 
 AttemptOutcome = Literal[

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.lists import ListPage
 from chatd.api.schemas.values import MAX_INT64
 from chatd.domain.description import UPDATED_AT, USER_ID, describe
 from chatd.domain.ids import GroupId, UserId
+from chatd.domain.list_page import ListPage
 from chatd.domain.spend import LimitSource, Period
 
 GROUP_ID = "0193c5b2-77aa-7c10-8f21-3a4b5c6d7e8f"

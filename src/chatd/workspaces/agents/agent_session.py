@@ -34,7 +34,7 @@ from chatd.agent.server.auth import (
 from chatd.domain.errors import ChatdError
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import AgentId, Endpoint
-from chatd.secret_files import load_or_create
+from chatd.sealed_secrets import load_or_create
 
 # Keys and signatures.
 #

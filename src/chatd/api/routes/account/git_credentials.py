@@ -13,9 +13,9 @@ from chatd.api.schemas.account.git_credentials import (
     GitCredentialPage,
     GitCredentialReply,
 )
-from chatd.api.schemas.lists import ListQuery
 from chatd.domain.chat.pull_requests import WELL_KNOWN_HOSTS, api_address, parse_remote
 from chatd.domain.errors import InvalidInput
+from chatd.domain.list_page import ListQuery
 from chatd.domain.mcp.oauth_addresses import split_url
 from chatd.store import git_credentials
 from chatd.store.git_credentials import TOKEN, GitCredential

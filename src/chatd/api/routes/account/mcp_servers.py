@@ -11,8 +11,13 @@ from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import MAX_QUERY_PARAMETERS, ApiReply, ApiRequest, header, reply
 from chatd.api.route import PREFIX, ApiRoute
 from chatd.api.routes.administration.mcp_servers import require_mcp
-from chatd.api.schemas.lists import ListQuery
-from chatd.api.schemas.mcp_servers import (
+from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
+from chatd.domain.ids import McpServerId
+from chatd.domain.list_page import ListQuery
+from chatd.domain.mcp.connections import CONNECT_LIFETIME, ConnectAnswer
+from chatd.domain.mcp.oauth import CLIENT_NAME
+from chatd.domain.mcp.oauth_addresses import document_url
+from chatd.services.mcp_bodies import (
     McpCallbackQuery,
     McpClientReply,
     McpConnectionReply,
@@ -21,11 +26,6 @@ from chatd.api.schemas.mcp_servers import (
     McpServerPage,
     McpServerReply,
 )
-from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
-from chatd.domain.ids import McpServerId
-from chatd.domain.mcp.connections import CONNECT_LIFETIME, ConnectAnswer
-from chatd.domain.mcp.oauth import CLIENT_NAME
-from chatd.domain.mcp.oauth_addresses import document_url
 from chatd.store.mcp.connections import ServerConnection
 
 SECURE_PREFIX: Final = "__Host-chatd_mcp_"

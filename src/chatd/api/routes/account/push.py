@@ -14,11 +14,11 @@ from chatd.api.schemas.account.push import (
     SubscriptionPage,
     SubscriptionReply,
 )
-from chatd.api.schemas.lists import ListQuery
 from chatd.api.validation import check_webhook_url
 from chatd.domain.addresses import names_private_host
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
+from chatd.domain.list_page import ListQuery
 from chatd.domain.push import decode_keys
 from chatd.domain.webhooks import Webhook
 from chatd.store import push

@@ -19,9 +19,9 @@ from chatd.api.schemas.account.schedules import (
     SchedulePatch,
     ScheduleReply,
 )
-from chatd.api.schemas.lists import ListQuery
 from chatd.domain.access import Permission
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
+from chatd.domain.list_page import ListQuery
 from chatd.domain.schedules import Schedule, parse_cron
 from chatd.store import schedules
 from chatd.store.workspace import bindings

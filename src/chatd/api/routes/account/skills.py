@@ -17,8 +17,8 @@ from chatd.api.schemas.account.skills import (
     SkillPage,
     SkillReply,
 )
-from chatd.api.schemas.lists import ListQuery
 from chatd.domain.errors import InvalidInput
+from chatd.domain.list_page import ListQuery
 from chatd.store import skills
 from chatd.store.skills import PersonalSkill, SkillPatch
 

@@ -21,9 +21,9 @@ from chatd.api.schemas.account.webhooks import (
     WebhookPatch,
     WebhookReply,
 )
-from chatd.api.schemas.lists import ListQuery
 from chatd.api.validation import check_webhook_url
 from chatd.domain.errors import NotFound
+from chatd.domain.list_page import ListQuery
 from chatd.domain.webhooks import SECRET_BYTES, Webhook, decode_secret, encode_secret
 from chatd.store import webhooks
 from chatd.store.account import audit

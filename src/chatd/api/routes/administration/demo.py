@@ -1,11 +1,12 @@
 """Routes of the demo: start a worker process, and kill it in the middle of its work."""
 
 from chatd.api.accounts.site import is_loopback
-from chatd.api.deps import ApiDeps, DemoControl
+from chatd.api.deps import ApiDeps
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.demo import DemoReply
 from chatd.domain.errors import Conflict
+from chatd.services.demo_worker import DemoWorker
 
 
 class DemoRoutes:
@@ -60,7 +61,7 @@ class DemoRoutes:
         await self._require_demo(request).kill()
         return NO_CONTENT
 
-    def _require_demo(self, request: ApiRequest) -> DemoControl:
+    def _require_demo(self, request: ApiRequest) -> DemoWorker:
         demo = self._deps.demo
         if demo is None or not self._is_local(request):
             raise Conflict(

@@ -12,8 +12,8 @@ from chatd.api.route import PREFIX, ApiRoute
 from chatd.api.routes.account.account_replies import group_reply, user_reply
 from chatd.api.routes.administration.users import NamePosition
 from chatd.api.schemas.accounts import GroupBody, GroupPage, GroupReply, UserPage
-from chatd.api.schemas.lists import ListQuery
 from chatd.domain.ids import GroupId, UserId
+from chatd.domain.list_page import ListQuery
 from chatd.store.account import groups
 
 _GROUP: Final = BodySpec(GroupBody)

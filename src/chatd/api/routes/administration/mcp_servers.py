@@ -3,12 +3,14 @@
 from typing import Final
 
 from chatd.api.deps import ApiDeps
-from chatd.api.mcp_ports import McpServices
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import PREFIX, ApiRoute
-from chatd.api.schemas.lists import ListQuery
-from chatd.api.schemas.mcp_servers import (
+from chatd.domain.errors import NotFound
+from chatd.domain.list_page import ListQuery
+from chatd.domain.mcp.configuration import McpCredentials
+from chatd.domain.mcp.names import is_allowed
+from chatd.services.mcp_bodies import (
     CreateMcpServerBody,
     McpOauthReply,
     McpServerConfigPage,
@@ -17,9 +19,7 @@ from chatd.api.schemas.mcp_servers import (
     McpTrialTool,
     UpdateMcpServerBody,
 )
-from chatd.domain.errors import NotFound
-from chatd.domain.mcp.configuration import McpCredentials
-from chatd.domain.mcp.names import is_allowed
+from chatd.services.mcp_servers import McpServers
 from chatd.store.mcp.servers import StoredMcpServer
 
 CREATE: Final = BodySpec(CreateMcpServerBody)
@@ -28,7 +28,7 @@ _SECRET_CODES: Final = ("secret_key_missing", "secret_unreadable")
 _ONE: Final = "/mcp-server-configs/{mcp_server_id}"
 
 
-def require_mcp(deps: ApiDeps) -> McpServices:
+def require_mcp(deps: ApiDeps) -> McpServers:
     if deps.mcp is None:
         raise NotFound("This server has no MCP servers.")
     return deps.mcp

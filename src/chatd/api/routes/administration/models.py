@@ -5,13 +5,18 @@ from typing import Final, cast
 
 from msgspec import convert
 
-from chatd.api.deps import ApiDeps
-from chatd.api.model_ports import ModelListing
+from chatd.api.deps import ApiDeps, ModelListing
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import ModelSelection
-from chatd.api.schemas.models import (
+from chatd.domain.errors import InvalidInput, NotFound
+from chatd.domain.ids import ModelConfigId
+from chatd.domain.model.capabilities import ModelCapabilities
+from chatd.domain.model.config import effort_objection
+from chatd.domain.model.learned_limit import LearnedLimit
+from chatd.domain.text import clip
+from chatd.services.models.model_bodies import (
     CreateModelBody,
     LearnedContext,
     ModelPage,
@@ -24,12 +29,6 @@ from chatd.api.schemas.models import (
     UpdateModelBody,
     convert_prices,
 )
-from chatd.domain.errors import InvalidInput, NotFound
-from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.capabilities import ModelCapabilities
-from chatd.domain.model.config import effort_objection
-from chatd.domain.model.learned_limit import LearnedLimit
-from chatd.domain.text import clip
 from chatd.store.model_configs import StoredModel
 
 CREATE: Final = BodySpec(CreateModelBody)
@@ -88,8 +87,8 @@ class ModelRoutes:
     def __init__(self, deps: ApiDeps) -> None:
         self._models = deps.models
         self._author = deps.author
-        self._control = deps.model_services.models
-        self._calls = deps.model_services.calls
+        self._control = deps.model_administration
+        self._calls = deps.provider_trials
 
     def routes(self) -> tuple[ApiRoute, ...]:
         return (*self._model_routes(), *self._task_routes())

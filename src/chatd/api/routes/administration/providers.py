@@ -6,9 +6,9 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.lists import ListQuery
-from chatd.api.schemas.models import ModelsQuery, Source
-from chatd.api.schemas.providers import (
+from chatd.domain.list_page import ListQuery
+from chatd.services.models.model_bodies import ModelsQuery, Source
+from chatd.services.models.provider_bodies import (
     CreateKeyBody,
     CreateProviderBody,
     DroppedSecretsReply,
@@ -20,9 +20,11 @@ from chatd.api.schemas.providers import (
     TrialReply,
     UpdateKeyBody,
     UpdateProviderBody,
+    UserKeyBody,
+    UserKeyPage,
+    UserKeyReply,
     convert_key,
 )
-from chatd.api.schemas.user_keys import UserKeyBody, UserKeyPage, UserKeyReply
 from chatd.store.providers import StoredProvider
 
 CREATE: Final = BodySpec(CreateProviderBody)
@@ -40,9 +42,9 @@ class ProviderRoutes:
     def __init__(self, deps: ApiDeps) -> None:
         self._models = deps.models
         self._author = deps.author
-        self._providers = deps.model_services.providers
-        self._user_keys = deps.model_services.user_keys
-        self._calls = deps.model_services.calls
+        self._providers = deps.provider_administration
+        self._user_keys = deps.user_keys
+        self._calls = deps.provider_trials
 
     def routes(self) -> tuple[ApiRoute, ...]:
         return (*self._provider_routes(), *self._key_routes(), *self._user_key_routes())

@@ -6,7 +6,6 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import NamePosition, Paging
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.lists import MAX_PAGE_SIZE, ListQuery
 from chatd.api.schemas.spend_limits import (
     DefaultLimitBody,
     GivenWarning,
@@ -18,6 +17,7 @@ from chatd.api.schemas.spend_limits import (
     UserLimitPage,
     UserLimitReply,
 )
+from chatd.domain.list_page import MAX_PAGE_SIZE, ListQuery
 from chatd.store import spend, spend_limits
 from chatd.store.spend_limits import GroupLimit, UserLimit
 

@@ -16,11 +16,11 @@ from chatd.api.schemas.accounts import (
     UserPatchBody,
     UserReply,
 )
-from chatd.api.schemas.lists import ListQuery
 from chatd.domain.account.entities import CredentialKind
 from chatd.domain.account.rules import check_email, check_password, check_username
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
+from chatd.domain.list_page import ListQuery
 from chatd.store.account import credentials, users
 from chatd.store.account.users import NewUser, UserChanges
 

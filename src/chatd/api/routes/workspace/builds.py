@@ -14,7 +14,6 @@ from chatd.api.routes.workspace.build_requests import (
     require_workspace,
     require_workspaces,
 )
-from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.workspace.replies import build_log_reply, build_reply
 from chatd.api.schemas.workspace.workspaces import (
     BuildLogPage,
@@ -25,6 +24,7 @@ from chatd.api.schemas.workspace.workspaces import (
 )
 from chatd.domain.access import Permission
 from chatd.domain.errors import Conflict, NotFound
+from chatd.domain.list_page import ListQuery
 from chatd.domain.workspace.entities import Build, BuildId, BuildLog
 from chatd.store.workspace import build_leases, builds, workspaces
 

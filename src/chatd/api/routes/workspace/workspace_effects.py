@@ -15,7 +15,6 @@ from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
-from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.workspace.effects import (
     ProcessItem,
     ProcessPage,
@@ -25,6 +24,7 @@ from chatd.api.schemas.workspace.effects import (
 from chatd.domain.access import Permission
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError, Conflict, InvalidInput, NotFound
+from chatd.domain.list_page import ListQuery
 from chatd.domain.workspace.agent_api import AgentRefused, ProcessInfo
 from chatd.store.account import audit
 from chatd.store.chat import chats

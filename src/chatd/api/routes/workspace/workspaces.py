@@ -18,7 +18,6 @@ from chatd.api.routes.workspace.build_requests import (
     require_workspaces,
 )
 from chatd.api.routes.workspace.templates import usable_template
-from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.workspace.replies import build_reply, workspace_reply
 from chatd.api.schemas.workspace.workspaces import (
     BuildReply,
@@ -30,6 +29,7 @@ from chatd.api.schemas.workspace.workspaces import (
 from chatd.domain.access import Actor
 from chatd.domain.errors import Conflict, InvalidInput, RequestReused
 from chatd.domain.ids import WorkspaceId
+from chatd.domain.list_page import ListQuery
 from chatd.domain.workspace.entities import BuildId, Template, TemplateId, TemplateVersion
 from chatd.domain.workspace.rules import WorkspaceSnapshot, workspace_ttl_s
 from chatd.domain.workspace.templates import generated_name, is_valid_name, resolve_parameters

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.lists import ListPage
 from chatd.domain.chat.pull_requests import GitHostKind
 from chatd.domain.description import CREATED_AT, describe
+from chatd.domain.list_page import ListPage
 
 _ID = "6e1f3c52-8a0b-4a55-9d7e-2b7c1d0e9f31"
 _HOST = "github.com"

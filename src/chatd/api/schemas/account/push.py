@@ -7,8 +7,8 @@ from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.lists import ListPage
 from chatd.domain.description import CREATED_AT, describe
+from chatd.domain.list_page import ListPage
 from chatd.domain.webhooks import MAX_URL_CHARS
 
 MAX_KEY_CHARS = 200

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from chatd.api.schemas.lists import ListPage
 from chatd.api.schemas.messages import ModelSelection
 from chatd.domain.description import (
     CHAT_ID,
@@ -17,6 +16,7 @@ from chatd.domain.description import (
     WORKSPACE_ID,
     describe,
 )
+from chatd.domain.list_page import ListPage
 from chatd.domain.schedules import MAX_CRON_CHARS
 
 _ID = "8e2f1d7a-0c3b-4b5d-9e6f-7a8b9c0d1e2f"

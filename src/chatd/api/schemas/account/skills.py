@@ -7,8 +7,8 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from chatd.api.schemas.lists import ListPage
 from chatd.domain.description import CREATED_AT, UPDATED_AT, describe
+from chatd.domain.list_page import ListPage
 
 MAX_NAME_CHARS = 256
 MAX_DESCRIPTION_BYTES = 4 * 1024

@@ -6,9 +6,9 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from chatd.api.schemas.lists import ListPage
 from chatd.domain.chat.turn_events import TurnEvent
 from chatd.domain.description import CHAT_ID, CREATED_AT, UPDATED_AT, describe
+from chatd.domain.list_page import ListPage
 from chatd.domain.webhooks import MAX_URL_CHARS
 
 _ID = "3f0e6f0c-51b7-4c6f-9a3e-6a1f3c0d2b11"

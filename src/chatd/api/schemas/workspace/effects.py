@@ -5,10 +5,10 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.lists import ListPage
 from chatd.api.schemas.workspace.diffs import SCOPE_TEXT
 from chatd.api.schemas.workspace.files import MAX_PATH_CHARS
 from chatd.domain.description import describe
+from chatd.domain.list_page import ListPage
 from chatd.domain.workspace.agent_api import DiffScope, ProcessSignal
 
 MAX_PROCESS_ID_CHARS: Final = 64

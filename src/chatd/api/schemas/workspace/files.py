@@ -4,8 +4,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.domain.description import describe
+from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.workspace.files import (
     MAX_PIECE_BYTES,
     DirectoryPath,

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from chatd.api.schemas.lists import ListPage
 from chatd.domain.description import CREATED_AT, TEMPLATE_ID, UPDATED_AT, VERSION_ID, describe
+from chatd.domain.list_page import ListPage
 from chatd.domain.workspace.entities import (
     Network,
     Parameter,

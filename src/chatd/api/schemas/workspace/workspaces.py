@@ -11,7 +11,6 @@ from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.values import Version
 from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.description import (
@@ -27,6 +26,7 @@ from chatd.domain.description import (
     describe,
 )
 from chatd.domain.ids import ChatId, UserId, WorkspaceId
+from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.workspace.entities import (
     AgentId,
     AgentLifecycle,

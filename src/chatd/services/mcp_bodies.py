@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from chatd.api.schemas.lists import ListPage
 from chatd.domain.description import CREATED_AT, MCP_SERVER_ID, UPDATED_AT, describe
 from chatd.domain.ids import McpServerId
+from chatd.domain.list_page import ListPage
 from chatd.domain.mcp.configuration import McpSource
 from chatd.domain.mcp.oauth import TokenAuth
 from chatd.domain.mcp.servers import McpAuth, McpAvailability, McpTransport

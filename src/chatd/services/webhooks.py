@@ -15,7 +15,6 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from chatd.aio import first_of
-from chatd.automation.push_requests import DeliveryRequest, PushRequests
 from chatd.domain.addresses import is_public
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
@@ -27,6 +26,7 @@ from chatd.domain.webhooks import (
     signed_headers,
 )
 from chatd.sealed_secrets import KeyRing
+from chatd.services.push import DeliveryRequest, PushRequests
 from chatd.store import webhooks
 from chatd.store.conn import Conn
 from chatd.store.webhooks import SECRET_COLUMN, ClaimedDelivery

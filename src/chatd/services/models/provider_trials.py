@@ -9,7 +9,6 @@ from uuid import UUID
 
 from msgspec import structs
 
-from chatd.api.schemas.providers import OfferedModelReply, TrialReply
 from chatd.domain.access import SystemActor
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
@@ -18,8 +17,6 @@ from chatd.domain.model.failures import ClassifiedFailure, ModelError
 from chatd.domain.model.protocol import ProviderError, ProviderFault
 from chatd.domain.ports import Env, Provider
 from chatd.domain.prompt.titles import CHEAP_TITLE_MODELS
-from chatd.models.directory import ModelDirectory
-from chatd.models.provider_clients import ProviderClients, usable_keys
 from chatd.providers.known_models import (
     OfferedModel,
     known_capabilities,
@@ -30,6 +27,9 @@ from chatd.providers.provider_config import ProviderConfig, ProviderKind
 from chatd.providers.registry import ProviderRegistry, build_provider
 from chatd.providers.trial_call import explain_failure, try_provider
 from chatd.sealed_secrets import SecretUnreadable
+from chatd.services.models.directory import ModelDirectory
+from chatd.services.models.provider_bodies import OfferedModelReply, TrialReply
+from chatd.services.models.provider_clients import ProviderClients, usable_keys
 from chatd.settings.schema import SettingsError
 from chatd.store import model_configs
 from chatd.store.account.audit import ChangeAuthor

@@ -8,15 +8,14 @@ close a client that holds a replaced key.
 from collections.abc import Sequence
 from uuid import UUID
 
-from chatd.api.schemas.providers import convert_key
-from chatd.api.schemas.user_keys import UserKeyBody, UserKeyReply
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Env
-from chatd.models.directory import ModelDirectory
-from chatd.models.provider_administration import seal_key
 from chatd.sealed_secrets import KeyRing
+from chatd.services.models.directory import ModelDirectory
+from chatd.services.models.provider_administration import seal_key
+from chatd.services.models.provider_bodies import UserKeyBody, UserKeyReply, convert_key
 from chatd.store import providers
 from chatd.store.account import audit
 from chatd.store.account.audit import ChangeAuthor
@@ -27,8 +26,6 @@ from chatd.store.providers import StoredKey, StoredProvider
 
 
 class UserKeys:
-    """Satisfies `api.model_ports.UserKeyControl`."""
-
     def __init__(self, pool: Pool, directory: ModelDirectory, ring: KeyRing, env: Env) -> None:
         self._pool = pool
         self._directory = directory

@@ -15,7 +15,6 @@ from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError
 from chatd.domain.ports import Env
-from chatd.models.configuration import KINDS_WITH_KEY, build_provider_config
 from chatd.providers.keyed_provider import KeyedProvider, KeyRests
 from chatd.providers.provider_config import (
     KEY_VARIABLES,
@@ -26,6 +25,7 @@ from chatd.providers.provider_config import (
 )
 from chatd.providers.registry import build_provider, config_error
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
+from chatd.services.models.configuration import KINDS_WITH_KEY, build_provider_config
 from chatd.settings.schema import ProviderEntry, SettingsError
 from chatd.store.providers import StoredKey, StoredProvider
 from chatd.store.sealed_columns import PROVIDER_CONFIG, PROVIDER_KEY

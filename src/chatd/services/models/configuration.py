@@ -3,8 +3,11 @@ converted for the provider registry.
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Final, cast, get_args
+from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID, uuid5
 
 import msgspec
@@ -12,10 +15,11 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from chatd.domain.decode_errors import show_value, suggest_name
+from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import EFFORT_LEVELS, is_effort_range_empty
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
-from chatd.domain.ports import Clock
+from chatd.domain.ports import Clock, Env
 from chatd.providers.known_models import PRESET_MODELS, find_objection
 from chatd.providers.provider_config import (
     KEY_VARIABLES,
@@ -40,6 +44,9 @@ from chatd.settings.schema import (
     Settings,
     SettingsError,
 )
+from chatd.store import model_declarations
+from chatd.store.model_declarations import DeclaredProvider, ModelDeclaration
+from chatd.store.pool import Pool
 
 _NAMES: Final = UUID("5c3f1a52-9d0e-4f6e-9a63-6f5d1b0c7a11")
 MAX_MODEL_NAME_CHARS: Final = 200
@@ -247,3 +254,98 @@ def _prices(entry: PriceEntry) -> Prices:
         cache_write=text(entry.cache_write),
         web_search=text(entry.web_search),
     )
+
+
+# The declaration of this process: the models of its settings and its environment, written to the
+# database and renewed while the process runs.
+
+_PROVIDER_NAMES: Final = UUID("0d9a5f6e-3c1b-4b6a-8a57-2f4e9b7c6d12")
+
+DECLARATION_DEAD_AFTER_S: Final = 120.0
+"""A process that has not renewed its declaration for this long no longer keeps models enabled."""
+MAX_DECLARE_ATTEMPTS: Final = 4
+"""Meanwhile the statement timeout ends a declaration of another replica that hangs."""
+
+
+def build_declaration(known: ProviderRegistry) -> ModelDeclaration:
+    """The part of these models that every replica and the API may show: no key, no header."""
+    return ModelDeclaration(
+        providers=tuple(
+            DeclaredProvider(
+                id=uuid5(_PROVIDER_NAMES, name),
+                name=name,
+                kind=provider.kind,
+                base_url=_without_secrets(provider.base_url),
+                has_api_key=bool(provider.api_key),
+                source="environment" if provider.is_preset else "settings",
+            )
+            for name, provider in known.providers.items()
+        ),
+        models=tuple(known.models),
+        has_models=any(known.providers[one.provider].kind != "demo" for one in known.models),
+    )
+
+
+def _without_secrets(url: str | None) -> str | None:
+    """Drop user, password and query, which may hold a key."""
+    if url is None:
+        return None
+    try:
+        pieces = urlsplit(url.strip())
+        host, port = pieces.hostname or "", pieces.port
+    except ValueError:
+        return None
+    where = f"[{host}]" if ":" in host else host
+    where = where if port is None else f"{where}:{port}"
+    return urlunsplit((pieces.scheme, where, pieces.path, "", ""))
+
+
+class SettingsDeclaration:
+    def __init__(self, own: ProviderRegistry, env: Env) -> None:
+        self._own = own
+        self._env = env
+        self._process_id = env.new_id()
+        self._renewals: dict[UUID, tuple[datetime, float]] = {}
+
+    async def declare(self, pool: Pool) -> None:
+        """Write the models to the database, and log how other running processes differ."""
+        declaration = build_declaration(self._own)
+        for left in reversed(range(MAX_DECLARE_ATTEMPTS)):
+            try:
+                found = await model_declarations.declare(pool, self._process_id, declaration)
+                break
+            except Unavailable:
+                if left == 0:
+                    raise
+        else:
+            raise AssertionError  # the last attempt returns or raises
+        if found.different:
+            self._env.emit("settings_differ", models=", ".join(found.different))
+        if found.missing:
+            self._env.emit("settings_lack_models", models=", ".join(found.missing))
+        if found.shadowed:
+            self._env.emit("settings_shadowed", names=", ".join(found.shadowed))
+
+    async def withdraw(self, pool: Pool) -> None:
+        """At exit: the next process to start need not wait until this one counts as dead."""
+        with suppress(Unavailable):
+            await model_declarations.withdraw(pool, self._process_id)
+
+    async def renew(self, pool: Pool) -> None:
+        """A process is dead if its time of renewal has not changed for long, by this process's
+        own clock: the database's clock may jump."""
+        now = self._env.clock.monotonic()
+        renewals = await model_declarations.renew(pool, self._process_id)
+        if self._process_id not in renewals:  # this process was suspended for long
+            await self.declare(pool)
+        known, self._renewals = self._renewals, {}
+        for process_id, at in renewals.items():
+            seen = known.get(process_id)
+            self._renewals[process_id] = seen if seen is not None and seen[0] == at else (at, now)
+        dead = {
+            process_id: at
+            for process_id, (at, since) in self._renewals.items()
+            if process_id != self._process_id and now - since >= DECLARATION_DEAD_AFTER_S
+        }
+        if dead or known.keys() - renewals.keys():
+            await model_declarations.withdraw_dead(pool, dead)

@@ -1,12 +1,14 @@
 """The models of a deployment: those of this process's settings and environment, those that other
 replicas have declared, those that administrators made, and the demo model.
 
-Chooses the model, the provider and the key of a call. The lists are in `model_lists`.
+`ModelDirectory` chooses the model, the provider and the key of a call. `ModelLists` is this
+replica's copy of the stored lists, used only while the replica hears of changes.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
 from typing import Final, Literal, cast
 from uuid import UUID
 
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 
 from chatd.domain.access import SystemActor
 from chatd.domain.config_change import ConfigChange, ConfigKind
-from chatd.domain.errors import ChatdError
+from chatd.domain.errors import ChatdError, InvariantBroken
 from chatd.domain.ids import ModelConfigId, UserId
 from chatd.domain.model.accepted_files import FileInputKind
 from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
@@ -24,10 +26,6 @@ from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, ModelConfig, Prices
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
-from chatd.models.configuration import derive_model_id
-from chatd.models.declaration import SettingsDeclaration
-from chatd.models.lists import ModelLists
-from chatd.models.provider_clients import ProviderClients, moved_key_text, usable_keys
 from chatd.providers.known_models import known_capabilities
 from chatd.providers.prices import listed_name
 from chatd.providers.provider_config import ProviderKind
@@ -38,13 +36,107 @@ from chatd.providers.registry import (
     config_error,
     missing_model,
 )
-from chatd.store import model_configs, providers
+from chatd.services.models.configuration import SettingsDeclaration, derive_model_id
+from chatd.services.models.provider_clients import ProviderClients, moved_key_text, usable_keys
+from chatd.store import model_configs, model_declarations, providers
+from chatd.store.account import audit
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.config_changes import ConfigChanges
+from chatd.store.config_changes import ConfigChanges, publish
 from chatd.store.conn import DatabaseSession
 from chatd.store.model_configs import StoredModel
 from chatd.store.pool import Pool
 from chatd.store.providers import StoredKey, StoredProvider
+
+CHANGE_KINDS: Final = frozenset({"provider", "model", "secret_key"})
+
+
+class ModelLists:
+    """`on_read` gets the providers of each read. Without a `pool` the lists are empty."""
+
+    def __init__(
+        self,
+        on_read: Callable[[Sequence[StoredProvider]], None] | None,
+        changes: ConfigChanges | None,
+    ) -> None:
+        self.pool: Pool | None = None
+        self.models: Sequence[StoredModel] = ()
+        self.providers: Mapping[UUID, StoredProvider] = {}
+        self.overrides: Mapping[str, ModelConfigId] = {}
+        self._on_read = on_read
+        self._changes = changes
+        self._is_stale = True
+        self._reads = count(1)
+        self._last_read = 0
+        if changes is not None:
+            changes.subscribe(self._on_change)
+
+    @asynccontextmanager
+    async def change(
+        self,
+        kind: ConfigKind,
+        object_id: UUID,
+        by: ChangeAuthor,
+        verb: str,
+        fields: Iterable[str] = (),
+        *,
+        detail: Mapping[str, object] | None = None,
+    ) -> AsyncGenerator[DatabaseSession]:
+        """One transaction that changes providers or models, one at a time, and that all replicas
+        hear of. The audit log gets the names of the changed fields, not their values, and what
+        `detail` has at the end."""
+        if self.pool is None:
+            raise InvariantBroken("Models are changed before the database is known.")
+        async with self.pool.transaction() as session:
+            await model_declarations.lock(session)
+            yield session
+            await audit.record(
+                session,
+                by.actor,
+                action=f"{kind}.{verb}",
+                object_type=kind,
+                object_id=object_id,
+                ip=by.ip,
+                detail={"fields": sorted(fields), **(detail or {})},
+            )
+            await publish(session, ConfigChange(kind=kind, id=str(object_id)))
+        self._is_stale = True
+
+    def _on_change(self, change: ConfigChange | None) -> None:
+        if change is None or change.kind in CHANGE_KINDS:
+            self._is_stale = True
+
+    async def refresh(self) -> None:
+        is_heard = self._changes is None or self._changes.is_current
+        if self._changes is not None and (self._is_stale or not is_heard):
+            await self.read()
+
+    async def read(self) -> None:
+        if self.pool is None:
+            return
+        self._is_stale = False  # first: a change during the read must be read too
+        number = next(self._reads)
+        try:
+            found = await providers.list_providers(self.pool)
+            models = await model_configs.list_models(self.pool)
+            overrides = await model_configs.list_overrides(self.pool)
+        except BaseException:
+            self._is_stale = True
+            raise
+        if number < self._last_read:
+            return  # a later read has ended before this one
+        self._last_read = number
+        self.models, self.overrides = models, overrides
+        self.providers = {one.id: one for one in found}
+        if self._on_read is not None:
+            self._on_read(found)
+
+    def by_id(self, model_id: ModelConfigId) -> StoredModel | None:
+        return next((known for known in self.models if known.config.id == model_id), None)
+
+    def by_name(self, name: str) -> StoredModel | None:
+        live = (known for known in self.models if not known.is_deleted)
+        return next((known for known in live if known.config.name == name), None)
+
 
 MODELS_REFRESH_INTERVAL_S: Final = 10.0
 LEARN_LIMIT_TIMEOUT_S: Final = 5.0
@@ -60,23 +152,25 @@ class ModelDirectory:
     has declared can be used here too if this replica has its provider, and so its key.
 
     Before `declare` it knows the models of its own settings only, and only the engine may use it.
-    Before `listen_to` it reads the lists again at intervals only.
+    Its copy is used only while `changes` are heard; without them it reads the lists again at
+    intervals only.
     """
 
     def __init__(
-        self, own: ProviderRegistry, env: Env, clients: ProviderClients | None = None
+        self,
+        own: ProviderRegistry,
+        env: Env,
+        clients: ProviderClients | None = None,
+        changes: ConfigChanges | None = None,
     ) -> None:
         self._own = own
         self._env = env
         self._clients = clients
         self._declaration = SettingsDeclaration(own, env)
-        self._lists = ModelLists(None if clients is None else clients.keep_only)
+        self._lists = ModelLists(None if clients is None else clients.keep_only, changes)
         self._limits_changed_at: dict[ModelConfigId, float] = {}
-
-    def listen_to(self, changes: ConfigChanges) -> None:
-        """From now on the copy is used only while these changes are heard."""
-        self._lists.listen_to(changes)
-        changes.subscribe(self._on_change)
+        if changes is not None:
+            changes.subscribe(self._on_change)
 
     async def declare(self, pool: Pool) -> None:
         """Write the models of these settings to the database, and read all models."""

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.domain.description import CREATED_AT, MODEL_ID, PROVIDER_ID, UPDATED_AT, describe
 from chatd.domain.ids import ModelConfigId
+from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.model.capabilities import ModelCapabilities, TokenCount
 from chatd.domain.model.protocol import Effort, EffortRange, Prices
 

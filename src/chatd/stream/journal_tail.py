@@ -21,10 +21,10 @@ from chatd.domain.chat.row import Chat, Episode, Hint
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
-from chatd.parts.episode_buffer import PREVIEW_TRUNCATED_PART
-from chatd.parts.journal_writer import TAILED_HINT_KIND
 from chatd.store.chat import journal
 from chatd.store.conn import Conn
+from chatd.stream.episode_buffer import PREVIEW_TRUNCATED_PART
+from chatd.stream.journal_writer import TAILED_HINT_KIND
 
 
 class JournalTailConfig(Struct, frozen=True, kw_only=True):

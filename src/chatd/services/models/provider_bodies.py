@@ -10,10 +10,10 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from chatd.api.schemas.lists import ListPage
-from chatd.api.schemas.models import DisplayName, Name, Source, VendorName
 from chatd.domain.description import CREATED_AT, PROVIDER_ID, UPDATED_AT, describe
+from chatd.domain.list_page import ListPage
 from chatd.domain.model.capabilities import ModelCapabilities
+from chatd.services.models.model_bodies import DisplayName, Name, Source, VendorName
 from chatd.store.providers import StoredKey
 
 KEY_ID = "0193c5a5-2c11-7d0e-8f4a-1b2c3d4e5f60"
@@ -301,3 +301,46 @@ class OfferedModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class OfferedModelPage(ListPage[OfferedModelReply], frozen=True, kw_only=True):
     """A page of the models that a provider offers."""
+
+
+# Bodies and replies about keys that users bring. A secret is never returned.
+#
+# Docstrings and descriptions here are part of the OpenAPI document.
+
+
+class UserKeyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key of the caller's own. It replaces an earlier one for the same provider."""
+
+    provider: Annotated[str, describe("The name of a provider.", "anthropic")]
+    api_key: Annotated[ApiKey, API_KEY]
+
+    def __repr__(self) -> str:
+        return f"UserKeyBody(provider={self.provider!r})"
+
+
+class UserKeyReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A provider that takes keys of users."""
+
+    provider: Annotated[str, describe("The provider's name.", "anthropic")]
+    provider_id: Annotated[UUID, describe("The provider's id.", PROVIDER_ID)]
+    display_name: Annotated[str, describe("The provider's name for people.", "Anthropic")]
+    destination: Annotated[
+        str,
+        describe(
+            "Where a key is sent: the origin of the provider's address, or `vendor` for that of"
+            " its vendor.",
+            "https://llm.example.com",
+        ),
+    ]
+    key: Annotated[KeyReply | None, describe("The caller's key, if there is one.")] = None
+    is_moved: Annotated[
+        bool,
+        describe(
+            "Whether the key was given for another address and is not sent. Add it again to use it"
+            " with the present one."
+        ),
+    ] = False
+
+
+class UserKeyPage(ListPage[UserKeyReply], frozen=True, kw_only=True):
+    """A page of providers that take keys of users."""

@@ -8,10 +8,11 @@ never delays a commit.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
@@ -21,33 +22,39 @@ from chatd.aio import run_contained
 from chatd.domain.access import WORKER
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.decode_errors import describe_entry_error, describe_unknown_key
-from chatd.domain.errors import ChatdError
+from chatd.domain.errors import ChatdError, Conflict
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.workspace.agent_api import (
     AgentApi,
+    AgentUnreachable,
+    DiffScope,
+    GitChanges,
     ScopedDiff,
     WorkspaceContext,
     WorkspaceMcpServer,
 )
-from chatd.domain.workspace.entities import AgentRow
+from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
+from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
+from chatd.domain.workspace.terminals import TerminalSize
 from chatd.log_event import LogEvent
 from chatd.sealed_secrets import KeyRing
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store.chat import chats
-from chatd.store.conn import ConnectConfig
+from chatd.store.conn import Conn, ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.store.workspace import bindings
 from chatd.tools.chat_tools import WorkspaceTools
 from chatd.tools.workspace_mcp import WorkspaceMcpTools
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.agent_client import HttpAgentClient
+from chatd.workspaces.agents.agent_client import ConnectedAgent, HttpAgentClient
 from chatd.workspaces.agents.agent_monitor import AGENT_CHECK_INTERVAL_S as HEARTBEAT_S
 from chatd.workspaces.agents.agent_monitor import CONTEXT_CHECK_INTERVAL_S as CONTEXTS_S
 from chatd.workspaces.agents.agent_monitor import AgentMonitor, ContextMonitor, ContextSync
 from chatd.workspaces.agents.agent_resolver import AgentConnector, StoredBindings
 from chatd.workspaces.agents.agent_session import derive_agent_key, host_id, server_secret
+from chatd.workspaces.agents.people_access import AgentEffects, AgentFiles, AgentTerminal
 from chatd.workspaces.build_maintenance import ActivityTracker, Autostop, Reconciler
 from chatd.workspaces.build_requests import (
     BuildRequests,
@@ -343,3 +350,101 @@ class WorkspaceServices:
             await self._env.clock.sleep(seconds, name)
             if await run_contained(task(), failed):
                 logged.clear()
+
+
+# What the API needs of workspaces beyond their rows: connections to agents of this host.
+
+AGENT_CONNECT_TIMEOUT_S: Final = 30.0
+
+
+class LocalWorkspaceControl:
+    """Satisfies `api.deps.WorkspaceControl`. Works without a build worker: another replica runs the
+    requested builds. Connects to agents of this host. `services` exist if chats run here."""
+
+    def __init__(
+        self,
+        config: WorkspaceServicesConfig,
+        env: Env,
+        conn: Conn,
+        services: WorkspaceServices | None,
+    ) -> None:
+        self.host_id = config.host_id
+        self.ttl_s = config.ttl_s
+        self._env = env
+        self._services = services
+        self._rows = StoredBindings(conn)
+        self._contexts = ContextSync(conn, env)
+        self._connector = AgentConnector(
+            secret=config.secret, host_id=config.host_id, clock=env.clock
+        )
+
+    def wake(self) -> None:
+        if self._services is not None:
+            self._services.build_worker.wake()
+
+    async def find_problems(
+        self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
+    ) -> Sequence[FieldProblem]:
+        """Without a backend here the build itself reports the problems."""
+        if self._services is None or self._services.backend.kind != template.backend:
+            return ()
+        return await self._services.backend.validate(spec, values)
+
+    async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
+        if self._services is not None:
+            await self._services.on_rebound(chat_id, workspace_id)
+
+    @asynccontextmanager
+    async def git(self, chat: Chat) -> AsyncGenerator[AsyncGenerator[GitChanges]]:
+        connected = await self._connect(chat)
+        async with aclosing(connected.git_changes(chat.id)) as changes:
+            yield changes
+
+    async def read_diff(self, chat: Chat, scope: DiffScope) -> Sequence[ScopedDiff]:
+        try:
+            async with asyncio.timeout(AGENT_CONNECT_TIMEOUT_S):
+                connected = await self._connect(chat)
+                turn = chat.turn_message_id
+                return await connected.git_diff(chat.id, scope, turn, with_text=True)
+        except TimeoutError:
+            raise AgentUnreachable("The workspace agent did not answer in time.") from None
+
+    async def terminal(self, chat: Chat, terminal_id: UUID, size: TerminalSize) -> AgentTerminal:
+        agent = await self._connect(chat)
+        terminal = AgentTerminal(agent, chat.id, terminal_id, lambda: self._on_use(chat))
+        await terminal.open(size)
+        return terminal
+
+    def _on_use(self, chat: Chat) -> None:
+        """A replica without a worker does not count use; another one sees the chat's own calls."""
+        if self._services is not None and chat.workspace_id is not None:
+            self._services.activity.touch(chat.workspace_id)
+
+    async def refresh_context(self, chat: Chat) -> None:
+        connected = await self._connect(chat)
+        client = HttpAgentClient(connected, self._env.clock)
+        await self._contexts.sync_context(connected.agent_id, client)
+
+    async def effects(self, chat: Chat) -> AgentEffects:
+        self._on_use(chat)
+        return AgentEffects(await self._connect(chat), self._env.clock, chat)
+
+    async def files(self, chat: Chat) -> AgentFiles:
+        return AgentFiles(await self._connect(chat))
+
+    async def _connect(self, chat: Chat) -> ConnectedAgent:
+        try:
+            async with asyncio.timeout(AGENT_CONNECT_TIMEOUT_S):
+                return await self._connector.connect_agent(await self._agent(chat))
+        except TimeoutError:
+            raise AgentUnreachable("The workspace agent did not answer in time.") from None
+
+    async def _agent(self, chat: Chat) -> AgentRow:
+        if chat.workspace_id is None:
+            raise Conflict("The chat has no workspace.", code="no_workspace")
+        try:
+            return (await self._rows.latest_agent(chat.workspace_id)).agent
+        except NoAgent:
+            raise Conflict("The chat's workspace does not run.", code="no_agent") from None
+        except AmbiguousAgent as error:
+            raise Conflict(error.message, code=error.code) from None

@@ -28,18 +28,12 @@ MAX_CACHED_USERS: Final = 10_000
 
 
 class RuntimeSettings:
-    """`attach` gives it the database; before that nothing may use it."""
-
-    def __init__(self) -> None:
-        self._conn: Conn | None = None
-        self._changes = ConfigChanges()
+    def __init__(self, conn: Conn, changes: ConfigChanges) -> None:
+        self._conn = conn
+        self._changes = changes
         self._deployment: DeploymentSettings | None = None
         self._users: OrderedDict[UserId, UserSettings] = OrderedDict()
         self._generation = 0
-
-    def attach(self, conn: Conn, changes: ConfigChanges) -> None:
-        self._conn = conn
-        self._changes = changes
         changes.subscribe(self.on_config_change)
 
     def on_config_change(self, change: ConfigChange | None) -> None:
@@ -53,7 +47,7 @@ class RuntimeSettings:
         if self._changes.is_current and self._deployment is not None:
             return self._deployment
         generation = self._generation
-        found = (await runtime_settings.get_deployment(self._attached, WORKER)).document
+        found = (await runtime_settings.get_deployment(self._conn, WORKER)).document
         if generation == self._generation:
             self._deployment = found
         return found
@@ -62,7 +56,7 @@ class RuntimeSettings:
         if self._changes.is_current and (known := self._users.get(user_id)) is not None:
             return known
         generation = self._generation
-        found = (await runtime_settings.get_user(self._attached, WORKER, user_id)).document
+        found = (await runtime_settings.get_user(self._conn, WORKER, user_id)).document
         if generation == self._generation:
             self._users[user_id] = found
             while len(self._users) > MAX_CACHED_USERS:
@@ -75,11 +69,6 @@ class RuntimeSettings:
         if mode == "allow_users":
             return (await self.user(owner_id)).debug_recording
         return mode == "forced"
-
-    @property
-    def _attached(self) -> Conn:
-        assert self._conn is not None, "attach comes first"
-        return self._conn
 
 
 def deployment_prompt(settings: DeploymentSettings) -> str:

@@ -1,13 +1,9 @@
-"""One replica: composes the services of a chatd process and starts and stops them in order.
-
-A write of this replica goes to its own worker and viewers at once, and to other replicas as a
-hint. A received hint goes to the same services.
-"""
+"""Where files are kept, as the settings say."""
 
 import asyncio
 import platform
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from importlib import metadata
 from typing import Final
 
@@ -28,7 +24,7 @@ from chatd.engine.agent_waker import AgentWaker
 from chatd.engine.budget import SpendBudget, SpendLimit
 from chatd.engine.circuits import Circuits
 from chatd.engine.committer import Committer
-from chatd.engine.debug_recorder import DebugRecorder
+from chatd.engine.debug_recorder import DebugGate, DebugRecorder, never
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.file_removal import file_tasks
 from chatd.engine.lease import WorkerLease
@@ -43,24 +39,57 @@ from chatd.engine.tool_runner import ToolDeps
 from chatd.engine.turn_loop import TurnLoop, TurnLoopDeps
 from chatd.engine.usage_writer import UsageWriter
 from chatd.engine.worker import Worker, WorkerConfig, WorkerDeps
-from chatd.file_settings import file_store_config
-from chatd.parts.episodes import EpisodeRegistry
-from chatd.parts.journal_tail import JournalTail
-from chatd.parts.journal_writer import JournalWriter
-from chatd.settings.schema import Settings
+from chatd.settings.schema import FileSettings, Settings, SettingsError
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.chat.workers import RunningLimits, worker_lock_key
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import ConnectConfig, StatementHook
-from chatd.store.file.stores import FileStoreConfig, build_file_stores
+from chatd.store.file.s3_signature import S3Credentials
+from chatd.store.file.s3_store import S3Config
+from chatd.store.file.stores import FileStoreConfig, FileStores, build_file_stores
 from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
 from chatd.store.pool import Database, PoolConfig
 from chatd.store.spend import DefaultLimit
 from chatd.stream.chat_list import ChatListFeeds
+from chatd.stream.episodes import EpisodeRegistry
 from chatd.stream.feed_registry import FeedRegistry
+from chatd.stream.journal_tail import JournalTail
+from chatd.stream.journal_writer import JournalWriter
 from chatd.stream.live_parts import LivePartSource
 from chatd.stream.spend_notices import SpendNotices
+
+
+def file_store_config(settings: FileSettings) -> FileStoreConfig:
+    """Raises SettingsError if only a part of what S3 needs is set."""
+    needed = {
+        "files.s3_endpoint": settings.s3_endpoint,
+        "files.s3_bucket": settings.s3_bucket,
+        "files.s3_access_key_id": settings.s3_access_key_id,
+        "files.s3_secret_access_key": settings.s3_secret_access_key,
+    }
+    missing = [name for name, value in needed.items() if not value]
+    if missing and (settings.store == "s3" or len(missing) < len(needed)):
+        raise SettingsError(f"{', '.join(missing)}: must be set to keep files in S3")
+    if missing:
+        return FileStoreConfig()
+    s3 = S3Config(
+        endpoint=settings.s3_endpoint or "",
+        bucket=settings.s3_bucket or "",
+        prefix=settings.s3_prefix,
+        credentials=S3Credentials(
+            region=settings.s3_region,
+            access_key_id=settings.s3_access_key_id or "",
+            secret_access_key=settings.s3_secret_access_key or "",
+        ),
+    )
+    return FileStoreConfig(s3=s3, uses_s3=settings.store == "s3")
+
+
+# One replica: composes the services of a chatd process and starts and stops them in order.
+#
+# A write of this replica goes to its own worker and viewers at once, and to other replicas as a
+# hint. A received hint goes to the same services.
 
 CLOSE_TIMEOUT_S: Final = 1.0
 """Time limit of each close at shutdown, after the drain."""
@@ -87,6 +116,30 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True):
     compaction: CompactionLimits = CompactionLimits()
 
 
+class ReplicaOptions(Struct, frozen=True, kw_only=True):
+    """`records_calls`: whether the model calls of a user's chats are recorded for debugging.
+    Without a `budget` the replica has its own, by its spend limit."""
+
+    title_models: TitleModelChoice = own_model
+    budget: Budget | None = None
+    records_calls: DebugGate = never
+    on_turn_end: Callable[[], None] = lambda: None
+    worker_id: WorkerId | None = None
+
+
+NO_OPTIONS: Final = ReplicaOptions()
+
+
+def open_database_pools(
+    config: ReplicaConfig, on_statement: StatementHook | None = None
+) -> Database:
+    """`on_statement` is called with every statement before it is sent."""
+    pool = PoolConfig(
+        connect=config.connect, max_size=config.pool_size, close_timeout_s=CLOSE_TIMEOUT_S
+    )
+    return Database(pool, on_statement=on_statement)
+
+
 class Replica:
     """Construction starts nothing; `running` does."""
 
@@ -96,29 +149,30 @@ class Replica:
         env: Env,
         *,
         models: ModelSource,
-        tools: ToolSource,
-        title_models: TitleModelChoice = own_model,
-        budget: Budget | None = None,
-        on_statement: StatementHook | None = None,
-        worker_id: WorkerId | None = None,
+        build_tools: Callable[["Replica"], ToolSource],
+        options: ReplicaOptions = NO_OPTIONS,
+        database: Database | None = None,
+        changes: ConfigChanges | None = None,
+        files: FileStores | None = None,
     ) -> None:
-        """`on_statement` is called with every statement before it is sent. `worker_id` is given if
-        the caller uses it for other services too."""
-        self.on_turn_end: Callable[[], None] = lambda: None
-        self.worker_id = worker_id or WorkerId(env.new_id())
+        """`database`, `changes` and `files` are given if other services use them too; the replica
+        closes them.
+
+        The one cycle of the composition is closed here: tools write to chats, and the worker that
+        runs those chats is built from the tools. `build_tools` gets this replica before it has a
+        worker, and may keep it and its methods, but calls nothing of it."""
+        self.worker_id = options.worker_id or WorkerId(env.new_id())
         self.env = env
-        pool_config = PoolConfig(
-            connect=config.connect, max_size=config.pool_size, close_timeout_s=CLOSE_TIMEOUT_S
-        )
-        self.database = Database(pool_config, on_statement=on_statement)
+        self.on_turn_end = options.on_turn_end
+        self.database = database or open_database_pools(config)
         pool = self.database.pool
         publish_config = PublishConfig(connect=config.connect, close_timeout_s=CLOSE_TIMEOUT_S)
         self.publisher = HintPublisher(publish_config, env.clock)
-        self.config_changes = ConfigChanges()
+        self.config_changes = changes or ConfigChanges()
         self.listener = self._build_listener(config.connect)
         self.transactor = Transactor(pool, self.on_applied)
         self._committer = Committer(self.transactor, env)
-        self._agent_waker = AgentWaker(pool, self.transactor, env, lambda: self.worker.reserve_slot)
+        self._agent_waker = AgentWaker(pool, self.transactor, env, self.reserve_slot)
         self.journal = JournalWriter(pool, env, self.worker_id)
         self.episodes = EpisodeRegistry(env.clock, self.journal)
         self.tail = JournalTail(pool, env, self.publisher.publish)
@@ -126,18 +180,19 @@ class Replica:
         self.feeds = FeedRegistry(pool, env, live_parts)
         self.chat_lists = ChatListFeeds(pool, env)
         self.config_changes.subscribe(self.chat_lists.on_config_change)
-        self.files = build_file_stores(config.files, pool, env.clock)
+        self.files = files or build_file_stores(config.files, pool, env.clock)
         retention = retention_tasks(config.retention, pool, env, self._committer)
         self.usage_writer = UsageWriter(pool, env)
-        self.debug_recorder = DebugRecorder(pool, env)
+        self.debug_recorder = DebugRecorder(pool, env, options.records_calls)
         maintenance = maintenance_tasks(pool, env, self.usage_writer)
-        files = file_tasks(pool, env, self.files)
-        self.background_tasks = BackgroundTasks(env, (*maintenance, *files, *retention))
+        removal = file_tasks(pool, env, self.files)
+        self.background_tasks = BackgroundTasks(env, (*maintenance, *removal, *retention))
         self.open_calls = OpenCallWriter(self.database.calls, env, self.worker_id)
         self.lease = WorkerLease(env.clock)
         self.task_reaper = TaskReaper(env)
         limit = config.spend_limit or SpendLimit()
         self.default_limit = DefaultLimit(micros=limit.micros, period=limit.period)
+        budget = options.budget
         if budget is None:
             budget = SpendBudget(pool, env, limit, self.config_changes, self.background_tasks)
         self.spend_notices = SpendNotices(
@@ -151,9 +206,10 @@ class Replica:
             refuses_unchecked=limit.refuses_unchecked,
         )
         self.budget = spend_guard
-        self.titles = self._build_title_generator(models, title_models, spend_guard)
+        self.titles = self._build_title_generator(models, options.title_models, spend_guard)
         model_step = self._build_model_step(config, models, spend_guard)
         titles = self.titles if config.titles else None
+        tools = build_tools(self)
         turn_loop = self._build_turn_loop(config, models, tools, model_step, titles)
         self.worker = self._build_worker(config.worker, turn_loop)
         self._works = config.runs_chats
@@ -255,6 +311,10 @@ class Replica:
             listening=self.listener.listening,
         )
         return Worker(self.worker_id, deps, self.env, config)
+
+    def reserve_slot(self, *, root: bool) -> AbstractContextManager[WorkerId | None]:
+        """Of this replica's worker."""
+        return self.worker.reserve_slot(root=root)
 
     async def _save_live_parts(self) -> None:
         self.episodes.flush_all()

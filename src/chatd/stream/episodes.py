@@ -17,7 +17,7 @@ from chatd.domain.chat.parts import Part
 from chatd.domain.chat.row import Episode
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
-from chatd.parts.episode_buffer import EpisodeBuffer
+from chatd.stream.episode_buffer import EpisodeBuffer
 
 
 class EpisodesConfig(Struct, frozen=True, kw_only=True):

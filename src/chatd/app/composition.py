@@ -1,0 +1,257 @@
+"""Builds every object of a process from the settings, in the order in which they depend on each
+other. Starts nothing."""
+
+import math
+import os
+import random
+import socket
+from collections.abc import Coroutine, Mapping
+from uuid import uuid4
+
+from prometheus_client import CollectorRegistry
+
+from chatd.api.accounts.site import is_loopback
+from chatd.app.replica import Replica, ReplicaOptions, open_database_pools, replica_config
+from chatd.app.role import ProcessRole
+from chatd.app.telemetry import Gauges, Telemetry
+from chatd.clock import new_change_id
+from chatd.domain.chat.row import Chat
+from chatd.domain.file.entities import FileLimits
+from chatd.domain.ids import WorkerId
+from chatd.domain.ports import Clock, Env, ToolFamily, ToolSource
+from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.subagents import SubagentLimits
+from chatd.engine.subagents import SubagentService
+from chatd.providers.registry import ProviderRegistry
+from chatd.services.demo_worker import DemoWorker, worker_environment
+from chatd.services.mcp_servers import McpServers, declared_servers, private_hosts
+from chatd.services.models.configuration import DEMO_MODEL
+from chatd.services.models.directory import ModelDirectory
+from chatd.services.models.model_administration import ModelAdministration, SubagentModelChoice
+from chatd.services.models.provider_administration import ProviderAdministration
+from chatd.services.models.provider_clients import ProviderClients
+from chatd.services.models.provider_trials import ProviderTrials
+from chatd.services.models.user_keys import UserKeys
+from chatd.services.push import DEFAULT_CONTACT, PushRequests
+from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
+from chatd.services.schedules import ScheduleRunner
+from chatd.services.secret_keys import KeySource, SecretKeys
+from chatd.services.webhooks import WebhookSender
+from chatd.services.workspaces import LocalWorkspaceControl, WorkspaceServices, workspace_config
+from chatd.settings.schema import Settings
+from chatd.store.config_changes import ConfigChanges
+from chatd.store.conn import ConnectConfig
+from chatd.store.file.stores import build_file_stores
+from chatd.tools.chat_files import ChatFileWriter
+from chatd.tools.chat_tools import ChatFileTools, ChatTools, ToolOrders
+from chatd.tools.files import SavedResultTools, save_results
+from chatd.tools.questions import QuestionTools
+from chatd.tools.skill_directory import SkillDirectory, no_workspace_skills
+from chatd.tools.skills import SkillTools
+from chatd.tools.subagents import SubagentTools
+
+
+class Composition:
+    """What a process is made of. `workspaces` exist where chats run, `workspace_control` also where
+    only the API is served."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        variables: Mapping[str, str],
+        role: ProcessRole,
+        *,
+        connect: ConnectConfig,
+        clock: Clock,
+        keys_from: KeySource,
+        provider_registry: ProviderRegistry,
+    ) -> None:
+        self.settings = settings
+        self.role = role
+        self.registry = CollectorRegistry()
+        self.env = env = Env(
+            clock=clock,
+            emit=Telemetry(self.registry),
+            new_id=uuid4,
+            new_change_id=new_change_id,
+            jitter=random.random,
+        )
+        replicating = replica_config(settings, connect, runs_chats=role.runs_chats)
+        database = open_database_pools(replicating)
+        self.pool = pool = database.pool
+        self.changes = changes = ConfigChanges()
+        self.secret_keys = SecretKeys(
+            keys_from, env, f"{socket.gethostname()}, process {os.getpid()}"
+        )
+        self.key_ring = ring = self.secret_keys.ring
+        clients = ProviderClients(ring, env, variables)
+        self.models = models = ModelDirectory(provider_registry, env, clients, changes)
+        changes.subscribe(self.secret_keys.on_config_change)
+        self.model_administration = ModelAdministration(models, env)
+        self.provider_administration = ProviderAdministration(models, clients, ring, env)
+        self.provider_trials = ProviderTrials(models, clients, provider_registry, env)
+        self.user_keys = UserKeys(pool, models, ring, env)
+        self.runtime_settings = RuntimeSettings(pool, changes)
+
+        worker_id = WorkerId(env.new_id())
+        enabled = settings.workspaces.enabled and (role.runs_chats or role.serves == "api")
+        config = workspace_config(settings, variables, connect) if enabled else None
+        self.workspaces = workspaces = (
+            None
+            if config is None or not role.runs_chats
+            else WorkspaceServices(config, env, worker_id, announce=self._announce, ring=ring)
+        )
+        files = build_file_stores(replicating.files, pool, clock)
+        self._chat_files = ChatFileWriter(pool, files, file_limits(settings), env)
+        self.mcp = McpServers(
+            pool,
+            changes,
+            env,
+            ring,
+            hosts=private_hosts(settings),
+            declared=declared_servers(settings, variables),
+        )
+        self.replica = replica = Replica(
+            replicating,
+            env,
+            models=models,
+            build_tools=self._build_tools,
+            options=ReplicaOptions(
+                title_models=models.title_models,
+                records_calls=self.runtime_settings.records_calls,
+                on_turn_end=self._on_turn_end,
+                worker_id=worker_id,
+            ),
+            database=database,
+            changes=changes,
+            files=files,
+        )
+        self.workspace_control = (
+            None if config is None else LocalWorkspaceControl(config, env, pool, workspaces)
+        )
+        self.webhooks = WebhookSender(
+            pool,
+            ring,
+            env,
+            PushRequests(
+                pool,
+                ring,
+                env,
+                contact=_push_contact(settings),
+                summarize=replica.titles.label_turn if settings.chats.titles else None,
+            ),
+            allow_private=settings.webhooks.private_addresses,
+        )
+        self.demo = DemoWorker(
+            worker_environment(settings, variables),
+            clock,
+            own=replica.worker,
+            is_wanted=self._is_demo_wanted,
+        )
+
+    def _build_tools(self, replica: Replica) -> ToolSource:
+        """The tools of all families. Of two tools with one name the first family's counts."""
+        env, pool, workspaces, files = self.env, self.pool, self.workspaces, self._chat_files
+        limits = self.settings.limits
+        list_skills = no_workspace_skills if workspaces is None else workspaces.instructions.skills
+        skills = SkillDirectory(pool, self.changes, list_skills, env)
+        subagents = SubagentService(
+            pool,
+            replica.transactor,
+            env,
+            reserve_slot=replica.reserve_slot,
+            models=SubagentModelChoice(self.models, self.runtime_settings, env),
+            limits=SubagentLimits(
+                running=limits.running_subagents_per_chat,
+                total=limits.subagents_per_chat,
+            ),
+        )
+        families: list[ToolFamily] = [
+            # Before workspaces: no server that a workspace declares takes the name of a
+            # configured one's tool, and read_file also reads results that are files of the chat.
+            self.mcp.tools,
+            SavedResultTools(workspaces, files),
+            QuestionTools(),
+            SkillTools(skills, workspaces),
+        ]
+        if workspaces is not None:
+            families += [workspaces.tools, workspaces.mcp_tools, ChatFileTools(workspaces, files)]
+        families.append(SubagentTools(subagents))
+        load = _no_instructions if workspaces is None else workspaces.chat_instructions
+        save = save_results(workspaces, files)
+        tools = ChatTools(families, load, skills, ToolOrders(pool, env), save)
+        return PromptedTools(tools, self.runtime_settings, env)
+
+    # Called only while the replica runs, which is built after those who call them.
+
+    def _announce(self, chat: Chat, kind: str) -> None:
+        self.replica.announce_chat(chat, kind)
+
+    def _on_turn_end(self) -> None:
+        self.webhooks.on_turn_end()
+
+    async def _is_demo_wanted(self) -> bool:
+        """Only where this machine's browsers alone reach a server that runs chats itself."""
+        role, settings = self.role, self.settings
+        is_local = role.serves == "api" and role.runs_chats and is_loopback(settings.server.host)
+        if not is_local or not settings.demo.kill_worker:
+            return False
+        default = await self.models.default()
+        return default is not None and default.config.provider == DEMO_MODEL.provider
+
+    def background_work(self) -> Mapping[str, Coroutine[object, object, None]]:
+        """What runs beside the chats, by name. Called once."""
+        pool, env = self.pool, self.env
+        return {
+            "models": self.models.run(),
+            "secret keys": self.secret_keys.run(pool),
+            "webhooks": self.webhooks.run(),
+            "schedules": ScheduleRunner(pool, self.replica.transactor, env).run(),
+            "backlog": self._gauges().run(pool, env),
+            "demo worker": self.demo.run(),
+            "mcp": self.mcp.run(),
+        }
+
+    def _gauges(self) -> Gauges:
+        gauges, pool, replica, settings = (
+            Gauges(self.registry),
+            self.pool,
+            self.replica,
+            self.settings,
+        )
+
+        def tick_age() -> float:
+            """NaN without a worker and before its first heartbeat."""
+            age = replica.lease.age_s
+            return math.nan if age is None else age
+
+        gauges.running.set_function(lambda: replica.worker.running)
+        gauges.slots.labels("chats").set(settings.worker.slots)
+        gauges.slots.labels("subagents").set(settings.worker.child_slots)
+        gauges.tick_age.set_function(tick_age)
+        gauges.connections.set_function(lambda: pool.size)
+        gauges.connections_limit.set(settings.database.pool_size)
+        gauges.connections_waiting.set_function(lambda: pool.waiting)
+        return gauges
+
+
+def file_limits(settings: Settings) -> FileLimits:
+    return FileLimits(
+        max_bytes=settings.files.max_bytes,
+        user_bytes=settings.files.user_bytes,
+        user_files=settings.files.user_files,
+    )
+
+
+def _push_contact(settings: Settings) -> str:
+    """Push services refuse addresses that are not public, so loopback is never named."""
+    url = settings.server.url
+    if settings.webhooks.push_contact is not None:
+        return settings.webhooks.push_contact
+    return url if url is not None and url.startswith("https://") else DEFAULT_CONTACT
+
+
+async def _no_instructions(chat: Chat) -> Instructions:
+    """Of a process without workspaces."""
+    del chat
+    return Instructions()

@@ -1,1 +1,0 @@
-"""Models, providers and keys: which of them a call uses, and their administration."""
