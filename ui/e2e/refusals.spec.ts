@@ -8,13 +8,13 @@ test.describe("without cookies", () => {
 
   test("without a session the page asks to sign in, and then opens what was asked for", async ({ page, context, server, faults }) => {
     faults.expect(/status of 401/);
-    await createUser(server, "grace");
+    await createUser(server, "hopper");
     await context.clearCookies();
     await page.goto("/settings/general");
     await page.waitForURL(/\/sign-in/);
     await expect(page.getByRole("heading", { name: "Sign in to chatd" })).toBeVisible();
     await expectAccessible(page);
-    await page.getByRole("textbox", { name: "User name or email" }).fill("grace");
+    await page.getByRole("textbox", { name: "User name or email" }).fill("hopper");
     await page.getByRole("textbox", { name: "Password" }).fill("wrong horse battery");
     await page.getByRole("button", { name: "Sign in", exact: true }).click();
     await expect(page.getByRole("alert").filter({ hasText: /\S/ }).first()).toBeVisible();

@@ -41,7 +41,7 @@ test("a shared chat is read by whom its owner names, as it is written, and by no
   await expect(dialog.getByRole("list", { name: "Readers" })).toContainText("reader");
   await expectGoodState(page, "sharing");
 
-  const other = await openAs(browser, server, reader);
+  const other = await openAs(browser, server, reader, /status of 404/);
   const theirs = new ChatScreen(other);
   await theirs.open(chat.id);
   const before = await theirs.log.getByRole("listitem").count();

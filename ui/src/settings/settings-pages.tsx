@@ -7,7 +7,7 @@ import { type ComponentType, lazy, Suspense } from "react";
 import { Link, Redirect, Route, Switch as Routes, useLocation } from "wouter";
 import { useMe } from "@/connection";
 import { classes, ErrorBoundary, Icon, Skeleton } from "@/components";
-import { useIsPhone } from "@/shell";
+import { PhoneScreen, useIsPhone } from "@/shell";
 import { SETTINGS_PATH } from "./frame";
 import { ServerState } from "./server-state";
 
@@ -57,21 +57,24 @@ export function SettingsPages() {
   const isPhone = useIsPhone();
   const [location] = useLocation();
   const atList = isPhone && location === SETTINGS_PATH;
+  const list = (
+    <nav className="side" aria-label="Settings">
+      <div className="side-head">
+        <Link className="brand" href="/">
+          <Icon of={ChevronLeft} />
+          Back to chats
+        </Link>
+      </div>
+      <div className="tree nav">
+        <PageList title="You" pages={OWN} />
+        {pages !== OWN && <PageList title="This server" pages={SERVER} />}
+      </div>
+      <ServerState />
+    </nav>
+  );
   return (
     <div className={classes("app two settings", atList && "at-list")}>
-      <nav className="side" aria-label="Settings">
-        <div className="side-head">
-          <Link className="brand" href="/">
-            <Icon of={ChevronLeft} />
-            Back to chats
-          </Link>
-        </div>
-        <div className="tree nav">
-          <PageList title="You" pages={OWN} />
-          {pages !== OWN && <PageList title="This server" pages={SERVER} />}
-        </div>
-        <ServerState />
-      </nav>
+      {atList ? <PhoneScreen title="Settings">{list}</PhoneScreen> : list}
       <ErrorBoundary what="This page of the settings cannot be shown." resetKey={location} className="set set-fault">
         <Suspense fallback={<main className="set"><div className="set-in"><Skeleton rows={5} /></div></main>}>
           <Routes>

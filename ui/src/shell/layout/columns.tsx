@@ -33,7 +33,7 @@ function useEscape(active: boolean, close: () => void): void {
 }
 
 /** A screen of a phone without a `main` of its own: gives it one, with its heading. */
-function PhoneScreen({ title, children }: { readonly title: string; readonly children: ReactNode }) {
+export function PhoneScreen({ title, children }: { readonly title: string; readonly children: ReactNode }) {
   return (
     <main className="contents" id="main" tabIndex={-1}>
       <h1 className="sr-only">{title}</h1>
@@ -68,9 +68,10 @@ export function Columns({ sidebar, main, mainLabel, panel, onClosePanel, screen 
         </main>
       )}
       {overlay && <div className="scrim" onClick={onClosePanel} aria-hidden="true" />}
-      {panel !== null && (!isPhone || screen === "panel") && (
+      {panel !== null && isPhone && screen === "panel" && <PhoneScreen title="Panel"><aside className="panel" id="panel" aria-label="Panel">{panel}</aside></PhoneScreen>}
+      {panel !== null && !isPhone && (
         <aside className={`panel ${overlay ? "over" : ""}`} id="panel" aria-label="Panel">
-          {!isPhone && <Separator label="Width of the panel" controls="panel" side="left" value={panelWidth} {...PANEL_LIMITS} onChange={setPanelWidth} />}
+          <Separator label="Width of the panel" controls="panel" side="left" value={panelWidth} {...PANEL_LIMITS} onChange={setPanelWidth} />
           {panel}
         </aside>
       )}
