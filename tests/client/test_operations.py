@@ -216,6 +216,7 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
         "/chats/{chat_id}/runs",
         "/chats/{chat_id}/terminal",
         "/chats/{chat_id}/title/propose",
+        "/chats/{chat_id}/tool-policy/try",
         "/chats/{chat_id}/tool-results",
         "/chats/{chat_id}/workspace/",
         "/demo",

@@ -25,7 +25,10 @@ from chatd.store import conn
 
 MAX_PARKED: Final = 12
 """Of one kind."""
-RESET: Final = b"SELECT pg_advisory_unlock_all();CLOSE ALL;UNLISTEN *;RESET ALL;DISCARD TEMP\0"
+RESET: Final = b"""SELECT pg_advisory_unlock_all();CLOSE ALL;UNLISTEN *;RESET ALL;DISCARD TEMP;
+    SET application_name = parked\0"""
+RENAME: Final = b"RESET application_name\0"
+"""Tests find and end sessions by their names: a parked one has none of theirs."""
 RESET_TIMEOUT_S: Final = 2.0
 PARAMETERS: Final = (
     "server_version",
@@ -81,7 +84,7 @@ class SessionPark:
     async def _resume_one(self, kind: Kind) -> object:
         while self._parked[kind]:
             session = self._parked[kind].pop()
-            if _is_alive(session.socket):
+            if _is_alive(session.socket) and _ask(session.socket, RENAME):
                 return await _resume(session)
             session.socket.close()
         return None
@@ -159,7 +162,7 @@ class ParkingDriver:
         # The driver would tell the server that it leaves.
         transport.write = _discard
         driver.terminate()
-        if _reset(session.socket):
+        if _ask(session.socket, RESET):
             self._park.put(self._kind, session)
         else:
             session.socket.close()
@@ -254,12 +257,12 @@ def _message(kind: bytes, body: bytes) -> bytes:
     return kind + struct.pack("!i", len(body) + 4) + body
 
 
-def _reset(session: socket.socket) -> bool:
+def _ask(session: socket.socket, statements: bytes) -> bool:
     """Blocks the event loop for less than a millisecond: a session that is terminated cannot
     wait."""
     session.settimeout(RESET_TIMEOUT_S)
     try:
-        session.sendall(_message(b"Q", RESET))
+        session.sendall(_message(b"Q", statements))
         received = b""
         while not received.endswith(_message(b"Z", b"I")):
             if not (more := session.recv(65_536)):

@@ -25,6 +25,9 @@ MAX_WAIT_S: Final = 0.25
 BURST_S: Final = 0.005
 """Nobody types two keys so close together: a terminal without bracketed paste sends what is pasted
 as keys."""
+LAST_S: Final = 0.001
+"""The Enter that ends a paste comes with its text. A program that writes for a person, as
+`tmux send-keys` does, sends the text and then Enter: it takes longer, and means it."""
 _PASTED: Final = {"enter": "\n", "tab": "\t"}
 
 
@@ -97,7 +100,7 @@ class KeyOrder:
         """An Enter may be the first key of a paste: the next keys tell."""
         if not self._can_be_pasted(event) or len(self._held) > 1:
             return False
-        is_late = self._text_at + BURST_S < event.time
+        is_late = self._text_at + LAST_S < event.time
         return is_late and get_time() < event.time + BURST_S
 
     def _read_pasted(self, event: events.Key | events.Paste) -> events.Key | events.Paste:
@@ -108,7 +111,7 @@ class KeyOrder:
         is_before = False
         if self._held and isinstance(following := self._held[0], events.Key):
             is_before = following.is_printable and following.time - event.time <= BURST_S
-        if not is_before and event.time - self._text_at > BURST_S:
+        if not is_before and event.time - self._text_at > LAST_S:
             return event
         pasted = events.Paste(_PASTED[event.key])
         pasted.time = event.time
