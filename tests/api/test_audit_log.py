@@ -57,6 +57,7 @@ async def test_the_log_tells_in_words_what_fits_its_filters(server: ApiServer) -
         "?q=suspended": (SUSPENDED,),
         "?q=READERS": (GROUP,),
         f"?q={quote('%')}": (),
+        "?object_type=user&object_id=%00": (),
     }.items():
         assert tuple(await summaries(server, query)) == expected, query
     (entry, *_) = (await server.ask("GET", "/audit?q=suspended", token=ADMINISTRATOR)).items
@@ -85,6 +86,8 @@ async def test_pages_follow_one_another_and_a_cursor_is_of_its_filters(server: A
         ("since=2026-05-02T00:00:00Z&until=2026-05-02T00:00:00Z", "until"),
         ("since=yesterday", "since"),
         ("since=2026-05-02T00:00:00", "since"),
+        ("since=0001-01-01T00:00:00%2B14:00", "since"),
+        ("until=9999-12-31T23:59:59-14:00", "until"),
         ("actor_id=ada", "actor_id"),
         ("q=", "q"),
     ],
@@ -126,3 +129,20 @@ async def test_a_change_of_a_model_names_the_fields_that_were_given(server: ApiS
     changed = await server.ask("PATCH", f"/models/{made.json['id']}", prices, token=ADMINISTRATOR)
     assert changed.status == 200, changed.content
     assert (await summaries(server))[0] == "changed the prices of the model claude-x"
+
+
+async def test_a_webhook_is_found_by_its_type_and_named_by_its_host(server: ApiServer) -> None:
+    body = {"url": "https://ci.example.com/s3cr3t", "events": ["turn.finished"]}
+    made = await server.ask("POST", "/webhooks", body)
+    webhook_id = made.headers["location"].rpartition("/")[2]
+    webhook = f"/webhooks/{webhook_id}"
+    await server.ask("PATCH", webhook, {"enabled": False})
+    query = f"?object_type=webhook&object_id={webhook_id}"
+    assert tuple(await summaries(server, query)) == (
+        "changed the webhook ci.example.com",
+        "added the webhook ci.example.com",
+    )
+    await server.ask("DELETE", webhook)
+    (deleted, changed, _) = await summaries(server, query)
+    assert deleted == "deleted the webhook ci.example.com"
+    assert changed == "changed the webhook ci.example.com (deleted)"

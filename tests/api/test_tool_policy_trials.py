@@ -79,6 +79,8 @@ async def test_the_level_that_decides_is_named_and_its_rule_only_to_its_readers(
         ({"rules": [{"tool": "a b", "action": "ask"}]}, "rules[0].tool"),
         ({"rules": [], "may_loosen": True}, "may_loosen"),
         ({"commands": "x"}, "commands"),
+        ({"args": {"command": ["ls"] * 101}}, "args"),
+        ({"args": {"command": "x" * 32 * 1024}}, "args"),
     ],
 )
 async def test_a_bad_trial_is_refused(

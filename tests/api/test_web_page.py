@@ -133,6 +133,11 @@ def test_a_browser_gets_the_smallest_body_that_it_takes(
     assert reply.headers["vary"] == "accept-encoding"
 
 
+def test_a_file_that_is_compressed_in_one_way_only_still_varies_by_browser() -> None:
+    file = PageFile(media_type="text/css", body=b"plain", gzip=None, brotli=b"b", etag="e")
+    assert reply_file({"headers": []}, file, "policy").headers["vary"] == "accept-encoding"
+
+
 @pytest.mark.parametrize("refusal", ["gzip;q=0", "br", "identity", "gzip;q=abc", ""])
 async def test_a_browser_that_refuses_gzip_gets_the_plain_file(
     page: ApiServer, refusal: str

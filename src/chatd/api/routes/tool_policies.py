@@ -1,6 +1,7 @@
 """Routes that read and replace tool policies: of the deployment, of the caller, of a template and
 of a chat."""
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -17,6 +18,7 @@ from chatd.api.schemas.answers import (
     TrialCommand,
 )
 from chatd.domain.access import UserActor, has_permission
+from chatd.domain.chat.copies.transfer import count_values
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.tool_policy.decision import try_call
 from chatd.domain.tool_policy.rules import LayerName, PolicyLayer, ToolPolicy, check_policy
@@ -33,11 +35,16 @@ _TRY: Final = (
     " policies count as they are."
 )
 _ERRORS: Final = ("version_conflict",)
+MAX_TRIED_BYTES: Final = 32 * 1024
+"""Of the arguments of a call that is tried."""
+MAX_TRIED_VALUES: Final = 100
+"""Of the arguments of a call that is tried: every rule is compared with every value."""
 
 
 class ToolPolicyRoutes:
     def __init__(self, deps: ApiDeps) -> None:
         self._deps = deps
+        self._trials = asyncio.Semaphore(1)
 
     def routes(self) -> tuple[ApiRoute, ...]:
         return (*self._shared_routes(), *self._own_routes())
@@ -162,7 +169,7 @@ class ToolPolicyRoutes:
         body = await request.body(_TRIAL)
         stored = await self._deps.retry(lambda: tool_policies.get_deployment(pool, actor))
         layers = [PolicyLayer(name="deployment", policy=stored.policy)]
-        return _try(body, "deployment", layers, frozenset({"deployment"}))
+        return await self._try(body, "deployment", layers, frozenset({"deployment"}))
 
     async def try_my_tool_policy(self, request: ApiRequest) -> ApiReply:
         pool, actor = self._deps.pool, request.caller.actor
@@ -171,7 +178,7 @@ class ToolPolicyRoutes:
             lambda: tool_policies.load_owner_layers(pool, actor.user_id)
         )
         shown: set[LayerName] = {*_readable(actor), "user"}
-        return _try(body, "user", layers, shown)
+        return await self._try(body, "user", layers, shown)
 
     async def try_chat_tool_policy(self, request: ApiRequest) -> ApiReply:
         pool, actor, chat_id = self._deps.pool, request.caller.actor, request.chat_id
@@ -186,7 +193,47 @@ class ToolPolicyRoutes:
         shown: set[LayerName] = {*_readable(actor), "template", "chat"}
         if chat.owner_id == actor.user_id:
             shown.add("user")
-        return _try(body, "chat", layers, shown)
+        return await self._try(body, "chat", layers, shown)
+
+    async def _try(
+        self,
+        body: ToolTrialBody,
+        own: LayerName,
+        layers: Sequence[PolicyLayer],
+        shown: Collection[LayerName],
+    ) -> ApiReply:
+        """`own` is the policy that the rules of the body stand for. Of policies that are not
+        `shown` the reply has the reason and not the rule. In a thread, one at a time: many rules
+        take long."""
+        given = b"" if body.args is UNSET else bytes(body.args)
+        if len(given) > MAX_TRIED_BYTES or count_values(given) > MAX_TRIED_VALUES:
+            text = f"at most {MAX_TRIED_BYTES // 1024} KiB and {MAX_TRIED_VALUES} values"
+            raise InvalidInput("args", text)
+        if body.rules is not UNSET:
+            if body.may_loosen and own != "deployment":
+                raise InvalidInput("may_loosen", "only a deployment or a template has it")
+            policy = check_policy(ToolPolicy(rules=body.rules, may_loosen=body.may_loosen))
+            others = [layer for layer in layers if layer.name != own]
+            layers = (*others, PolicyLayer(name=own, policy=policy))
+        async with self._trials:
+            trial = await asyncio.to_thread(try_call, layers, body.tool, body.args)
+        decision = trial.decision
+        is_shown = decision.layer in shown
+        return reply(
+            ToolTrialReply(
+                action=decision.action,
+                layer=decision.layer,
+                rule=decision.rule if is_shown else None,
+                reason=decision.reason,
+                explanation=trial.explanation,
+                commands=tuple(
+                    TrialCommand(command=command, matches=match)
+                    for command, match in trial.commands
+                )
+                if is_shown or decision.layer is None
+                else (),
+            )
+        )
 
     async def get_template_tool_policy(self, request: ApiRequest) -> ApiReply:
         pool, template_id = self._deps.pool, request.template_id
@@ -250,39 +297,6 @@ async def _read(request: ApiRequest, *, owned: bool = False) -> tuple[ToolPolicy
 def _readable(actor: UserActor) -> frozenset[LayerName]:
     names: tuple[LayerName, ...] = ("deployment",) if has_permission(actor, "config.read") else ()
     return frozenset(names)
-
-
-def _try(
-    body: ToolTrialBody,
-    own: LayerName,
-    layers: Sequence[PolicyLayer],
-    shown: Collection[LayerName],
-) -> ApiReply:
-    """`own` is the policy that the rules of the body stand for. Of policies that are not `shown`
-    the reply has the reason and not the rule."""
-    if body.rules is not UNSET:
-        if body.may_loosen and own != "deployment":
-            raise InvalidInput("may_loosen", "only a deployment or a template has it")
-        policy = check_policy(ToolPolicy(rules=body.rules, may_loosen=body.may_loosen))
-        others = [layer for layer in layers if layer.name != own]
-        layers = (*others, PolicyLayer(name=own, policy=policy))
-    trial = try_call(layers, body.tool, body.args)
-    decision = trial.decision
-    is_shown = decision.layer in shown
-    return reply(
-        ToolTrialReply(
-            action=decision.action,
-            layer=decision.layer,
-            rule=decision.rule if is_shown else None,
-            reason=decision.reason,
-            explanation=trial.explanation,
-            commands=tuple(
-                TrialCommand(command=command, matches=match) for command, match in trial.commands
-            )
-            if is_shown or decision.layer is None
-            else (),
-        )
-    )
 
 
 def _expect(stored: StoredPolicy, version: int | None) -> StoredPolicy:

@@ -37,7 +37,7 @@ def reply_file(
         "cache-control": IMMUTABLE if is_immutable else REVALIDATED,
         "etag": etag,
     }
-    if file.gzip is not None:
+    if file.gzip is not None or file.brotli is not None:
         headers["vary"] = "accept-encoding"
     if _is_known(etag, header(scope, b"if-none-match")):
         return ApiReply(status=304, headers=headers)

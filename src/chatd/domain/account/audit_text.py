@@ -28,6 +28,7 @@ OBJECT_TYPES: Final[Mapping[str, str]] = {
     "token": "API token",
     "tool_policy": "tool policy",
     "user": "user",
+    "webhook": "webhook",
     "workspace": "workspace",
 }
 _QUOTED: Final = frozenset({"chat", "file"})
@@ -56,6 +57,8 @@ _PHRASES: Final[Mapping[str, str]] = {
     "mcp_server.update": "changed {fields} of {object}",
     "model.create": "added {object}",
     "model.delete": "deleted {object}",
+    "model.forgotten": "forgot the context window of {object}",
+    "model.learned": "learned the context window of {object}",
     "model.override": "changed the models of titles and summaries",
     "model.update": "changed {fields} of {object}",
     "provider.add_key": "added a key to {object}",
@@ -86,6 +89,9 @@ _PHRASES: Final[Mapping[str, str]] = {
     "user.sign_in": "signed in",
     "user.suspend": "suspended {object}",
     "user.update": "changed {fields} of {object}",
+    "webhook.create": "added {object}",
+    "webhook.delete": "deleted {object}",
+    "webhook.update": "changed {object}",
     "workspace.file.revert": "reverted a file in {object}",
     "workspace.process.signal": "sent a signal to a command in {object}",
     "workspace.read": "read files of {object}{of}",

@@ -72,6 +72,7 @@ def _page(condition: LiteralString) -> LiteralString:
         coalesce(o.name, CASE k.object_type
             WHEN 'token' THEN coalesce(k.detail ->> 'name', k.detail #>> '{{after,name}}')
             WHEN 'git_credential' THEN k.detail ->> 'host'
+            WHEN 'webhook' THEN k.detail ->> 'host'
             WHEN 'group' THEN coalesce(k.detail #>> '{{before,name}}',
                 k.detail #>> '{{after,name}}', (
                 SELECT g.detail #>> '{{before,name}}' FROM audit_log g
@@ -107,6 +108,8 @@ def _page(condition: LiteralString) -> LiteralString:
             WHERE k.object_type = 'token' AND n.id = k.key
             UNION ALL SELECT h.host, false FROM git_credentials h
             WHERE k.object_type = 'git_credential' AND h.id = k.key
+            UNION ALL SELECT NULL, false FROM webhooks b
+            WHERE k.object_type = 'webhook' AND b.id = k.key
             LIMIT 1) o ON true
     ORDER BY k.at DESC, k.id DESC"""
 
@@ -282,7 +285,7 @@ def _parameters(wanted: AuditFilter, before: AuditPosition | None) -> tuple[obje
         None if text is None else f"%{_escape_like(text)}%",
         wanted.actor_id,
         wanted.object_type,
-        wanted.object_id,
+        None if wanted.object_id is None else strip_unstorable(wanted.object_id),
     )
 
 

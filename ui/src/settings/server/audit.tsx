@@ -16,7 +16,7 @@ type Change = (change: Partial<AuditFilters>) => void;
 
 const KINDS: readonly (readonly [string, string])[] = [
   ["", "Everything"], ["chat", "Chats"], ["file", "Files"], ["workspace", "Workspaces"], ["user", "Users"], ["group", "Groups"], ["session", "Sessions"], ["token", "API tokens"],
-  ["git_credential", "Tokens for git hosts"], ["provider", "Providers"], ["model", "Models"], ["mcp_server", "MCP servers"], ["tool_policy", "Tool policies"],
+  ["git_credential", "Tokens for git hosts"], ["provider", "Providers"], ["model", "Models"], ["mcp_server", "MCP servers"], ["webhook", "Webhooks"], ["tool_policy", "Tool policies"],
   ["spend_limit", "Spend limits"], ["settings", "Settings"], ["audit_log", "Audit log"],
 ];
 

@@ -147,10 +147,12 @@ class WebhookRoutes:
         return reply(_webhook_reply(changed))
 
     async def delete_webhook(self, request: ApiRequest) -> ApiReply:
+        actor, webhook_id = request.caller.actor, request.webhook_id
         async with self._deps.pool.transaction() as session:
-            if not await webhooks.delete(session, request.caller.actor, request.webhook_id):
+            known = _require(await webhooks.get(session, actor, webhook_id))
+            if not await webhooks.delete(session, actor, webhook_id):
                 raise NotFound(_MISSING_TEXT)
-            await self._record(session, request, "webhook.delete", request.webhook_id, {})
+            await self._record(session, request, "webhook.delete", webhook_id, _facts(known))
         return NO_CONTENT
 
     async def _record(

@@ -1,6 +1,7 @@
 """Routes of the audit log: in pages, and as CSV."""
 
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import convert
@@ -113,10 +114,17 @@ def _filter(query: AuditQuery | AuditExportQuery) -> AuditFilter:
         actor_id=None if query.actor_id is None else UserId(query.actor_id),
         object_type=query.object_type,
         object_id=query.object_id,
-        since=query.since,
-        until=query.until,
+        since=_in_utc("since", query.since),
+        until=_in_utc("until", query.until),
         text=query.q,
     )
+
+
+def _in_utc(field: str, at: datetime | None) -> datetime | None:
+    try:
+        return None if at is None else at.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput(field, "is not between the years 1 and 9999 in UTC") from None
 
 
 def _reply(entry: AuditEntry) -> AuditEntryReply:
