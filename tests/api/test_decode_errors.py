@@ -5,7 +5,7 @@ import pytest
 from chatd.api.request import BodySpec, read_query
 from chatd.api.schemas.chats import ChatListQuery, CreateChatBody, UpdateChatBody
 from chatd.api.schemas.messages import MoveQueuedBody, SendMessageBody, ToolResultsBody
-from chatd.api.schemas.workspace.workspaces import NewWorkspaceBody
+from chatd.api.schemas.workspaces import NewWorkspaceBody
 from chatd.domain.errors import InvalidInput
 from chatd.services.models.model_bodies import ModelsQuery
 

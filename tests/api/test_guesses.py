@@ -7,15 +7,13 @@ import pytest
 
 from chatd.api.accounts import passwords
 from chatd.api.accounts.accounts import AccountsConfig
-from chatd.api.accounts.look_up_lanes import (
+from chatd.api.accounts.request_limits import (
+    ADDRESS_ATTEMPTS_PER_MINUTE,
+    MAX_SIGN_IN_DELAY_S,
     MAX_SLOW_LOOKUPS_WAITING,
     WRONG_SECRETS_PER_MINUTE,
     LookUpLanes,
-)
-from chatd.api.accounts.rate_limits import address_group
-from chatd.api.accounts.sign_in_limits import (
-    ADDRESS_ATTEMPTS_PER_MINUTE,
-    MAX_SIGN_IN_DELAY_S,
+    address_group,
     delay_s,
 )
 from chatd.api.accounts.site import SiteConfig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.api.accounts.rate_limits import TESTS_PER_MINUTE
+from chatd.api.accounts.request_limits import TESTS_PER_MINUTE
 from chatd.store.pool import Pool
 from tests.support.api.server import OTHER_USER, ApiServer
 

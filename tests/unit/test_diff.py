@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from chatd.api.schemas.streams import StreamEnded
+from chatd.api.schemas.messages import StreamEnded
 from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.chat.events import (
     ActionPayload,

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from chatd.api.accounts import mcp_pages
+from chatd.api.accounts import pages
 from chatd.api.accounts.pages import SignInPages
-from chatd.api.accounts.rate_limits import route_group
+from chatd.api.accounts.request_limits import route_group
 from chatd.api.deps import ApiDeps
 from chatd.api.docs_pages import ApiDocs
 from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, error_reply
@@ -57,12 +57,11 @@ from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRout
 from chatd.api.routes.administration.spend_limits import SpendLimitRoutes
 from chatd.api.routes.administration.users import UserRoutes
 from chatd.api.routes.answers import AnswerRoutes
-from chatd.api.routes.chat_files import ChatFileRoutes
 from chatd.api.routes.chat_lists import ChatListRoutes
 from chatd.api.routes.chats import ChatRoutes
 from chatd.api.routes.copies import CopyRoutes
 from chatd.api.routes.debug import DebugRoutes
-from chatd.api.routes.files import FileRoutes
+from chatd.api.routes.files import ChatFileRoutes, FileRoutes
 from chatd.api.routes.messages import MessageRoutes
 from chatd.api.routes.prompts import PromptRoutes
 from chatd.api.routes.queue import QueueRoutes
@@ -179,7 +178,7 @@ class ApiApplication:
                 **health.pages,
                 **ApiDocs(routes, streams).pages,
                 **sign_in.pages,
-                **mcp_pages.PAGES,
+                **pages.PAGES,
                 **self._web_page.pages,
             },
             routes,

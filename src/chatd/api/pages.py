@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from chatd.api.request import ApiRequest
-from chatd.api.schemas.values import MAX_INT32, MAX_INT64
+from chatd.api.schemas.messages import MAX_INT32, MAX_INT64
 from chatd.domain.errors import InvalidInput
 from chatd.domain.list_page import ListQuery
 

@@ -31,10 +31,14 @@ from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.routes.workspace.builds import load_log, require_build
 from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.schemas.chats import AfterQuery
-from chatd.api.schemas.streams import StreamEnded
-from chatd.api.schemas.values import MAX_INT64
-from chatd.api.schemas.workspace.replies import build_log_reply, build_reply
-from chatd.api.schemas.workspace.workspaces import BuildLogReply, BuildReply, LogsQuery
+from chatd.api.schemas.messages import MAX_INT64, StreamEnded
+from chatd.api.schemas.workspaces import (
+    BuildLogReply,
+    BuildReply,
+    LogsQuery,
+    build_log_reply,
+    build_reply,
+)
 from chatd.api.streams import NOT_FOUND_END, ClientStream, StreamEnd, StreamRegistry
 from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.events import Event

@@ -4,7 +4,7 @@ import asyncio
 
 from chatd.api.accounts.accounts import AccountsConfig, build_accounts
 from chatd.api.accounts.oidc_client import OidcConfig
-from chatd.api.accounts.rate_limits import RequestLimits
+from chatd.api.accounts.request_limits import RequestLimits
 from chatd.api.accounts.site import SiteConfig
 from chatd.api.application import HealthApplication, build_application
 from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE

@@ -5,12 +5,7 @@ from typing import Final
 
 from chatd.api.auth import ApiCaller
 from chatd.api.mcp.messages import Json
-from chatd.api.mcp.resources import (
-    ListedResource,
-    Requester,
-    ResourcePage,
-    ResourceTemplate,
-)
+from chatd.api.mcp.resources import ListedResource, Requester, ResourcePage, ResourceTemplate
 from chatd.api.mcp.toolset import ListedTool, Progress, StreamCut, ToolCall, ToolReply
 from chatd.domain.errors import Conflict, NotFound
 

@@ -6,11 +6,10 @@ from argon2 import PasswordHasher
 from msgspec import Struct
 
 from chatd.api.accounts.authenticator import Authenticator
-from chatd.api.accounts.look_up_lanes import LookUpLanes
 from chatd.api.accounts.oidc_client import OidcClient, OidcConfig
 from chatd.api.accounts.oidc_sign_in import OidcSignIn
 from chatd.api.accounts.passwords import Passwords
-from chatd.api.accounts.rate_limits import RateLimits, RequestLimits
+from chatd.api.accounts.request_limits import LookUpLanes, RateLimits, RequestLimits
 from chatd.api.accounts.sign_in import SignIn
 from chatd.api.accounts.site import Site, SiteConfig
 from chatd.domain.account.identity import IdentityRules

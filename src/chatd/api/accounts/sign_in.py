@@ -9,13 +9,16 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.api.accounts.cookies import session_cookie, user_agent
-from chatd.api.accounts.device_cookies import DeviceCookies
-from chatd.api.accounts.look_up_lanes import LookUpLanes
+from chatd.api.accounts.cookies import DeviceCookies, session_cookie, user_agent
 from chatd.api.accounts.pages import SIGN_IN_PATH
 from chatd.api.accounts.passwords import Passwords
-from chatd.api.accounts.rate_limits import Buckets, address_group
-from chatd.api.accounts.sign_in_limits import Attempt, SignInLimits
+from chatd.api.accounts.request_limits import (
+    Attempt,
+    Buckets,
+    LookUpLanes,
+    SignInLimits,
+    address_group,
+)
 from chatd.api.accounts.site import Site
 from chatd.api.errors import RateLimited, Unauthorized
 from chatd.api.request import Scope

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from chatd.api.mcp.messages import INVALID_PARAMS, Json, ProtocolError, RequestId
-from chatd.api.schemas.values import MAX_INT64
+from chatd.api.schemas.messages import MAX_INT64
 
 MAX_EVENT_ID_CHARS: Final = 4096
 """A call with longer arguments cannot be resumed: servers and proxies limit headers."""

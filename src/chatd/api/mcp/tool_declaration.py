@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from chatd.api.accounts.rate_limits import RouteGroup
+from chatd.api.accounts.request_limits import RouteGroup
 from chatd.api.mcp import texts
 from chatd.api.mcp.hints import HINTS
 from chatd.api.mcp.messages import Json

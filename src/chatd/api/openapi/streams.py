@@ -16,13 +16,13 @@ from msgspec.inspect import StructType, UnionType, type_info
 from chatd.api.openapi.parameters import header_parameter, path_parameters, query_parameters
 from chatd.api.openapi.schemas import Json, SchemaCollection, build_example
 from chatd.api.route import StreamRoute
-from chatd.api.schemas.streams import StreamEnded
-from chatd.api.schemas.workspace.terminals import (
+from chatd.api.schemas.messages import StreamEnded
+from chatd.api.terminal_socket import (
+    TERMINAL_PATH,
     TerminalClientFrame,
     TerminalQuery,
     TerminalServerFrame,
 )
-from chatd.api.terminal_socket import TERMINAL_PATH
 from chatd.api.websocket import ClientFrame, ServerFrame
 from chatd.domain.chat.events import Event
 from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady, ChatListRemoved

@@ -6,7 +6,10 @@ sniffing, in a sandbox, and a PDF only as a download.
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from typing import Final
+from datetime import datetime
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
 
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
@@ -14,7 +17,7 @@ from chatd.api.error_codes import FILE_STORE_CODES, UPLOAD_CODES
 from chatd.api.errors import RangeNotSatisfiable
 from chatd.api.operations import REPLAYED
 from chatd.api.pages import Paging, TimePosition
-from chatd.api.read_audit import audit_file_read
+from chatd.api.read_audit import audit_file_read, audit_read
 from chatd.api.request import (
     NO_CONTENT,
     ApiReply,
@@ -26,31 +29,91 @@ from chatd.api.request import (
     reply,
 )
 from chatd.api.route import PREFIX, ApiRoute
-from chatd.api.schemas.files import (
-    DownloadQuery,
-    DownloadUrlReply,
-    FilePage,
-    FileReply,
-    file_reply,
-)
+from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.uploads import FileUpload
 from chatd.domain.config_change import ConfigChange
+from chatd.domain.description import CREATED_AT, FILE_ID, USER_ID, describe
 from chatd.domain.errors import NotFound, Unavailable
 from chatd.domain.file.byte_range import ByteRange, RangeOutside, select_range
-from chatd.domain.file.download_link import (
-    LINK_LIFETIME_S,
-    DownloadLink,
-    open_link,
-    sign_link,
-)
+from chatd.domain.file.download_link import LINK_LIFETIME_S, DownloadLink, open_link, sign_link
 from chatd.domain.file.entities import StoredFile
 from chatd.domain.file.media_types import PDF, is_text_type
 from chatd.domain.file.names import content_disposition
-from chatd.domain.ids import FileId
-from chatd.domain.list_page import ListQuery
+from chatd.domain.ids import FileId, UserId
+from chatd.domain.list_page import ListPage, ListQuery
 from chatd.store.account import credentials
-from chatd.store.file import files
+from chatd.store.chat import chats
+from chatd.store.file import chat_files, files
 from chatd.store.shared_keys import DOWNLOAD_LINKS, shared_key
+
+# Queries and replies about files.
+
+_SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_TOKEN = "AAAAAGkZ8wDEp9AAAABAAIAAAAAAAAAB"
+
+Name = Annotated[
+    str | None,
+    describe("The name of the file, without directories; null: none.", "chart.png"),
+]
+MediaType = Annotated[str, describe("The media type of the content.", "image/png")]
+SizeBytes = Annotated[int, describe("The size of the file in bytes.", 48_213)]
+Sha256 = Annotated[str, describe("The SHA-256 of the content, in hexadecimal digits.", _SHA256)]
+
+
+class FileReply(Struct, frozen=True, kw_only=True):
+    """A file of a user or a chat. Its content never changes."""
+
+    id: Annotated[FileId, describe("The id to name the file by in a message.", FILE_ID)]
+    owner_id: Annotated[UserId, describe("The user to whom the file belongs.", USER_ID)]
+    name: Name
+    media_type: MediaType
+    size_bytes: SizeBytes
+    sha256: Sha256
+    created_at: Annotated[datetime, describe("When the upload was complete.", CREATED_AT)]
+
+
+class FilePage(ListPage[FileReply], frozen=True, kw_only=True):
+    """A page of files."""
+
+
+class DownloadUrlReply(Struct, frozen=True, kw_only=True):
+    """A link that loads the file without a token."""
+
+    url: Annotated[
+        str,
+        describe(
+            "A path on this server, with a signature.",
+            f"/api/v1/files/{FILE_ID}/download?token={_TOKEN}",
+        ),
+    ]
+    expires_at: Annotated[datetime, describe("The link is refused from then on.", CREATED_AT)]
+    name: Name
+    media_type: MediaType
+    size_bytes: SizeBytes
+    sha256: Sha256
+
+
+class DownloadQuery(Struct, frozen=True, kw_only=True):
+    """The query of a download link."""
+
+    token: Annotated[
+        str,
+        Meta(min_length=1, max_length=100),
+        describe("The signature of the link, from `POST /files/{file_id}/download-url`.", _TOKEN),
+    ]
+
+
+def file_reply(file: StoredFile) -> FileReply:
+    return FileReply(
+        id=file.id,
+        owner_id=file.owner_id,
+        name=file.name,
+        media_type=file.media_type,
+        size_bytes=file.size_bytes,
+        sha256=file.sha256,
+        created_at=file.created_at,
+    )
+
 
 _SANDBOX: Final = "default-src 'none'; sandbox"
 ACCESS_KINDS: Final = frozenset({"user", "credential", "group", "share", "settings"})
@@ -280,3 +343,44 @@ def _requested_part(request: ApiRequest, file: StoredFile) -> ByteRange | None:
         return select_range(request.header("range"), file.size_bytes)
     except RangeOutside:
         raise RangeNotSatisfiable(file.size_bytes) from None
+
+
+# The route that lists the files of a chat: those that its messages name and those that its tools
+# made. `files` loads them.
+
+
+class ChatFileRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/files",
+                permission="chats.read",
+                summary="List the files of a chat, newest first",
+                description=(
+                    "Files that messages name, and files that the model attached or proposed as a"
+                    " plan."
+                ),
+                handle=self.list_chat_files,
+                query=ListQuery,
+                replies={200: FilePage},
+            ),
+        )
+
+    async def list_chat_files(self, request: ApiRequest) -> ApiReply:
+        deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id
+        paging = Paging(request, request.query(ListQuery), TimePosition)
+        chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, chat_id)))
+        await audit_read(deps, request.caller, chat)
+        last = paging.position
+        after = None if last is None else (last.at, FileId(last.id))
+        found = await deps.retry(
+            lambda: chat_files.list_page(
+                deps.pool, actor, chat_id, after=after, limit=paging.read_limit
+            )
+        )
+        shown, cursor = paging.cut(found, lambda file: TimePosition(file.created_at, file.id))
+        items = tuple(map(file_reply, shown))
+        return reply(FilePage(items=items, has_more=cursor is not None, next_cursor=cursor))

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from chatd.api.deps import ApiDeps
 from chatd.api.request import LARGE_BODY_BYTES, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.answers import (
+from chatd.api.routes.answers import (
     ToolPolicyBody,
     ToolPolicyReply,
     ToolTrialBody,

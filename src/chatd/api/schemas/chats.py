@@ -11,13 +11,14 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from chatd.api.schemas.messages import Content, ModelSelection
-from chatd.api.schemas.values import (
+from chatd.api.schemas.messages import (
     MAX_INT32,
     MAX_INT64,
+    Content,
     CursorText,
     Id,
     McpServerIds,
+    ModelSelection,
     NonBlankText,
 )
 from chatd.domain.chat.copies.transfer import ExportFormat

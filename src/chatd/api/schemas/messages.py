@@ -10,8 +10,8 @@ from uuid import UUID
 
 from msgspec import Meta, Raw, Struct
 
-from chatd.api.schemas.values import Id, LineNumber, McpServerIds, NonBlankText, Version
 from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.chat.cursor import CURSOR_PATTERN
 from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.description import (
     CHAT_ID,
@@ -26,6 +26,17 @@ from chatd.domain.ids import ChatId, MessageId, QueueId
 from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.model.protocol import Effort
 from chatd.domain.tool_modes import ModeChoice
+
+# Types of single values in bodies and queries.
+
+MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
+NonBlankText = Annotated[str, Meta(min_length=1, pattern=r"\S")]
+Id = Annotated[int, Meta(ge=1, le=MAX_INT64)]
+Version = Annotated[int, Meta(ge=0, le=MAX_INT64)]
+CursorText = Annotated[str, Meta(pattern=CURSOR_PATTERN)]
+McpServerIds = Annotated[tuple[UUID, ...], Meta(max_length=100)]
+LineNumber = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 
 
 class _Input(Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
@@ -226,3 +237,26 @@ class SentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
     message_id: Annotated[MessageId | None, describe("The id of the message in history.", 7)] = None
     queue_id: Annotated[QueueId | None, describe("The id of the message in the queue.", 3)] = None
+
+
+# Events of streams that are not events of a chat.
+
+
+class StreamEnded(Struct, frozen=True, kw_only=True, tag_field="type", tag="end"):
+    """The last event of a stream: why the server ends it."""
+
+    code: Annotated[
+        str,
+        describe(
+            "Why: `going_away`, `lagged`, `not_found`, `build_ended`, `over`, `signed_out`, or an"
+            " error code.",
+            "going_away",
+        ),
+    ]
+    message: Annotated[
+        str,
+        describe(
+            "Why, for people, and what to do.",
+            "The server is shutting down; connect again with the last version seen.",
+        ),
+    ]

@@ -4,7 +4,7 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from chatd.api.accounts.cookies import read_cookie, set_cookie
-from chatd.api.accounts.mcp_pages import connected_page, failed_page
+from chatd.api.accounts.pages import connected_page, failed_page
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import error_reply
 from chatd.api.pages import ItemPosition, Paging, cut_whole

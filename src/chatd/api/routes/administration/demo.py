@@ -1,12 +1,31 @@
 """Routes of the demo: start a worker process, and kill it in the middle of its work."""
 
+from typing import Annotated
+
+from msgspec import Struct
+
 from chatd.api.accounts.site import is_loopback
 from chatd.api.deps import ApiDeps
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.demo import DemoReply
+from chatd.domain.description import describe
 from chatd.domain.errors import Conflict
 from chatd.services.demo_worker import DemoWorker
+
+# Bodies of the demo. Docstrings here are part of the OpenAPI document.
+
+
+class DemoReply(Struct, frozen=True, kw_only=True):
+    """Whether a worker can be killed here, to see that another goes on."""
+
+    available: Annotated[
+        bool,
+        describe(
+            "Whether this server and caller may play the demo: on this machine, as an"
+            " administrator, while the demo model is the default."
+        ),
+    ]
+    worker_running: Annotated[bool, describe("Whether a worker process runs that may be killed.")]
 
 
 class DemoRoutes:

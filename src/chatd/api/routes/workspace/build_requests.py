@@ -13,7 +13,7 @@ from chatd.api import validation
 from chatd.api.deps import ApiDeps, WorkspaceControl
 from chatd.api.errors import FieldError, InvalidFields
 from chatd.api.request import ApiRequest
-from chatd.api.schemas.workspace.workspaces import NewBuildBody
+from chatd.api.schemas.workspaces import NewBuildBody
 from chatd.domain.errors import Conflict, InvalidInput, NotFound, RequestReused
 from chatd.domain.workspace.entities import Build, BuildId, FieldProblem, VersionId
 from chatd.domain.workspace.rules import (

@@ -14,13 +14,14 @@ from chatd.api.routes.workspace.build_requests import (
     require_workspace,
     require_workspaces,
 )
-from chatd.api.schemas.workspace.replies import build_log_reply, build_reply
-from chatd.api.schemas.workspace.workspaces import (
+from chatd.api.schemas.workspaces import (
     BuildLogPage,
     BuildPage,
     BuildReply,
     LogsQuery,
     NewBuildBody,
+    build_log_reply,
+    build_reply,
 )
 from chatd.domain.access import Permission
 from chatd.domain.errors import Conflict, NotFound

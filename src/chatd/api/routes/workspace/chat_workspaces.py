@@ -13,9 +13,15 @@ from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.chats import get_view
 from chatd.api.routes.workspace.build_requests import require_workspaces
-from chatd.api.schemas.workspace.diffs import ChatDiffReply, DiffQuery
-from chatd.api.schemas.workspace.replies import context_reply, mcp_server_reply
-from chatd.api.schemas.workspace.workspaces import ChatReply, LatestChats, LatestChatsQuery
+from chatd.api.schemas.workspaces import (
+    ChatDiffReply,
+    ChatReply,
+    DiffQuery,
+    LatestChats,
+    LatestChatsQuery,
+    context_reply,
+    mcp_server_reply,
+)
 from chatd.domain.access import Actor
 from chatd.domain.chat.public_chat import public_chat
 from chatd.domain.chat.row import Chat

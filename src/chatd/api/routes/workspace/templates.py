@@ -5,8 +5,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.workspace.replies import template_item, template_reply
-from chatd.api.schemas.workspace.templates import TemplatePage, TemplateReply
+from chatd.api.schemas.workspaces import TemplatePage, TemplateReply, template_item, template_reply
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.list_page import ListQuery
 from chatd.domain.workspace.entities import Template, TemplateId, TemplateVersion

@@ -4,8 +4,10 @@ Only the owner does that, as with terminals. Both are in the audit log, before t
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 from uuid import NAMESPACE_OID, uuid5
+
+from msgspec import Meta, Struct
 
 from chatd.api.deps import ApiDeps, WorkspaceControl
 from chatd.api.error_codes import BROWSE_CODES
@@ -15,20 +17,79 @@ from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
-from chatd.api.schemas.workspace.effects import (
-    ProcessItem,
-    ProcessPage,
-    RevertBody,
-    SignalBody,
-)
+from chatd.api.routes.workspace.workspace_files import MAX_PATH_CHARS
+from chatd.api.schemas.workspaces import SCOPE_TEXT
 from chatd.domain.access import Permission
 from chatd.domain.chat.row import Chat
+from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError, Conflict, InvalidInput, NotFound
-from chatd.domain.list_page import ListQuery
-from chatd.domain.workspace.agent_api import AgentRefused, ProcessInfo
+from chatd.domain.list_page import ListPage, ListQuery
+from chatd.domain.workspace.agent_api import AgentRefused, DiffScope, ProcessInfo, ProcessSignal
 from chatd.store.account import audit
 from chatd.store.chat import chats
 from chatd.store.workspace import bindings
+
+# Commands of a chat's workspace, and what people do to them and to its files. Docstrings here are
+# part of the OpenAPI document.
+
+MAX_PROCESS_ID_CHARS: Final = 64
+
+ProcessId = Annotated[
+    str,
+    Meta(min_length=1, max_length=MAX_PROCESS_ID_CHARS, pattern="^[0-9A-Za-z_-]+$"),
+    describe("The id of the command, as tools tell it.", "p7"),
+]
+_RelativePath = Annotated[
+    str,
+    Meta(min_length=1, max_length=MAX_PATH_CHARS),
+    describe("The path of the file, from the repository on.", "src/app.py"),
+]
+
+
+class ProcessItem(Struct, frozen=True, kw_only=True):
+    """A command that the chat started in its workspace."""
+
+    id: ProcessId
+    command: Annotated[str, describe("The command.", "npm run dev")]
+    background: Annotated[bool, describe("It was started to go on in the background.")]
+    running: Annotated[bool, describe("It has not ended.")]
+    exit_code: Annotated[int | None, describe("Its exit code, once it has ended.", 0)]
+
+
+class ProcessPage(ListPage[ProcessItem], frozen=True, kw_only=True):
+    """A page of the commands of a chat: running ones first, then the newest first."""
+
+    processes: Annotated[
+        tuple[ProcessItem, ...],
+        describe("All commands, on the first page, for clients of earlier versions. Use `items`."),
+    ]
+
+
+class SignalBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A signal to a command and to all that it started."""
+
+    process_id: ProcessId
+    signal: Annotated[
+        ProcessSignal,
+        describe("`terminate` asks it to end, `kill` ends it at once.", "terminate"),
+    ] = "terminate"
+
+
+class RevertBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file to put back."""
+
+    scope: Annotated[DiffScope, Meta(description=SCOPE_TEXT, examples=["turn"])]
+    repo_root: Annotated[
+        str,
+        Meta(min_length=1, max_length=MAX_PATH_CHARS),
+        describe("The path of the repository, as the diff names it.", "/home/dev/app"),
+    ]
+    path: _RelativePath
+    old_path: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=MAX_PATH_CHARS)] | None,
+        describe("The former name of a renamed file: it is put back too.", "src/main.py"),
+    ] = None
+
 
 _SIGNAL: Final = BodySpec(SignalBody)
 _REVERT: Final = BodySpec(RevertBody)

@@ -6,8 +6,10 @@ A share does not include them: the owner reads them, and roles that read all wor
 """
 
 from collections.abc import AsyncGenerator
-from typing import Final
+from typing import Annotated, Final
 from uuid import NAMESPACE_OID, uuid5
+
+from msgspec import Meta, Struct
 
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import BROWSE_CODES
@@ -18,22 +20,74 @@ from chatd.api.route import ApiRoute
 from chatd.api.routes.files import ACCESS_KINDS
 from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
-from chatd.api.schemas.workspace.files import DirectoryPage, DirectoryQuery, WorkspaceFileQuery
 from chatd.domain.access import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.config_change import ConfigChange
+from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError, Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.file.media_types import IMAGE_TYPES, PLAIN_TEXT, detect_type
 from chatd.domain.file.names import clean_file_name, content_disposition
+from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.workspace.agent_api import AgentRefused
 from chatd.domain.workspace.files import (
     MAX_PIECE_BYTES,
+    DirectoryPath,
     FilePiece,
+    HomePath,
+    IsCut,
+    StartPath,
+    WorkspaceEntry,
     WorkspaceFiles,
     is_text,
 )
 from chatd.store.account import credentials
 from chatd.store.chat import chats
+
+# Queries about the files of a chat's workspace.
+
+MAX_PATH_CHARS: Final = 4096
+MAX_FILE_OFFSET: Final = 1 << 48
+
+WorkspacePath = Annotated[
+    str,
+    Meta(max_length=MAX_PATH_CHARS),
+    describe("A path in the workspace, absolute or from its home directory.", "app/main.py"),
+]
+
+
+class DirectoryQuery(ListQuery, frozen=True, kw_only=True):
+    path: Annotated[
+        str,
+        Meta(max_length=MAX_PATH_CHARS),
+        describe("The directory, absolute or from the home directory; empty: that.", "app/src"),
+    ] = ""
+
+
+class DirectoryPage(ListPage[WorkspaceEntry], frozen=True, kw_only=True):
+    """A page of a directory of a workspace: directories first, then by name."""
+
+    path: DirectoryPath
+    home: HomePath
+    directory: StartPath
+    entries: Annotated[
+        tuple[WorkspaceEntry, ...],
+        describe("All entries, on the first page, for clients of earlier versions. Use `items`."),
+    ]
+    is_cut: IsCut
+
+
+class WorkspaceFileQuery(Struct, frozen=True, kw_only=True):
+    path: WorkspacePath
+    offset: Annotated[
+        int, Meta(ge=0, le=MAX_FILE_OFFSET), describe("The first byte to load.", 0)
+    ] = 0
+    limit: Annotated[
+        int,
+        Meta(ge=1, le=MAX_PIECE_BYTES),
+        describe("How many bytes to load at most. Ignored for a download.", 262_144),
+    ] = MAX_PIECE_BYTES
+    download: Annotated[bool, describe("Load the whole file, for a browser to save it.")] = False
+
 
 BINARY: Final = "application/octet-stream"
 _FILE_TYPES: Final = (BINARY, *sorted(IMAGE_TYPES), PLAIN_TEXT)

@@ -18,13 +18,14 @@ from chatd.api.routes.workspace.build_requests import (
     require_workspaces,
 )
 from chatd.api.routes.workspace.templates import usable_template
-from chatd.api.schemas.workspace.replies import build_reply, workspace_reply
-from chatd.api.schemas.workspace.workspaces import (
+from chatd.api.schemas.workspaces import (
     BuildReply,
     NewBuildBody,
     NewWorkspaceBody,
     WorkspacePage,
     WorkspaceReply,
+    build_reply,
+    workspace_reply,
 )
 from chatd.domain.access import Actor
 from chatd.domain.errors import Conflict, InvalidInput, RequestReused

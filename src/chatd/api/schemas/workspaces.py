@@ -5,13 +5,15 @@ Docstrings here are part of the OpenAPI document.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Final, Literal
 from uuid import UUID
 
-from msgspec import Meta, Struct
+import msgspec
+from msgspec import DecodeError, Meta, Raw, Struct, convert
 
-from chatd.api.schemas.values import Version
+from chatd.api.schemas.messages import Version
 from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.description import (
     AGENT_ID,
@@ -27,19 +29,39 @@ from chatd.domain.description import (
 )
 from chatd.domain.ids import ChatId, UserId, WorkspaceId
 from chatd.domain.list_page import ListPage, ListQuery
+from chatd.domain.workspace.agent_api import (
+    DiffScope,
+    PinnedContext,
+    ScopedDiff,
+    WorkspaceMcpServer,
+)
 from chatd.domain.workspace.entities import (
     AgentId,
     AgentLifecycle,
+    AgentRow,
     AgentStatus,
+    Build,
     BuildId,
+    BuildLog,
     BuildReason,
     BuildStatus,
     BuildTransition,
     EffectiveLimits,
     LogLevel,
     Network,
+    Parameter,
+    ResourceLimits,
+    Template,
     TemplateId,
+    TemplateVersion,
     VersionId,
+)
+from chatd.domain.workspace.rules import (
+    AmbiguousAgent,
+    NoAgent,
+    WorkspaceSnapshot,
+    agent_status,
+    choose_agent,
 )
 
 Name = Annotated[str, Meta(max_length=32, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$")]
@@ -295,3 +317,180 @@ class ChatReply(PublicChat, frozen=True, kw_only=True, omit_defaults=True):
         tuple[WorkspaceMcpItem, ...],
         describe("The MCP servers of the running workspace, as they are now."),
     ] = ()
+
+
+# Replies about templates.
+#
+# They never contain values of a template's environment, or its script. Docstrings and descriptions
+# here are part of the OpenAPI document.
+
+
+class TemplateItem(Struct, frozen=True, kw_only=True):
+    """A template in a list."""
+
+    id: Annotated[TemplateId, describe("The template's id.", TEMPLATE_ID)]
+    name: Annotated[str, describe("Its name.", "python")]
+    display_name: Annotated[str, describe("Its name for people.", "Python")]
+    description: Annotated[str, describe("What it is for.", "Python with pytest")]
+    icon: Annotated[str, describe("The address of its icon.", "/icon/python.svg")]
+    backend: Annotated[str, describe("What builds its workspaces.", "local")]
+    origin: Annotated[
+        Literal["builtin", "settings", "user"], describe("Where it comes from.", "settings")
+    ]
+    active_version_id: Annotated[
+        VersionId, describe("The version that new workspaces get.", VERSION_ID)
+    ]
+    agents_allowed: Annotated[bool, describe("Whether chats may create workspaces from it.")]
+    deprecated: Annotated[bool, describe("Whether it can no longer be used for new workspaces.")]
+    default_ttl_s: Annotated[
+        int, describe("How long an unused workspace runs, in seconds; 0: without limit.", 28800)
+    ]
+    activity_bump_s: Annotated[int, describe("By how many seconds use extends that.", 3600)]
+    max_ttl_s: Annotated[
+        int, describe("The longest run, in seconds, whatever the use; 0: without limit.", 0)
+    ]
+    created_at: Annotated[datetime, describe("When it was created.", CREATED_AT)]
+    updated_at: Annotated[datetime, describe("When it last changed.", UPDATED_AT)]
+
+
+class TemplatePage(ListPage[TemplateItem], frozen=True, kw_only=True):
+    """A page of templates."""
+
+
+class TemplateReply(TemplateItem, frozen=True, kw_only=True):
+    """A template with its parameters."""
+
+    readme: Annotated[str, describe("Its documentation, in Markdown.", "# Python")]
+    parameters: Annotated[tuple[Parameter, ...], describe("What a workspace can choose.")]
+    seed: Annotated[
+        Literal["empty", "git", "directory", "demo"],
+        describe("What the home directory starts with.", "git"),
+    ]
+    network: Annotated[Network, describe("Whether its workspaces reach the network.", "none")]
+    limits: Annotated[ResourceLimits, describe("The limits of its workspaces; 0 is no limit.")]
+    env: Annotated[
+        tuple[str, ...],
+        describe("The names of its environment variables, never their values.", ["PIP_INDEX_URL"]),
+    ]
+    has_startup_script: Annotated[bool, describe("Whether a script runs at each start.")]
+    startup_timeout_s: Annotated[
+        float, describe("How long that script may run, in seconds.", 300.0)
+    ]
+    directory: Annotated[str, describe("The directory in which tools start.", "~/app")]
+
+
+# Convert rows of templates, workspaces and builds to replies. Pure.
+
+_FINE: Final = frozenset({"ok", "excluded"})
+
+
+def template_item(row: Template) -> TemplateItem:
+    return convert(row, TemplateItem, from_attributes=True)
+
+
+def template_reply(row: Template, version: TemplateVersion) -> TemplateReply:
+    spec = version.spec
+    seed = msgspec.to_builtins(spec.seed)
+    return TemplateReply(
+        **msgspec.structs.asdict(template_item(row)),
+        readme=version.readme,
+        parameters=version.parameters,
+        seed=seed["kind"],
+        network=spec.network,
+        limits=spec.limits,
+        env=tuple(sorted(spec.env)),
+        has_startup_script=bool(spec.startup_script),
+        startup_timeout_s=spec.startup_timeout_s,
+        directory=spec.directory,
+    )
+
+
+def build_reply(build: Build) -> BuildReply:
+    return BuildReply(parameters=build.params, **_shared_fields(build, BuildReply))
+
+
+def workspace_reply(seen: WorkspaceSnapshot) -> WorkspaceReply:
+    """The status of every agent refers to the time at which the rows were read."""
+    workspace, build = seen.workspace, seen.build
+    assert workspace is not None
+    agent = _for_chats(seen)
+    return WorkspaceReply(
+        **_shared_fields(workspace, WorkspaceReply),
+        latest_build=None if build is None else build_reply(build),
+        agents=tuple(_agent(each, seen.now) for each in seen.agents),
+        isolation=None if agent is None else agent.isolation,
+        network=None if agent is None else agent.network,
+        limits=None if agent is None else agent.limits,
+        directory=None if agent is None else _directory(agent),
+        deadline=None if build is None else build.deadline,
+    )
+
+
+def _for_chats(seen: WorkspaceSnapshot) -> AgentRow | None:
+    try:
+        return choose_agent(seen.agents)
+    except (NoAgent, AmbiguousAgent):
+        return None
+
+
+def _directory(agent: AgentRow) -> str:
+    return agent.expanded_directory or agent.directory
+
+
+def _agent(agent: AgentRow, now: datetime) -> AgentReply:
+    derived: dict[str, Any] = {"status": agent_status(agent, now), "directory": _directory(agent)}
+    return AgentReply(**(_shared_fields(agent, AgentReply) | derived))
+
+
+def build_log_reply(line: BuildLog) -> BuildLogReply:
+    return BuildLogReply(created_at=line.at, **_shared_fields(line, BuildLogReply))
+
+
+def context_reply(pinned: PinnedContext) -> ContextReply:
+    items = convert(pinned.context.resources, tuple[ContextItem, ...], from_attributes=True)
+    wrong = [f"{item.source}: {item.error or item.status}" for item in items if _is_wrong(item)]
+    return ContextReply(
+        dirty=pinned.dirty,
+        error="; ".join(wrong) or None,
+        resources=items,
+        pinned_at=pinned.pinned_at,
+    )
+
+
+def mcp_server_reply(server: WorkspaceMcpServer) -> WorkspaceMcpItem:
+    tools = list[Raw]()
+    if server.tools:
+        with suppress(DecodeError):  # of an agent, which is not trusted
+            tools = msgspec.json.decode(server.tools, type=list[Raw])
+    return WorkspaceMcpItem(name=server.name, tools=len(tools), error=server.error)
+
+
+def _is_wrong(item: ContextItem) -> bool:
+    return item.status not in _FINE or bool(item.error)
+
+
+def _shared_fields(row: Struct, kind: type[Struct]) -> dict[str, Any]:
+    """The fields of `kind` that the row has under the same name."""
+    return {name: getattr(row, name) for name in kind.__struct_fields__ if hasattr(row, name)}
+
+
+# Diffs of a chat. Docstrings here are part of the OpenAPI document.
+
+SCOPE_TEXT: Final = (
+    "`turn`: what the current or last turn changed. `chat`: what changed since the chat first"
+    " changed the repository. `git`: everything since the last commit."
+)
+
+
+class DiffQuery(Struct, frozen=True, kw_only=True):
+    scope: Annotated[DiffScope, Meta(description=SCOPE_TEXT, examples=["turn"])] = "git"
+
+
+class ChatDiffReply(Struct, frozen=True, kw_only=True):
+    """The changes in the repositories of a chat."""
+
+    scope: Annotated[DiffScope, Meta(description=SCOPE_TEXT, examples=["turn"])]
+    repositories: Annotated[
+        tuple[ScopedDiff, ...],
+        Meta(description="The repositories that the chat has touched, with their changes."),
+    ]
