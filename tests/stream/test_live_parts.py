@@ -21,6 +21,7 @@ from tests.support.domain.turn_decisions import (
     says,
     sends,
 )
+from tests.support.engine_rig import advancing
 from tests.support.factories import HARNESS, text
 from tests.support.stream_replica import A, B, StreamClient, at, shows
 
@@ -146,8 +147,8 @@ async def test_a_preview_elsewhere_is_never_shorter_than_the_message_that_replac
     async with far.connected(pair.there.feeds) as viewer:
         recorder = pair.here.record(chat)
         recorder.add("assistant", [text("Once")])
-        await clock.advance_past("tail")
-        await far.watch(viewer, shows("Once"))
+        async with advancing(clock):
+            await far.watch(viewer, shows("Once"))
         recorder.add("assistant", [text(" upon")])
         recorder.close()
         await pair.here.do(chat, finishes("Once upon"))
