@@ -1,7 +1,8 @@
 """Secrets at rest, sealed with AES-256-GCM.
 
 A sealed text names its key, so that keys can be replaced. Its context (table, column and row) is
-authenticated and not stored: a sealed text that is copied to another row does not open.
+authenticated and not stored: a sealed text that is copied to another row does not open. At the end
+are the files that only the user of this process may read.
 """
 
 import base64

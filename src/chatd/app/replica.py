@@ -1,4 +1,8 @@
-"""Where files are kept, as the settings say."""
+"""One replica: composes the services of a chatd process and starts and stops them in order.
+
+A write of this replica goes to its own worker and viewers at once, and to other replicas as a
+hint. A received hint goes to the same services.
+"""
 
 import asyncio
 import platform
@@ -58,38 +62,6 @@ from chatd.stream.journal_tail import JournalTail
 from chatd.stream.journal_writer import JournalWriter
 from chatd.stream.live_parts import LivePartSource
 from chatd.stream.spend_notices import SpendNotices
-
-
-def file_store_config(settings: FileSettings) -> FileStoreConfig:
-    """Raises SettingsError if only a part of what S3 needs is set."""
-    needed = {
-        "files.s3_endpoint": settings.s3_endpoint,
-        "files.s3_bucket": settings.s3_bucket,
-        "files.s3_access_key_id": settings.s3_access_key_id,
-        "files.s3_secret_access_key": settings.s3_secret_access_key,
-    }
-    missing = [name for name, value in needed.items() if not value]
-    if missing and (settings.store == "s3" or len(missing) < len(needed)):
-        raise SettingsError(f"{', '.join(missing)}: must be set to keep files in S3")
-    if missing:
-        return FileStoreConfig()
-    s3 = S3Config(
-        endpoint=settings.s3_endpoint or "",
-        bucket=settings.s3_bucket or "",
-        prefix=settings.s3_prefix,
-        credentials=S3Credentials(
-            region=settings.s3_region,
-            access_key_id=settings.s3_access_key_id or "",
-            secret_access_key=settings.s3_secret_access_key or "",
-        ),
-    )
-    return FileStoreConfig(s3=s3, uses_s3=settings.store == "s3")
-
-
-# One replica: composes the services of a chatd process and starts and stops them in order.
-#
-# A write of this replica goes to its own worker and viewers at once, and to other replicas as a
-# hint. A received hint goes to the same services.
 
 CLOSE_TIMEOUT_S: Final = 1.0
 """Time limit of each close at shutdown, after the drain."""
@@ -487,3 +459,29 @@ def _spend(settings: Settings) -> SpendLimit | None:
         refuses_unpriced=limits.unpriced == "refuse",
         refuses_unchecked=limits.unchecked == "refuse",
     )
+
+
+def file_store_config(settings: FileSettings) -> FileStoreConfig:
+    """Raises SettingsError if only a part of what S3 needs is set."""
+    needed = {
+        "files.s3_endpoint": settings.s3_endpoint,
+        "files.s3_bucket": settings.s3_bucket,
+        "files.s3_access_key_id": settings.s3_access_key_id,
+        "files.s3_secret_access_key": settings.s3_secret_access_key,
+    }
+    missing = [name for name, value in needed.items() if not value]
+    if missing and (settings.store == "s3" or len(missing) < len(needed)):
+        raise SettingsError(f"{', '.join(missing)}: must be set to keep files in S3")
+    if missing:
+        return FileStoreConfig()
+    s3 = S3Config(
+        endpoint=settings.s3_endpoint or "",
+        bucket=settings.s3_bucket or "",
+        prefix=settings.s3_prefix,
+        credentials=S3Credentials(
+            region=settings.s3_region,
+            access_key_id=settings.s3_access_key_id or "",
+            secret_access_key=settings.s3_secret_access_key or "",
+        ),
+    )
+    return FileStoreConfig(s3=s3, uses_s3=settings.store == "s3")

@@ -1,4 +1,5 @@
-"""What administrators do with MCP servers.
+"""The MCP servers of a deployment: what administrators do with them (`McpAdministration`), and what
+this process needs of them (`McpServers`).
 
 Every write is one transaction, which also publishes the change to all replicas. Secrets are sealed
 before they reach a statement.

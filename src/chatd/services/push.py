@@ -1,5 +1,8 @@
-"""Encrypts messages of web push (RFC 8291, aes128gcm) and signs them for the push service (VAPID,
-RFC 8292). Pure but for random numbers."""
+"""Tells browsers of the end of a turn, by the push service of their vendor.
+
+First the messages of web push: encrypted (RFC 8291, aes128gcm) and signed for the push service
+(VAPID, RFC 8292), pure but for random numbers. Then the requests that carry them.
+"""
 
 import asyncio
 import os

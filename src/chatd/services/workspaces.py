@@ -1,8 +1,9 @@
-"""All services by which chats use workspaces, put together.
+"""What chats and people need of workspaces.
 
-Owns their construction and the order in which they start and stop: the build worker, the periodic
-checks, and the tools. It has a database pool of its own, so that a tool that waits for a connection
-never delays a commit.
+`WorkspaceServices` are all services by which chats use them, put together. It owns their
+construction and the order in which they start and stop: the build worker, the periodic checks, and
+the tools. It has a database pool of its own, so that a tool that waits for a connection never
+delays a commit. `LocalWorkspaceControl` is what the API needs.
 """
 
 import asyncio

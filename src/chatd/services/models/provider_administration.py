@@ -1,5 +1,9 @@
-"""What an administrator writes about a provider or a model, checked before it is stored. Errors
-name the field and never repeat a secret."""
+"""What administrators do with providers and their keys.
+
+Every write is one transaction, which also publishes the change to all replicas. Secrets are sealed
+before they reach a statement. What is written is checked first, models too: errors name the field
+and never repeat a secret.
+"""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -129,11 +133,6 @@ def options_schema() -> OptionsSchemaReply:
         properties=dict(zip(kinds, schemas, strict=True)), definitions=components
     )
 
-
-# What administrators do with providers and their keys.
-#
-# Every write is one transaction, which also publishes the change to all replicas. Secrets are
-# sealed before they reach a statement.
 
 MAX_KEYS_PER_PROVIDER: Final = 20
 _SEALED_OR_ADDRESS: Final = frozenset({"headers", "proxy", "aws", "base_url", "ca_file"})
