@@ -37,7 +37,8 @@ function keptFor(live: LiveParts | null, episode: Episode): readonly Part[] | un
 
 /** The preview of an attempt that has ended, while the next one has said nothing yet. */
 export function asEarlier(live: LiveParts): LiveParts {
-  return live.earlier === live.parts ? live : { ...live, earlier: live.earlier ?? live.parts };
+  const earlier = live.earlier ?? live.parts;
+  return live.earlier === live.parts ? live : { ...live, earlier, parts: earlier };
 }
 
 function charsOf(parts: readonly Part[]): number {

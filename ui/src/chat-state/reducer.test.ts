@@ -66,6 +66,13 @@ test("a viewer that stays connected has what a new one gets", () => {
   );
 });
 
+test("of several failed calls the text that was read stays, and no call of a tool", () => {
+  const states = statesOf([{ do: "stream", text: "read", kind: "text" }, { do: "retry" }, { do: "call", args: ["1"] }, { do: "retry" }]);
+  const { live } = reduceAll(initialFeed(CHAT_ID), connectedEvents(states, 0, states.length - 1, 0)).shown;
+  expect(live?.parts).toEqual([expect.objectContaining({ type: "text", text: "read" })]);
+  expect(live?.earlier).toBe(live?.parts);
+});
+
 test("connections cut anywhere, with repeats, give the state of a new viewer", () => {
   const connections = fc.array(fc.record({ length: fc.nat(15), cut: fc.nat(60), repeats: fc.boolean() }), { maxLength: 8 });
   fc.assert(
