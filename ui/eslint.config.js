@@ -3,6 +3,38 @@ import hooks from "eslint-plugin-react-hooks";
 import globals from "globals";
 import ts from "typescript-eslint";
 
+/** Each directory of src/ and those it may import, besides itself. Only src/app puts the areas together. */
+const BASE = ["api", "chat-state", "platform"];
+const SHARED = [...BASE, "components", "connection", "text"];
+const MAY_IMPORT = {
+  api: ["chat-state"],
+  "chat-state": ["api"],
+  platform: ["api", "chat-state"],
+  components: BASE,
+  connection: BASE,
+  text: [...BASE, "components"],
+  timeline: SHARED,
+  composer: SHARED,
+  panel: SHARED,
+  settings: SHARED,
+  demo: SHARED,
+};
+const perToken = { name: "@/connection", importNames: ["useChat"], message: "useChat renders per token: take useSettledChat or useChatSelector." };
+const areaRules = Object.entries(MAY_IMPORT).map(([area, allowed]) => ({
+  files: [`src/${area}/**`],
+  // Tests may use what another area's tests use.
+  ignores: ["src/**/*.test.{ts,tsx}", "src/**/testing.{ts,tsx}"],
+  rules: {
+    "no-restricted-imports": [
+      "error",
+      {
+        paths: area === "connection" ? [] : [perToken],
+        patterns: [{ regex: `^@/(?!styles/|(?:${[area, ...allowed].join("|")})(?:/|$))`, message: `src/${area} imports only ${allowed.join(", ")}.` }],
+      },
+    ],
+  },
+}));
+
 export default ts.config(
   { ignores: ["node_modules", "src/api/schema.d.ts", "public", "tools", "test-results", "playwright-report"] },
   js.configs.recommended,
@@ -32,12 +64,10 @@ export default ts.config(
       eqeqeq: ["error", "always", { null: "ignore" }],
     },
   },
-  {
-    // It renders per token: whatever else shows a chat takes useSettledChat or useChatSelector.
-    files: ["src/**"],
-    ignores: ["src/connection/**", "src/timeline/list/timeline.tsx"],
-    rules: { "no-restricted-imports": ["error", { paths: [{ name: "@/connection", importNames: ["useChat"], message: "useChat renders per token: take useSettledChat or useChatSelector." }] }] },
-  },
+  ...areaRules,
+  { files: ["src/app/**"], rules: { "no-restricted-imports": ["error", { paths: [perToken] }] } },
+  // The timeline shows each token as it comes.
+  { files: ["src/timeline/list/timeline.tsx"], rules: { "no-restricted-imports": "off" } },
   // A fixture of Playwright is given `use`, which is no hook of React.
   {
     files: ["e2e/**"],

@@ -2,6 +2,7 @@ import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { extname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { brotliCompressSync, gzipSync } from "node:zlib";
+import tailwindcss from "@tailwindcss/vite";
 import react from "@vitejs/plugin-react";
 import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
@@ -51,11 +52,11 @@ const everywhere = [
   /node_modules\/(?:react-remove-scroll|react-remove-scroll-bar|react-style-singleton|use-callback-ref|use-sidecar|aria-hidden)\//,
   /lucide-react\/dist\/esm\/(?!icons)/,
   /lucide-react\/dist\/esm\/icons\/(?:book-open|circle-question-mark|clock|copy|cpu|file-text|globe|image|message-square|paperclip|pause|play|square|undo-2)\./,
-  /src\/(?:api|chat-state|connection|components\/(?!toaster)|shell\/(?:keys|layout|sidebar|top-bar))/,
+  /src\/(?:api|chat-state|connection|components|platform\/(?!toaster)|app\/(?:columns|separator|sidebar|top-bar))/,
 ];
 
 export default defineConfig({
-  plugins: [react(), adoptStyles(), compressFiles()],
+  plugins: [react(), tailwindcss(), adoptStyles(), compressFiles()],
   base: "/",
   resolve: { alias: { "@": fileURLToPath(new URL("./src", import.meta.url)) } },
   build: {
@@ -66,8 +67,8 @@ export default defineConfig({
     // The content policy allows no data: URLs but for images.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    // What every screen needs is one file: it is smaller than its parts.
-    rolldownOptions: { output: { advancedChunks: { groups: [{ name: "base", test: (id) => everywhere.some((one) => one.test(id)) }] } } },
+    // What every screen needs is one file: it is smaller than its parts. So is what shows messages, texts and code.
+    rolldownOptions: { output: { advancedChunks: { groups: [{ name: "base", test: (id) => everywhere.some((one) => one.test(id)), priority: 1 }, { name: "timeline", test: /src\/(?:text\/(?!highlight)|timeline\/)/ }] } } },
   },
   server: { proxy: { "/api": { target: server, ws: true }, "/sign-in": server, "/docs": server, "/lite": server } },
   test: {

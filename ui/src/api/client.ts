@@ -2,10 +2,10 @@
  * Requests to the server, typed by the paths of its OpenAPI document. With the cookie of a session,
  * a change needs the header X-CSRF-Token: it is fetched once, and again when the server refuses it.
  */
-import { ApiError, localError, readError } from "@/api/errors";
 import type { paths } from "@/api/schema";
+import { ApiError, localError, readError } from "./errors";
 
-export { ApiError } from "@/api/errors";
+export { ApiError } from "./errors";
 
 type Method = "get" | "post" | "put" | "patch" | "delete";
 interface Operation {

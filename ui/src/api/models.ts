@@ -1,7 +1,8 @@
 /** The models that a chat can use. */
 import { useQuery, type UseQueryResult } from "@tanstack/react-query";
-import { api, type ApiError } from "@/api/client";
 import type { components } from "@/api/schema";
+import { api } from "./client";
+import type { ApiError } from "./errors";
 
 export type Model = components["schemas"]["ModelReply"];
 

@@ -1,8 +1,9 @@
 /** The client of TanStack Query for the whole page, and the queries that every area needs. */
 import { QueryClient, QueryClientProvider, useQuery, type UseQueryResult } from "@tanstack/react-query";
-import { useState, type ReactNode } from "react";
-import { api, ApiError, setCsrfToken } from "@/api/client";
+import { type ReactNode, useState } from "react";
 import type { components } from "@/api/schema";
+import { api, setCsrfToken } from "./client";
+import { ApiError } from "./errors";
 
 export type Me = components["schemas"]["MeReply"];
 

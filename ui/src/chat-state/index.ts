@@ -1,13 +1,5 @@
 export * from "./events";
-export * from "./types";
 export { addOlderPage, type OlderPage } from "./messages";
-export {
-  dropPartialGroup,
-  initialFeed,
-  initialState,
-  isBusy,
-  reduce,
-  reduceAll,
-  type ChatFeed,
-} from "./reducer";
 export * from "./outbox";
+export { type ChatFeed, dropPartialGroup, initialFeed, initialState, isBusy, reduce, reduceAll } from "./reducer";
+export * from "./types";

@@ -1,6 +1,6 @@
 import { RotateCw } from "lucide-react";
 import { Component, type ReactNode } from "react";
-import { isReloading } from "@/stale-build";
+import { isReloading } from "@/platform/stale-build";
 import { Button } from "./button";
 import { ErrorNote } from "./error-note";
 

@@ -1,11 +1,13 @@
 import { act, fireEvent, render, screen, waitFor, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { ApiError } from "@/api/client";
-import { Toasts } from "@/components";
-import { CHAT_ID, START, take, type ServerState } from "@/chat-state/testing/model-server";
-import { editMessage, insertReference, openModelPicker, runCommand, setPreference } from "@/shell";
+import { ApiError } from "@/api/errors";
 import type { Model } from "@/api/models";
+import { CHAT_ID, type ServerState, START, take } from "@/chat-state/testing/model-server";
+import { editMessage, insertReference, openModelPicker } from "@/platform/actions";
+import { runCommand } from "@/platform/commands";
+import { setPreference } from "@/platform/preferences";
+import { Toasts } from "@/platform/toasts";
 import { unreadableFiles } from "./model-choice";
 import { TestPage } from "./testing";
 

@@ -1,9 +1,10 @@
 import { useQuery } from "@tanstack/react-query";
-import { api, type ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import type { ApiError } from "@/api/errors";
 import type { components } from "@/api/schema";
-import { useChatSelector } from "@/connection";
 import type { ChatState } from "@/chat-state";
 import { Tooltip } from "@/components";
+import { useChatSelector } from "@/connection";
 
 type ChatCost = components["schemas"]["ChatCostReply"];
 

@@ -1,11 +1,12 @@
 /** The MCP servers of a chat, as choices of the menu. */
 import { useQueryClient } from "@tanstack/react-query";
 import { KeyRound, Plug, PlugZap } from "lucide-react";
-import { api, ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import { beginConnect, connectionWords, isUsed, type McpServer, needsConnect, useConnectedNotice, useMcpServers, withServer } from "@/api/mcp";
 import { MenuChoice, MenuHeading, MenuItem, MenuSeparator } from "@/components";
-import { CHAT_KEY, useChatDetails, type ChatReply } from "@/connection";
-import { toast } from "@/shell";
+import { CHAT_KEY, type ChatReply, useChatDetails } from "@/connection";
+import { toast } from "@/platform/toasts";
 import type { MessageDraft } from "./draft/draft";
 
 interface McpChoicesProps {

@@ -1,8 +1,10 @@
 import { Paperclip, TriangleAlert } from "lucide-react";
-import { useCallback, useRef, useState, type ClipboardEvent, type KeyboardEvent, type ReactNode } from "react";
-import { classes, Icon, toast } from "@/components";
+import { type ClipboardEvent, type KeyboardEvent, type ReactNode, useCallback, useRef, useState } from "react";
 import type { BusyBehavior, SettledState } from "@/chat-state";
-import { useAction, usePreference } from "@/shell";
+import { classes, Icon } from "@/components";
+import { useAction } from "@/platform/actions";
+import { usePreference } from "@/platform/preferences";
+import { toast } from "@/platform/toasts";
 import { Chips } from "./chips";
 import { ContextRing, contextUse } from "./context-ring";
 import { CostChip } from "./cost";
@@ -17,10 +19,10 @@ import { PlanButton, PlusMenu } from "./plus-menu";
 import { usePromptHistory } from "./prompt-history";
 import { SendButton, StopButton } from "./send-button";
 import type { SlashCommand } from "./slash-commands";
-import { SLASH_MENU_ID, SlashMenu, slashItemId } from "./slash-menu";
+import { SLASH_MENU_ID, slashItemId, SlashMenu } from "./slash-menu";
 import { TextBox } from "./text-box";
-import { useModelChoice } from "./use-model-choice";
 import { usePlanChoice } from "./use-mode";
+import { useModelChoice } from "./use-model-choice";
 import { useSlash } from "./use-slash";
 
 interface MessageBoxProps {

@@ -1,10 +1,13 @@
 import { useEffect, useState } from "react";
 import { useLocation } from "wouter";
-import { api, ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import type { components } from "@/api/schema";
 import { ErrorNote } from "@/components";
 import { useCreatedChat } from "@/connection";
-import { announce, chatPath, focusComposer } from "@/shell";
+import { focusComposer } from "@/platform/actions";
+import { announce } from "@/platform/announcer";
+import { chatPath } from "@/platform/routes";
 import { creationKey, forgetCreation } from "./creation-key";
 import { contentOf, type MessageDraft } from "./draft/draft";
 import { clearDraft } from "./draft/draft-store";

@@ -1,8 +1,7 @@
 /** Does what a slash command says. */
-import { api } from "@/api/client";
-import { urlOf } from "@/api/client";
-import { toast } from "@/components";
-import { chatPath, NEW_CHAT_PATH } from "@/shell";
+import { api, urlOf } from "@/api/client";
+import { chatPath, NEW_CHAT_PATH } from "@/platform/routes";
+import { toast } from "@/platform/toasts";
 import type { QueueActions } from "./queue/queue-actions";
 import type { SlashName } from "./slash-commands";
 

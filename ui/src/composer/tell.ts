@@ -1,4 +1,4 @@
-import { toast } from "@/components";
+import { toast } from "@/platform/toasts";
 
 /** Shows why something was refused. What has changed is shown by the chat's events. */
 export function tell(work: Promise<unknown>): void {

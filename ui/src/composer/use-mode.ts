@@ -1,8 +1,10 @@
 /** Plan mode: of a chat that exists on the server, of a new one in its draft. */
 import { useQueryClient } from "@tanstack/react-query";
-import { api, ApiError } from "@/api/client";
-import { useChatDetails, CHAT_KEY, type ChatReply } from "@/connection";
-import { announce, toast } from "@/shell";
+import { api } from "@/api/client";
+import { ApiError } from "@/api/errors";
+import { CHAT_KEY, type ChatReply, useChatDetails } from "@/connection";
+import { announce } from "@/platform/announcer";
+import { toast } from "@/platform/toasts";
 import type { MessageDraft } from "./draft/draft";
 
 export interface PlanChoice {

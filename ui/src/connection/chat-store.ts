@@ -1,14 +1,8 @@
 /** One chat as this tab has it: its feed, older pages, and the listeners that show it. */
-import { api, ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import {
-  addOlderPage,
-  dropPartialGroup,
-  initialFeed,
-  reduceAll,
-  type ChatEvent,
-  type ChatFeed,
-  type ChatState,
-  type OutboxItem,
+  addOlderPage, type ChatEvent, type ChatFeed, type ChatState, dropPartialGroup, initialFeed, type OutboxItem, reduceAll,
   type SettledState,
 } from "@/chat-state";
 import type { ServerEvent } from "./frames";

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { ApiError } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import type { OutboxItem, SendBody } from "@/chat-state";
 import { Outbox } from "./outbox";
 import { settle } from "./testing";

@@ -3,8 +3,8 @@
  * with the same key: it is never lost and never runs twice. A chat's messages go one after the
  * other; one that was refused holds up those behind it until the user has decided.
  */
-import { ApiError } from "@/api/client";
-import { newOutboxItem, sendBody, type Draft, type OutboxItem, type SendBody } from "@/chat-state";
+import { ApiError } from "@/api/errors";
+import { type Draft, newOutboxItem, type OutboxItem, type SendBody, sendBody } from "@/chat-state";
 import { backoffDelay, type BackoffLimits } from "./backoff";
 import { holdTabLock, livingTabs, OutboxStorage } from "./outbox-storage";
 

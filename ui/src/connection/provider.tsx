@@ -1,7 +1,8 @@
 /** Gives the page its connection. It connects once somebody is signed in. */
-import { useQueryClient, type QueryClient } from "@tanstack/react-query";
-import { createContext, useContext, useEffect, useMemo, useState, type ReactNode } from "react";
-import { api, ApiError, onSignedOut } from "@/api/client";
+import { type QueryClient, useQueryClient } from "@tanstack/react-query";
+import { createContext, type ReactNode, useContext, useEffect, useMemo, useState } from "react";
+import { api, onSignedOut } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import { ME_KEY, useMe } from "@/api/queries";
 import type { SendBody } from "@/chat-state";
 import { ChatListSync } from "./chat-list-sync";

@@ -1,23 +1,11 @@
 /** Chat lists and single chats for components, and the changes a user makes to them. */
-import {
-  useInfiniteQuery,
-  useQuery,
-  useQueryClient,
-  type QueryClient,
-  type UseQueryResult,
-} from "@tanstack/react-query";
+import { type QueryClient, useInfiniteQuery, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { api, type ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import type { ApiError } from "@/api/errors";
 import type { components } from "@/api/schema";
-import {
-  flattenPages,
-  type ChatFilters,
-  type ChatListPages,
-  type ChatPage,
-  type ListedChat,
-  type PublicChat,
-} from "./chat-list";
-import { CHAT_KEY, CHATS_KEY, type ChatReply } from "./chat-list-sync";
+import { type ChatFilters, type ChatListPages, type ChatPage, flattenPages, type ListedChat, type PublicChat } from "./chat-list";
+import { CHAT_KEY, type ChatReply, CHATS_KEY } from "./chat-list-sync";
 import { useChatListSync } from "./provider";
 
 export interface ChatList {

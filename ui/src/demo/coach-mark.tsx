@@ -1,10 +1,13 @@
 import { type CSSProperties, useEffect, useRef, useState } from "react";
+import { useDemoModel } from "@/api/models";
 import { Button } from "@/components";
 import { useChatDetails, useSettledChat } from "@/connection";
-import { useDemoModel } from "@/api/models";
-import { openPanel, useIsPhone, usePanelTab, usePreference } from "@/shell";
-import { KillButton } from "./kill-card";
+import { openPanel } from "@/platform/actions";
+import { usePreference } from "@/platform/preferences";
+import { usePanelTab } from "@/platform/routes";
+import { useIsPhone } from "@/platform/use-media";
 import { useDemo } from "./demo-worker";
+import { KillButton } from "./kill-card";
 import { NextLinks } from "./next-links";
 import { nextStep, TOUR_STEPS, type TourStep, useTour } from "./tour";
 

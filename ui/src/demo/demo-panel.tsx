@@ -1,7 +1,7 @@
+import { useDemoModel } from "@/api/models";
 import { STATUS_LOOKS, StatusIcon } from "@/components";
 import { useChatDetails } from "@/connection";
-import { useDemoModel } from "@/api/models";
-import { usePreference } from "@/shell";
+import { usePreference } from "@/platform/preferences";
 import { KillCard } from "./kill-card";
 import { NextLinks } from "./next-links";
 import { nextStep, TOUR_STEPS, type TourStep, useTour } from "./tour";

@@ -1,7 +1,8 @@
 /** The worker process of the demo: whether it runs, and how to start and kill it. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { api, ApiError } from "@/api/client";
-import { useMe } from "@/connection";
+import { api } from "@/api/client";
+import { ApiError } from "@/api/errors";
+import { useMe } from "@/api/queries";
 
 const KEY = ["demo"] as const;
 

@@ -4,7 +4,7 @@ import { useLocation } from "wouter";
 import { api } from "@/api/client";
 import { ErrorNote, Icon, Spinner } from "@/components";
 import { useCreatedChat } from "@/connection";
-import { chatPath } from "@/shell";
+import { chatPath } from "@/platform/routes";
 import { FixArt, KillArt, TreeArt } from "./card-art";
 import { startIfAllowed, useDemo, useDemoWorker } from "./demo-worker";
 import { NextLinks } from "./next-links";

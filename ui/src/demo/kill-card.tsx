@@ -1,7 +1,7 @@
 import { Power } from "lucide-react";
 import { useState } from "react";
 import { Button, ErrorNote } from "@/components";
-import { announce } from "@/shell";
+import { announce } from "@/platform/announcer";
 import { useDemo, useDemoWorker } from "./demo-worker";
 
 /** Ends the worker that runs this chat, in the middle of its work. */

@@ -2,9 +2,11 @@ import { BookOpen, KeyRound, Upload } from "lucide-react";
 import { useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { api } from "@/api/client";
-import { errorWords, Icon, Spinner, toast } from "@/components";
-import { useCreatedChat, useMe } from "@/connection";
-import { chatPath } from "@/shell";
+import { useMe } from "@/api/queries";
+import { errorWords, Icon, Spinner } from "@/components";
+import { useCreatedChat } from "@/connection";
+import { chatPath } from "@/platform/routes";
+import { toast } from "@/platform/toasts";
 
 /** Opens a run that any chatd has exported. */
 function ImportLink() {

@@ -1,6 +1,5 @@
 /** Reads a stream of server-sent events by `fetch`, so that a refusal has its code. */
-import { ApiError } from "@/api/client";
-import { localError, readError } from "@/api/errors";
+import { ApiError, localError, readError } from "@/api/errors";
 
 export interface StreamEvent {
   readonly event: string;

@@ -2,7 +2,7 @@
 import { Bug, Container, type LucideIcon, Plus, X } from "lucide-react";
 import { Suspense } from "react";
 import { ErrorBoundary, IconButton, Menu, MenuItem, Skeleton, Tabs } from "@/components";
-import type { PanelTab } from "@/shell";
+import type { PanelTab } from "@/platform/actions";
 import { useChangedFiles } from "./changes/changed-files";
 import { TABS } from "./tabs";
 

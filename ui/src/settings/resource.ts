@@ -1,7 +1,8 @@
 /** Reading and changing what the settings show: queries by a name, lists read to a bounded end, saves. */
 import { useMutation, type UseMutationResult, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { MODELS_KEY } from "@/api/models";
-import { errorWords, toast } from "@/components";
+import { errorWords } from "@/components";
+import { toast } from "@/platform/toasts";
 
 export interface ListPage<T> {
   items: T[];

@@ -1,13 +1,13 @@
 /** The settings: a list of pages at the left, the chosen one beside it. Administrators see those of the server too. */
 import {
-  Activity, Bell, BookOpen, ChartColumn, ChevronLeft, Cpu, Gauge, Globe, Key, KeyRound, Keyboard, Layers, type LucideIcon, MessageSquare,
+  Activity, Bell, BookOpen, ChartColumn, ChevronLeft, Cpu, Gauge, Globe, Key, Keyboard, KeyRound, Layers, type LucideIcon, MessageSquare,
   Package, Plug, ScrollText, Shield, SlidersHorizontal, ToggleRight, User, Users,
 } from "lucide-react";
 import { type ComponentType, lazy, Suspense } from "react";
 import { Link, Redirect, Route, Switch as Routes, useLocation } from "wouter";
-import { useMe } from "@/connection";
-import { classes, ErrorBoundary, Icon, Skeleton } from "@/components";
-import { PhoneScreen, useIsPhone } from "@/shell";
+import { useMe } from "@/api/queries";
+import { classes, ErrorBoundary, Icon, PhoneScreen, Skeleton } from "@/components";
+import { useIsPhone } from "@/platform/use-media";
 import { SETTINGS_PATH } from "./frame";
 import { ServerState } from "./server-state";
 

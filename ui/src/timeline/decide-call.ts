@@ -1,6 +1,7 @@
 /** Answers to calls that wait for a person. */
-import { api, ApiError } from "@/api/client";
-import { toast } from "@/shell";
+import { api } from "@/api/client";
+import { ApiError } from "@/api/errors";
+import { toast } from "@/platform/toasts";
 import type { CallAnswer } from "./actions";
 
 /** Says what went wrong, and passes it on. */

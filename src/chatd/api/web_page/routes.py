@@ -18,7 +18,7 @@ from chatd.domain.errors import NotFound
 EMBED_ADDRESS: Final = "embed"
 """A chat alone, for frames."""
 PAGE_ADDRESSES: Final = frozenset({"c", "new", "search", "settings", "admin", EMBED_ADDRESS})
-"""The first segments of the page's own addresses, beside `/`: ui/src/shell/routes.ts."""
+"""The first segments of the page's own addresses, beside `/`: ui/src/platform/routes.ts."""
 PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:;"
     " font-src 'self'; connect-src 'self'; manifest-src 'self'; worker-src 'self';"

@@ -1,6 +1,6 @@
 /** A message that is being written: its text, what is attached, and with which model it will be sent. */
 import type { Effort, InputPart } from "@/chat-state";
-import type { ReferencePart } from "@/shell";
+import type { ReferencePart } from "@/platform/actions";
 
 export interface Attachment {
   /** Of this browser; the server's id is `fileId`. */

@@ -1,7 +1,9 @@
 /** What a user does to the queue. The chat's events show the result; a lost race is told. */
-import { api, ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import type { InputPart, QueuedMessage } from "@/chat-state";
-import { insertText, toast } from "@/shell";
+import { insertText } from "@/platform/actions";
+import { toast } from "@/platform/toasts";
 import { contentOf, draftOf } from "../draft/draft";
 
 export const SENT_MEANWHILE = "This message was sent a moment ago.";

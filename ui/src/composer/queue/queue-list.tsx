@@ -1,12 +1,12 @@
 import { ChevronUp, ListOrdered } from "lucide-react";
-import { useEffect, useState, type DragEvent } from "react";
-import { Button, ConfirmDialog, Icon } from "@/components";
+import { type DragEvent, useEffect, useState } from "react";
 import type { QueuedMessage } from "@/chat-state";
-import { useIsPhone } from "@/shell";
-import { keepLateEdit, textOf, type QueueActions } from "./queue-actions";
+import { Button, ConfirmDialog, Icon } from "@/components";
+import { useIsPhone } from "@/platform/use-media";
+import { tell } from "../tell";
+import { keepLateEdit, type QueueActions, textOf } from "./queue-actions";
 import { moved, neighbour, useShownOrder } from "./queue-order";
 import { QueueRow } from "./queue-row";
-import { tell } from "../tell";
 
 export interface Editing {
   readonly id: number;

@@ -1,18 +1,19 @@
 /** What the turn, the chat, or the working tree has changed. */
 import { FileDiff as FileDiffIcon, GitBranch, RefreshCw } from "lucide-react";
 import { useCallback, useState } from "react";
-import type { ApiError } from "@/api/client";
+import type { ApiError } from "@/api/errors";
 import { Button, EmptyState, ErrorNote, IconButton, PlusMinus, Segmented, Skeleton, Tag } from "@/components";
 import { useChatDetails } from "@/connection";
-import { openPanel, type PanelOptions, usePanelRequest, usePreference } from "@/shell";
+import { openPanel, type PanelOptions, usePanelRequest } from "@/platform/actions";
+import { usePreference } from "@/platform/preferences";
 import { useWidth } from "../use-width";
 import { BranchBar } from "./branch-bar";
 import { FileCard } from "./file-card";
-import { RevertDialog, type Reverting } from "./revert-dialog";
 import { countLines, type RepositoryChanges } from "./repository";
+import { RevertDialog, type Reverting } from "./revert-dialog";
 import { type Scope, useChanges } from "./use-changes";
-import { findFile, nextScope } from "./wanted-file";
 import { changeMark, useViewed } from "./viewed";
+import { findFile, nextScope } from "./wanted-file";
 
 const SCOPES = [
   { value: "turn", label: "This turn" },

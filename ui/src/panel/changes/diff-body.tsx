@@ -2,8 +2,9 @@
 import { MessageSquarePlus, UnfoldVertical } from "lucide-react";
 import { type CSSProperties, Fragment, type KeyboardEvent, type ReactNode, useMemo, useRef, useState } from "react";
 import { classes, Icon } from "@/components";
-import { languageOf, useHighlightedLines } from "@/timeline";
-import { cutHunks, pairLines, type ViewLine, viewHunks } from "./file-lines";
+import { languageOf } from "@/text/file-language";
+import { useHighlightedLines } from "@/text/use-highlighted";
+import { cutHunks, pairLines, viewHunks, type ViewLine } from "./file-lines";
 import type { FileDiff } from "./git-diff";
 import { LineNote } from "./line-note";
 import { useExpanded } from "./use-expanded";

@@ -1,5 +1,5 @@
 /** The lines of a file's diff as they are drawn: with changed words, and paired for a split view. */
-import { markWords } from "@/timeline";
+import { markWords } from "@/text/unified-diff";
 import type { FileDiff, Hunk, HunkLine } from "./git-diff";
 
 export interface ViewLine extends HunkLine {

@@ -3,7 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { api } from "@/api/client";
 import { ConfirmDialog } from "@/components";
 import { useChatSelector } from "@/connection";
-import { toast } from "@/shell";
+import { toast } from "@/platform/toasts";
 import type { FileDiff } from "./git-diff";
 import type { Scope } from "./use-changes";
 

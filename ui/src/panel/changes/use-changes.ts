@@ -1,7 +1,8 @@
 /** What a chat has changed, by scope; read again when the chat changes. */
 import { useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { useEffect, useRef } from "react";
-import { api, type ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import type { ApiError } from "@/api/errors";
 import { useChatSelector } from "@/connection";
 import { keepSame, readRepository, type RepositoryChanges } from "./repository";
 

@@ -1,6 +1,6 @@
 import { useMemo, useState } from "react";
 import { errorWords } from "@/components";
-import { toast } from "@/shell";
+import { toast } from "@/platform/toasts";
 import { EXPAND_STEP, expandHunks, gapBefore, loadLines, matches } from "./expand";
 import type { FileDiff } from "./git-diff";
 

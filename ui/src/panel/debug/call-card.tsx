@@ -1,7 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { ChevronRight } from "lucide-react";
 import { useState } from "react";
-import { api, type ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import type { ApiError } from "@/api/errors";
 import type { components } from "@/api/schema";
 import { Button, classes, durationText, ErrorNote, Icon, Skeleton, StatusIcon, Time } from "@/components";
 import { callFacts, callOutcome, callTitle, type ModelCall } from "./call-words";

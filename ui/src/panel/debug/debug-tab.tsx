@@ -3,11 +3,11 @@ import "@/styles/lazy-workspace.css";
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Bug } from "lucide-react";
 import { useEffect, useState } from "react";
-import { useMe } from "@/api/queries";
 import { api } from "@/api/client";
+import { useMe } from "@/api/queries";
 import { Button, EmptyState, ErrorNote, errorWords, Skeleton } from "@/components";
 import { useChatSelector } from "@/connection";
-import { toast } from "@/shell";
+import { toast } from "@/platform/toasts";
 import { CallCard } from "./call-card";
 
 const PAGE = 30;

@@ -1,7 +1,8 @@
 /** The lines of a file with their numbers. A click on a number chooses a line, with Shift a range. */
 import { type MouseEvent, useEffect, useMemo, useRef } from "react";
 import { classes } from "@/components";
-import { languageOf, useHighlightedLines } from "@/timeline";
+import { languageOf } from "@/text/file-language";
+import { useHighlightedLines } from "@/text/use-highlighted";
 
 export interface LineRange {
   readonly from: number;

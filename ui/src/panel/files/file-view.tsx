@@ -2,7 +2,7 @@
 import { ArrowLeft, Check, Copy, Download, FileWarning, RefreshCw, WrapText } from "lucide-react";
 import { useMemo, useState } from "react";
 import { Button, EmptyState, ErrorNote, IconButton, Skeleton } from "@/components";
-import { toast } from "@/shell";
+import { toast } from "@/platform/toasts";
 import { fileUrl, MAX_SHOWN_BYTES } from "./file-content";
 import { FileLines, type LineRange, splitText } from "./file-lines";
 import { ReferButton } from "./refer-button";

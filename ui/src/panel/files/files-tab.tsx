@@ -2,9 +2,9 @@
 import "@/styles/lazy-files.css";
 import { Container, FolderX, RefreshCw, Search } from "lucide-react";
 import { useCallback, useEffect, useMemo, useState } from "react";
-import { ApiError } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import { Button, EmptyState, ErrorNote, Icon, IconButton, Skeleton } from "@/components";
-import { openPanel, type PanelOptions, usePanelRequest } from "@/shell";
+import { openPanel, type PanelOptions, usePanelRequest } from "@/platform/actions";
 import { FileTree } from "./file-tree";
 import { FileView } from "./file-view";
 import { relativePath, treeRows } from "./tree-state";

@@ -2,7 +2,8 @@
 import { TextQuote } from "lucide-react";
 import { type SubmitEvent, useState } from "react";
 import { Button, IconButton, Popover, TextField } from "@/components";
-import { insertReference, toast } from "@/shell";
+import { insertReference } from "@/platform/actions";
+import { toast } from "@/platform/toasts";
 import type { LineRange } from "./file-lines";
 
 /** Of one reference: the model reads it with every message. */

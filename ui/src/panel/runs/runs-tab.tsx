@@ -2,9 +2,9 @@
 import "@/styles/lazy-runs.css";
 import { Waypoints } from "lucide-react";
 import { useCallback, useEffect, useState } from "react";
-import { Button, EmptyState, ErrorNote, Skeleton, StatusIcon, STATUS_LOOKS, type Status } from "@/components";
+import { Button, EmptyState, ErrorNote, Skeleton, type Status, STATUS_LOOKS, StatusIcon } from "@/components";
 import { useChatSelector } from "@/connection";
-import { type PanelOptions, usePanelRequest } from "@/shell";
+import { type PanelOptions, usePanelRequest } from "@/platform/actions";
 import { AttemptList } from "./attempt-list";
 import { EarlierTurns } from "./earlier-turns";
 import { Lease } from "./lease";

@@ -4,7 +4,8 @@ import { FitAddon } from "@xterm/addon-fit";
 import { Terminal } from "@xterm/xterm";
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { Button, Countdown } from "@/components";
-import { openPanel, toast } from "@/shell";
+import { openPanel } from "@/platform/actions";
+import { toast } from "@/platform/toasts";
 import { TerminalSocket, type TerminalState } from "./terminal-socket";
 import { onThemeChange, readTheme } from "./theme";
 

@@ -1,9 +1,9 @@
+import { useQuery } from "@tanstack/react-query";
 import { Container, Unlink } from "lucide-react";
 import { useState } from "react";
-import { useQuery } from "@tanstack/react-query";
 import { api } from "@/api/client";
 import { Button, errorWords, Menu, MenuItem, MenuSeparator } from "@/components";
-import { toast } from "@/shell";
+import { toast } from "@/platform/toasts";
 import { stateOf } from "./state";
 
 const MAX_LISTED = 30;

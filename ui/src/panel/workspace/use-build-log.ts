@@ -1,6 +1,6 @@
 /** The log of a build, followed until the build has ended. */
 import { useEffect, useState } from "react";
-import { ApiError } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import { readEvents, type StreamEvent } from "../event-stream";
 import type { LogLine } from "./state";
 

@@ -1,6 +1,7 @@
 import { useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { useCallback } from "react";
-import { api, type ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import type { ApiError } from "@/api/errors";
 import { type Build, isActive, type Workspace } from "./state";
 
 const BUSY_MS = 1500;

@@ -1,9 +1,10 @@
 /** The user's connections to MCP servers. */
+import { useQueryClient } from "@tanstack/react-query";
 import { Plug, PlugZap } from "lucide-react";
 import { useState } from "react";
-import { useQueryClient } from "@tanstack/react-query";
 import { beginConnect, connectionWords, disconnect, MCP_KEY, type McpServer, needsConnect, useConnectedNotice, useMcpServers } from "@/api/mcp";
-import { Button, ConfirmDialog, EmptyState, errorWords, Icon, Tag, toast } from "@/components";
+import { Button, ConfirmDialog, EmptyState, errorWords, Icon, Tag } from "@/components";
+import { toast } from "@/platform/toasts";
 import { Loaded, Section, SettingsPage } from "../frame";
 import { GitHosts } from "./git-hosts";
 

@@ -3,7 +3,7 @@ import { useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, ErrorNote, Segmented, Switch } from "@/components";
-import { type Theme, usePreference } from "@/shell";
+import { type Theme, usePreference } from "@/platform/preferences";
 import { Loaded, Section, SettingRow, SettingsPage } from "../frame";
 import { useResource, useSave } from "../resource";
 
@@ -64,10 +64,10 @@ function OwnPrompt({ current }: { current: components["schemas"]["UserSettingsRe
   const changed = text !== current.custom_prompt;
   return (
     <div className="cardx">
-      <div className="settings-padded">
+      <div className="p-4">
         <textarea className="area" aria-label="Your instructions" rows={6} placeholder="Answer briefly. I use Python 3.12 and prefer pytest." value={text} onChange={(event) => setText(event.target.value)} />
       </div>
-      {save.error !== null && <div className="settings-padded"><ErrorNote error={save.error} /></div>}
+      {save.error !== null && <div className="p-4"><ErrorNote error={save.error} /></div>}
       <div className="savebar">
         <Button variant="primary" busy={save.isPending} disabled={!changed} onClick={() => save.mutate(undefined)}>Save</Button>
         <Button variant="quiet" disabled={!changed} onClick={() => setText(current.custom_prompt)}>Discard</Button>

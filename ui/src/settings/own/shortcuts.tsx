@@ -1,11 +1,11 @@
-import { ShortcutList } from "@/shell";
+import { ShortcutList } from "@/components";
 import { Section, SettingsPage } from "../frame";
 
 export function ShortcutsPage() {
   return (
     <SettingsPage title="Shortcuts" lead="Everything on the page can be done with the keyboard.">
       <Section title="Keys">
-        <div className="cardx settings-padded">
+        <div className="cardx p-4">
           <ShortcutList />
         </div>
       </Section>

@@ -3,7 +3,8 @@ import { Copy, Plus } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
-import { Button, ConfirmDialog, Dialog, EmptyState, ErrorNote, Field, IconButton, TextField, Time, toast } from "@/components";
+import { Button, ConfirmDialog, Dialog, EmptyState, ErrorNote, Field, IconButton, TextField, Time } from "@/components";
+import { toast } from "@/platform/toasts";
 import { Loaded, Section, SettingsPage, Table } from "../frame";
 import { readAll, useResource, useSave } from "../resource";
 
@@ -112,7 +113,7 @@ function NewToken({ onClose }: { onClose: () => void }) {
           <ul className="abl">
             {SCOPES.map(({ scope, text }) => (
               <li key={scope}>
-                <label className="settings-inline grow">
+                <label className="flex grow items-center gap-2">
                   <input type="checkbox" checked={scopes.includes(scope)} onChange={() => toggle(scope)} />
                   <span className="grow">{text}</span>
                   <code className="s">{scope}</code>

@@ -1,6 +1,6 @@
 /** Tool policies of the deployment and of the user. */
 import { api } from "@/api/client";
-import { useMe } from "@/connection";
+import { useMe } from "@/api/queries";
 import { Tag } from "@/components";
 import { Loaded, Section, SettingsPage, Table } from "../frame";
 import { readAll, useResource, useSave } from "../resource";

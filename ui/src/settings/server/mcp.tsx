@@ -3,7 +3,7 @@ import "@/styles/lazy-mcp.css";
 import { CircleCheck, CircleOff, Lock, Pencil, Plug, Plus, TriangleAlert } from "lucide-react";
 import { useState } from "react";
 import { api } from "@/api/client";
-import { useMe } from "@/connection";
+import { useMe } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, EmptyState, ErrorNote, Icon, IconButton, Tag } from "@/components";
 import { Loaded, Section, SettingsPage } from "../frame";

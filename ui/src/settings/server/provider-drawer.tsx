@@ -1,12 +1,13 @@
 /** Adds or changes a provider: its address, keys and what few need. It is tested; a new one gets its first model. */
 import { Plus, Trash2 } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
-import { api, ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import { Button, ConfirmDialog, Drawer, ErrorNote, Field, IconButton, Switch, TextField } from "@/components";
 import { SettingRow } from "../frame";
+import { readAll, useResource, useSave } from "../resource";
 import { kindWords, PROVIDER_KINDS, type ProviderKind } from "./provider-kinds";
 import type { Provider } from "./providers";
-import { readAll, useResource, useSave } from "../resource";
 import { TrialNote, useStartTrial, useTrial } from "./trial-result";
 
 const REFRESH = [["providers"], ["models"]] as const;

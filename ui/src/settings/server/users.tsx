@@ -2,13 +2,15 @@
 import { Ellipsis, Plus } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
+import { useMe } from "@/api/queries";
 import type { components } from "@/api/schema";
-import { Button, ConfirmDialog, Dialog, ErrorNote, Field, IconButton, Menu, MenuItem, MenuSeparator, Segmented, Tag, TextField, Time } from "@/components";
-import { useMe } from "@/connection";
+import {
+  Button, ConfirmDialog, Dialog, ErrorNote, Field, IconButton, Menu, MenuItem, MenuSeparator, Segmented, Tag, TextField, Time,
+} from "@/components";
 import { Loaded, Section, SettingsPage, Table } from "../frame";
-import { fieldErrors } from "./provider-drawer";
-import { readAll, useResource, useSave } from "../resource";
 import { ShownSecret } from "../own/tokens";
+import { readAll, useResource, useSave } from "../resource";
+import { fieldErrors } from "./provider-drawer";
 
 export type User = components["schemas"]["UserReply"];
 type Role = User["role"];

@@ -1,8 +1,8 @@
 /** Lines of a diff, one below the other. Long diffs are shown in steps. */
-import { useState, type ReactNode } from "react";
-import { languageOf } from "../markdown/file-language";
-import { useHighlightedLines } from "../markdown/use-highlighted";
-import type { DiffLine } from "./unified-diff";
+import { type ReactNode, useState } from "react";
+import { languageOf } from "@/text/file-language";
+import type { DiffLine } from "@/text/unified-diff";
+import { useHighlightedLines } from "@/text/use-highlighted";
 
 const FIRST = 60;
 const STEP = 500;

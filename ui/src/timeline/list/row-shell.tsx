@@ -1,9 +1,9 @@
 /** A row in its place, with its name, and its actions while it is pointed at or has the focus. */
-import { Copy, Check, GitFork, Link2, Pencil } from "lucide-react";
-import { memo, useState, type Ref } from "react";
+import { Check, Copy, GitFork, Link2, Pencil } from "lucide-react";
+import { memo, type Ref, useState } from "react";
 import { ErrorBoundary, IconButton } from "@/components";
+import { useCopy } from "@/text/copy";
 import { useTimelineActions } from "../actions";
-import { useCopy } from "../copy";
 import { nameOf } from "../rows/brief";
 import type { Row } from "../rows/row";
 import { textOfRow } from "../rows/row-text";

@@ -1,7 +1,7 @@
 /** Says to screen readers which calls failed and that a call is retried. The shell speaks of the turn. */
 import { useEffect, useRef } from "react";
-import { announce } from "@/shell";
 import type { ChatState } from "@/chat-state/types";
+import { announce } from "@/platform/announcer";
 import { callText } from "../rows/brief";
 import { rows } from "../rows/rows";
 

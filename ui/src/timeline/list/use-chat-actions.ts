@@ -2,10 +2,13 @@
 import { useEffect, useMemo, useRef } from "react";
 import { useLocation } from "wouter";
 import { api } from "@/api/client";
-import { useMe, useOutbox, type OpenChat } from "@/connection";
-import { chatPath, editMessage, editUnsent, openModelPicker, openPanel, toast } from "@/shell";
-import { fileUrl, type BuildLog, type TimelineActions } from "../actions";
-import { copyText } from "../copy";
+import { useMe } from "@/api/queries";
+import { type OpenChat, useOutbox } from "@/connection";
+import { editMessage, editUnsent, openModelPicker, openPanel } from "@/platform/actions";
+import { chatPath } from "@/platform/routes";
+import { toast } from "@/platform/toasts";
+import { copyText } from "@/text/copy";
+import { type BuildLog, fileUrl, type TimelineActions } from "../actions";
 import { decideCall, told } from "../decide-call";
 import { isUnanswered, lastSaid } from "../rows/end-row";
 import { inputParts } from "../rows/input-parts";

@@ -1,8 +1,8 @@
 /** Keys of the timeline: from row to row, from prompt to prompt, and what they do with the row in focus. */
-import { useEffect, useRef, type RefObject } from "react";
-import { useCommand } from "@/shell";
+import { type RefObject, useEffect, useRef } from "react";
+import { useCommand } from "@/platform/commands";
+import { copyText } from "@/text/copy";
 import { useTimelineActions } from "../actions";
-import { copyText } from "../copy";
 import type { Row } from "../rows/row";
 import { textOfRow } from "../rows/row-text";
 import type { OlderPages } from "./row-list";

@@ -1,7 +1,7 @@
 /** The place of the list: it follows its end, keeps the row that is read, and goes where it is told. */
-import { useCallback, useEffect, useLayoutEffect, useRef, useState, type RefObject } from "react";
 import { elementScroll, type Virtualizer } from "@tanstack/react-virtual";
-import { cameBack } from "@/shell";
+import { type RefObject, useCallback, useEffect, useLayoutEffect, useRef, useState } from "react";
+import { cameBack } from "@/platform/routes";
 import { Follower, isAtEnd, isUpKey, type ScrollBox } from "./follow";
 
 /** A card has its new height by then. */

@@ -2,12 +2,12 @@
 import { ListTree, MessageSquare, Network, OctagonPause } from "lucide-react";
 import type { ReactNode } from "react";
 import { Link } from "wouter";
+import { Markdown } from "@/text/markdown";
 import { useTimelineActions } from "../actions";
-import { Markdown } from "../markdown/markdown";
 import { asObject, objectsOf, textOf } from "../rows/json";
 import type { ToolCall } from "../rows/tool-call";
 import { ChildAsks, ChildProgress, ChildState, StopChild } from "./child-chat";
-import { Failure, isGoing, ToolFrame, verbOf, type CardProps } from "./frame";
+import { type CardProps, Failure, isGoing, ToolFrame, verbOf } from "./frame";
 
 export function SpawnCard({ call, rowKey }: CardProps) {
   const isFollowed = useTimelineActions().chatId !== "";

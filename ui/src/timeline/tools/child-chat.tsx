@@ -1,11 +1,12 @@
 /** What a subagent does now, as the parent's card shows it. */
 import { Check, Square } from "lucide-react";
 import { useMemo, useState } from "react";
-import { api, ApiError } from "@/api/client";
-import { Button, Icon, Spinner, StatusState, type Status } from "@/components";
-import { useChatDetails, useChatSelector } from "@/connection";
-import { toast } from "@/shell";
+import { api } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import type { ChatState, Part } from "@/chat-state/types";
+import { Button, Icon, Spinner, type Status, StatusState } from "@/components";
+import { useChatDetails, useChatSelector } from "@/connection";
+import { toast } from "@/platform/toasts";
 import type { CallAnswer } from "../actions";
 import { decideCall } from "../decide-call";
 import { type Brief, stepOf } from "../rows/brief";

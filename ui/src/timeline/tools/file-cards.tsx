@@ -1,14 +1,14 @@
 /** Files: read_file (also several in a row), write_file, edit_files, and tools that list or search. */
 import { FileText, FolderTree, Pencil, Search } from "lucide-react";
 import { useMemo } from "react";
-import { PlusMinus, durationText } from "@/components";
-import { countDiff, diffOfEdit, readDiff, type DiffLine } from "../diff/unified-diff";
+import { durationText, PlusMinus } from "@/components";
+import { fileName } from "@/text/file-language";
+import { countDiff, type DiffLine, diffOfEdit, readDiff } from "@/text/unified-diff";
 import { DiffLines } from "../diff/diff-lines";
-import { fileName } from "../markdown/file-language";
 import { asObject, listOf, numberOf, objectsOf, textOf } from "../rows/json";
 import type { ReadsRow } from "../rows/row";
 import { durationOf, type ToolCall } from "../rows/tool-call";
-import { Failure, ToolFrame, verbOf, type CardProps } from "./frame";
+import { type CardProps, Failure, ToolFrame, verbOf } from "./frame";
 import { Output } from "./output";
 
 const OPEN_LINES = 80;

@@ -2,14 +2,14 @@
 import { BookOpen, Globe, Paperclip, Wrench } from "lucide-react";
 import { useMemo } from "react";
 import { Tag } from "@/components";
+import { safeHref } from "@/text/links";
+import { Markdown } from "@/text/markdown";
 import { FileList } from "../files";
-import { safeHref } from "../markdown/links";
-import { Markdown } from "../markdown/markdown";
 import { humanize, serverOf } from "../rows/brief";
-import { asObject, objectsOf, textOf, type JsonObject } from "../rows/json";
+import { asObject, type JsonObject, objectsOf, textOf } from "../rows/json";
 import type { ToolCall } from "../rows/tool-call";
 import { capitalize } from "./command-card";
-import { CallTime, Failure, ToolFrame, verbOf, type CardProps } from "./frame";
+import { CallTime, type CardProps, Failure, ToolFrame, verbOf } from "./frame";
 import { Output } from "./output";
 
 export function WebSearchCard({ call, rowKey }: CardProps) {

@@ -1,6 +1,6 @@
 /** What a command printed. However long it is, few nodes show it. */
-import { useLayoutEffect, useRef, type ReactNode } from "react";
-import { LongText } from "../long-text";
+import { type ReactNode, useLayoutEffect, useRef } from "react";
+import { LongText } from "@/text/long-text";
 import { readAnsi } from "./ansi";
 
 export interface OutputProps {

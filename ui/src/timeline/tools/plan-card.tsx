@@ -2,11 +2,11 @@
 import { ClipboardList } from "lucide-react";
 import { useEffect, useState } from "react";
 import { Button, StatusIcon } from "@/components";
+import { focusComposer } from "@/platform/actions";
+import { Markdown } from "@/text/markdown";
 import { useTimelineActions } from "../actions";
-import { focusComposer } from "@/shell";
-import { Markdown } from "../markdown/markdown";
 import { asObject, textOf } from "../rows/json";
-import { Failure, ToolFrame, verbOf, type CardProps } from "./frame";
+import { type CardProps, Failure, ToolFrame, verbOf } from "./frame";
 
 export function PlanCard({ call, rowKey, isLast }: CardProps) {
   const result = asObject(call.result);

@@ -2,11 +2,12 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Square } from "lucide-react";
 import { useState } from "react";
-import { api, ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import type { components } from "@/api/schema";
 import { Button } from "@/components";
 import { useChatDetails } from "@/connection";
-import { toast } from "@/shell";
+import { toast } from "@/platform/toasts";
 
 type Process = components["schemas"]["ProcessItem"];
 

@@ -1,10 +1,10 @@
 /** Facts about the chat itself. One line, at most one link. */
-import { BookOpen, FoldVertical, Info, ShieldCheck, CircleStop } from "lucide-react";
-import { useState, type ReactNode } from "react";
+import { BookOpen, CircleStop, FoldVertical, Info, ShieldCheck } from "lucide-react";
+import { type ReactNode, useState } from "react";
 import { durationText, Icon, Spinner } from "@/components";
+import { fileName } from "@/text/file-language";
+import { Markdown } from "@/text/markdown";
 import { useTimelineActions } from "../actions";
-import { fileName } from "../markdown/file-language";
-import { Markdown } from "../markdown/markdown";
 import type { Mark, MarkRow, Takeover } from "../rows/row";
 
 export function MarkLine({ row }: { readonly row: MarkRow }) {

@@ -1,7 +1,7 @@
 /** What the model thought. Folded, but for the thought that it has now. */
 import { ChevronRight, Sparkle } from "lucide-react";
 import { durationText, Elapsed, Icon } from "@/components";
-import { Markdown } from "../markdown/markdown";
+import { Markdown } from "@/text/markdown";
 import type { ReasoningRow } from "../rows/row";
 import { useOpen } from "../tools/open-rows";
 

@@ -2,8 +2,8 @@
 import { ChevronRight, Globe } from "lucide-react";
 import { memo } from "react";
 import { Icon } from "@/components";
+import { Markdown } from "@/text/markdown";
 import { FileList } from "../files";
-import { Markdown } from "../markdown/markdown";
 import type { Row, SourcesRow } from "../rows/row";
 import { ReadsLine } from "../tools/file-cards";
 import { useOpen } from "../tools/open-rows";

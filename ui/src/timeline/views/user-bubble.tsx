@@ -1,9 +1,9 @@
 /** What the user said, with files and quoted lines; or what is on its way. */
 import { CloudOff, CornerRightDown } from "lucide-react";
 import { Button, Icon, Spinner } from "@/components";
+import { LongText } from "@/text/long-text";
 import { useTimelineActions } from "../actions";
 import { FileList, ReferenceList } from "../files";
-import { LongText } from "../long-text";
 import type { PendingSend, UserRow } from "../rows/row";
 
 export function UserBubble({ row }: { readonly row: UserRow }) {

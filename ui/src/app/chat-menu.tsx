@@ -1,0 +1,102 @@
+/** What can be done with a chat, for its row and for the top bar. */
+import {
+  Archive, ArchiveRestore, ArrowDown, ArrowUp, Bug, Download, Link2, Pencil, Pin, PinOff, Search, Share2, Shield, Tag as TagIcon, Trash2,
+} from "lucide-react";
+import { useMe } from "@/api/queries";
+import { errorWords, MenuItem, MenuSeparator } from "@/components";
+import { useAmendChat } from "@/connection";
+import { openPanel } from "@/platform/actions";
+import { runCommand } from "@/platform/commands";
+import { chatPath } from "@/platform/routes";
+import { toast } from "@/platform/toasts";
+import { openChatDialog } from "./chat-dialogs";
+import { isActive, isSubagent, type ListChat } from "./sidebar/list-chat";
+
+const report = (error: unknown) => toast({ text: errorWords(error).text, tone: "danger" });
+
+/** A download by the browser: the cookie goes with it, and nothing is kept in memory. */
+function download(chat: ListChat, format: "jsonl" | "markdown"): void {
+  const link = document.createElement("a");
+  link.href = `/api/v1/chats/${chat.id}/export?format=${format}`;
+  link.download = "";
+  link.click();
+}
+
+async function copyLink(chat: ListChat): Promise<void> {
+  await navigator.clipboard.writeText(new URL(chatPath(chat.id), window.location.href).href);
+  toast("Link copied");
+}
+
+/** Archives with a way back, pins and moves. Refusals are told in a toast and undone. */
+export function useChatActions() {
+  const amend = useAmendChat();
+  const undo = async (chat: ListChat, archived: boolean) => {
+    await amend({ ...chat, archived }, { archived: !archived });
+    // Archiving unpins.
+    if (archived && chat.pin_order > 0) await amend({ ...chat, archived: false, pin_order: 0 }, { pin_order: chat.pin_order });
+  };
+  const archive = async (chat: ListChat, archived: boolean) => {
+    try {
+      await amend(chat, { archived });
+      toast({
+        text: archived ? "Archived" : "Back in the list",
+        action: { label: "Undo", run: () => void undo(chat, archived).catch(report) },
+      });
+    } catch (error) {
+      report(error);
+    }
+  };
+  const pin = (chat: ListChat, place: number) => amend(chat, { pin_order: place }).catch(report);
+  return { archive, undo, pin };
+}
+
+interface ChatMenuItemsProps {
+  chat: ListChat;
+  /** Of a pinned chat of the list: move it by one place. */
+  onMove?: ((by: -1 | 1) => void) | undefined;
+  /** How many chats are pinned; a new one comes last. */
+  pinnedCount?: number | undefined;
+  /** Beside the row there is no panel to open. */
+  withDebug?: boolean | undefined;
+}
+
+export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: ChatMenuItemsProps) {
+  const { archive, pin } = useChatActions();
+  const me = useMe().data?.user;
+  const isMine = me === undefined || me.id === chat.owner_id;
+  const mayChange = isMine || me.role === "admin";
+  const isRoot = !isSubagent(chat);
+  return (
+    <>
+      {mayChange && <MenuItem icon={Pencil} onSelect={() => openChatDialog("rename", chat)}>Rename</MenuItem>}
+      {isMine && isRoot && !chat.archived && (
+        <MenuItem icon={chat.pin_order > 0 ? PinOff : Pin} onSelect={() => void pin(chat, chat.pin_order > 0 ? 0 : pinnedCount + 1)}>
+          {chat.pin_order > 0 ? "Unpin" : "Pin"}
+        </MenuItem>
+      )}
+      {onMove && <MenuItem icon={ArrowUp} onSelect={() => onMove(-1)}>Move up</MenuItem>}
+      {onMove && <MenuItem icon={ArrowDown} onSelect={() => onMove(1)}>Move down</MenuItem>}
+      {mayChange && isRoot && <MenuItem icon={TagIcon} onSelect={() => openChatDialog("labels", chat)}>Labels</MenuItem>}
+      {isMine && <MenuItem icon={Share2} onSelect={() => openChatDialog("share", chat)}>Share</MenuItem>}
+      {isMine && isRoot && <MenuItem icon={Shield} onSelect={() => openChatDialog("policy", chat)}>Tool policy</MenuItem>}
+      <MenuItem icon={Link2} onSelect={() => void copyLink(chat).catch(report)}>Copy link</MenuItem>
+      <MenuItem icon={Download} onSelect={() => download(chat, "jsonl")} hint="A file that any chatd can import">Export</MenuItem>
+      {withDebug === true && <MenuItem icon={Search} onSelect={() => runCommand("chat.find")}>Find in this chat</MenuItem>}
+      {withDebug === true && <MenuItem icon={Bug} onSelect={() => openPanel("debug")}>Debug</MenuItem>}
+      {mayChange && isRoot && (
+        <>
+          <MenuSeparator />
+          <MenuItem
+            icon={chat.archived ? ArchiveRestore : Archive}
+            disabled={!chat.archived && isActive(chat)}
+            hint={!chat.archived && isActive(chat) ? "Stop it first" : undefined}
+            onSelect={() => void archive(chat, !chat.archived)}
+          >
+            {chat.archived ? "Unarchive" : "Archive"}
+          </MenuItem>
+          <MenuItem icon={Trash2} danger onSelect={() => openChatDialog("delete", chat)}>Delete</MenuItem>
+        </>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,56 @@
+import { Unplug } from "lucide-react";
+import { Suspense } from "react";
+import { Link } from "wouter";
+import { ApiError } from "@/api/errors";
+import { Button, EmptyState, ErrorBoundary, ErrorNote } from "@/components";
+import { useChatDetails, useSettledChat } from "@/connection";
+import { NEW_CHAT_PATH } from "@/platform/routes";
+import { useIsPhone } from "@/platform/use-media";
+import { CoachMark, Composer, Timeline } from "./areas";
+import { ConnectionBadge } from "./connection-badge";
+import { FindBar } from "./palette/find-bar";
+import { useSpeech } from "./speech";
+import { SidebarButton, TopBar } from "./top-bar/top-bar";
+
+/** A chat that is not there, or not for this user; the two cannot be told apart. */
+export function GonePage() {
+  return (
+    <>
+      <header className="bar">
+        <SidebarButton />
+        <h1 className="sr-only">No such chat</h1>
+      </header>
+      <EmptyState icon={Unplug} actions={<Link className="btn" href={NEW_CHAT_PATH}>New chat</Link>}>
+        This chat does not exist, or is not shared with you.
+      </EmptyState>
+    </>
+  );
+}
+
+/** One chat: bar, timeline, composer. */
+export function ChatPage({ chatId }: { chatId: string }) {
+  const { gone } = useSettledChat(chatId);
+  const details = useChatDetails(chatId);
+  useSpeech(chatId);
+  const isPhone = useIsPhone();
+  if (gone || (details.error instanceof ApiError && [403, 404, 400].includes(details.error.status))) return <GonePage />;
+  return (
+    <>
+      <TopBar chatId={chatId} />
+      <FindBar key={`${chatId}-find`} chatId={chatId} />
+      {isPhone && <ConnectionBadge />}
+      {details.error !== null && <ErrorNote error={details.error} action={<Button size="xs" onClick={() => void details.refetch()}>Try again</Button>} />}
+      <ErrorBoundary what="The messages of this chat cannot be shown." className="log fault">
+        <Suspense fallback={<div className="log" />}>
+          <Timeline key={chatId} chatId={chatId} />
+        </Suspense>
+      </ErrorBoundary>
+      <ErrorBoundary what="The message box cannot be shown." className="fault">
+        <Suspense>
+          <Composer key={`${chatId}-box`} chatId={chatId} />
+          <CoachMark chatId={chatId} />
+        </Suspense>
+      </ErrorBoundary>
+    </>
+  );
+}

@@ -1,0 +1,58 @@
+/** A chat alone, for a frame of another page: no list, no panel. What it cannot show opens beside it. */
+import { ExternalLink, Unplug } from "lucide-react";
+import { Suspense } from "react";
+import { useLocation } from "wouter";
+import { EmptyState, ErrorBoundary, Icon } from "@/components";
+import { useChatDetails, useSettledChat } from "@/connection";
+import { useAction } from "@/platform/actions";
+import { chatOfPath, chatPath } from "@/platform/routes";
+import { toast } from "@/platform/toasts";
+import { useKeys } from "@/platform/use-keys";
+import { Composer, Timeline } from "./areas";
+import { useSpeech } from "./speech";
+import { TopState } from "./top-bar/chat-state";
+
+export function EmbeddedChat() {
+  const [path] = useLocation();
+  const chatId = chatOfPath(path);
+  useKeys();
+  useAction("openPanel", () => toast("The panel is in the full page: Open in chatd."));
+  return (
+    <div className="app">
+      <main className="chat" id="main" aria-label="Chat" tabIndex={-1}>
+        {chatId === null ? <Nothing /> : <OneChat key={chatId} chatId={chatId} />}
+      </main>
+    </div>
+  );
+}
+
+function Nothing() {
+  return <EmptyState icon={Unplug}>This chat does not exist, or is not shared with you.</EmptyState>;
+}
+
+function OneChat({ chatId }: { chatId: string }) {
+  const { gone } = useSettledChat(chatId);
+  const details = useChatDetails(chatId);
+  useSpeech(chatId);
+  if (gone || details.error !== null) return <Nothing />;
+  return (
+    <>
+      <header className="bar">
+        <div className="ttl">
+          <h1 className="cut">{details.data?.title ?? ""}</h1>
+          <TopState chatId={chatId} />
+        </div>
+        <a className="btn sm quiet" href={chatPath(chatId)} target="_blank" rel="noopener">
+          <Icon of={ExternalLink} />
+          Open in chatd
+        </a>
+      </header>
+      <ErrorBoundary what="The chat cannot be shown." className="log fault">
+        <Suspense fallback={<div className="log" />}>
+          <Timeline chatId={chatId} />
+          <Composer chatId={chatId} />
+        </Suspense>
+      </ErrorBoundary>
+    </>
+  );
+}

@@ -1,0 +1,107 @@
+import { lazy, Suspense, useEffect, useState } from "react";
+import { useLocation, useSearch } from "wouter";
+import { ErrorBoundary, HelpDialog } from "@/components";
+import { type PanelTab, useAction } from "@/platform/actions";
+import { setPreference } from "@/platform/preferences";
+import { chatOfPath, HOME_PATH, isKnownPath, NEW_CHAT_PATH, SEARCH_PATH, usePanelTab } from "@/platform/routes";
+import { useKeys } from "@/platform/use-keys";
+import { useIsPhone } from "@/platform/use-media";
+import { DemoPanel, Panel } from "./areas";
+import { ChatDialogs } from "./chat-dialogs";
+import { ChatPage, GonePage } from "./chat-page";
+import { Columns } from "./columns";
+import { NewChatPage } from "./new-chat-page";
+import { useNotices } from "./notices";
+import { useShellCommands } from "./shell-commands";
+import { Sidebar } from "./sidebar/sidebar";
+
+const Palette = lazy(async () => ({ default: (await import("./palette/palette")).Palette }));
+const SearchPage = lazy(async () => ({ default: (await import("./palette/search-page")).SearchPage }));
+
+function MainScreen({ path }: { path: string }) {
+  const chatId = chatOfPath(path);
+  if (chatId !== null) return <ChatPage key={chatId} chatId={chatId} />;
+  if (path === SEARCH_PATH) return <Suspense><SearchPage /></Suspense>;
+  return isKnownPath(path) ? <NewChatPage /> : <GonePage />;
+}
+
+function PanelScreen({ chatId, tab, setTab }: { chatId: string; tab: PanelTab; setTab: (tab: PanelTab | null) => void }) {
+  return (
+    <ErrorBoundary what="The panel cannot be shown." resetKey={`${tab} ${chatId}`} className="fault">
+      <Suspense>
+        <Panel chatId={chatId} tab={tab} onTab={setTab} onClose={() => setTab(null)} />
+        {tab === "runs" && <DemoPanel chatId={chatId} />}
+      </Suspense>
+    </ErrorBoundary>
+  );
+}
+
+/** After another page was opened, focus is on it and not on a link that is gone. */
+function useFocusOnMove(path: string): void {
+  useEffect(() => {
+    if (document.activeElement === document.body) document.getElementById("main")?.focus({ preventScroll: true });
+  }, [path]);
+}
+
+/** The page of somebody who is signed in: list, chat, panel. */
+export function Shell() {
+  const [path] = useLocation();
+  const search = useSearch();
+  const chatId = chatOfPath(path);
+  const [tab, setTab] = usePanelTab();
+  const [paletteOpen, setPaletteOpen] = useState(false);
+  const [helpOpen, setHelpOpen] = useState(false);
+  const isPhone = useIsPhone();
+  useKeys();
+  useNotices(chatId);
+  useFocusOnMove(path);
+  useShellCommands({ chatId, tab, setTab, openPalette: () => setPaletteOpen(true), openHelp: () => setHelpOpen(true) });
+  useAction("openPalette", () => setPaletteOpen(true));
+  useAction("openPanel", (wanted) => {
+    if (chatId !== null) setTab(wanted);
+  });
+  useAction("closePanel", () => setTab(null));
+
+  const hasPanel = chatId !== null && tab !== null;
+  const isList = isPhone && path === HOME_PATH && !new URLSearchParams(search).has("new");
+  return (
+    <>
+      <a className="skip" href="#box" onClick={skipToBox}>
+        Skip to the message box
+      </a>
+      <Columns
+        sidebar={
+          <ErrorBoundary what="The list of chats cannot be shown." className="fault">
+            <Sidebar onHide={() => setPreference("sidebarHidden", true)} />
+          </ErrorBoundary>
+        }
+        main={
+          <ErrorBoundary what="This page cannot be shown." resetKey={path} className="fault">
+            <MainScreen path={path} />
+          </ErrorBoundary>
+        }
+        mainLabel={chatId === null ? (path === NEW_CHAT_PATH || path === HOME_PATH ? "New chat" : "Page") : "Chat"}
+        panel={hasPanel ? <PanelScreen chatId={chatId} tab={tab} setTab={setTab} /> : null}
+        onClosePanel={() => setTab(null)}
+        screen={isList ? "list" : hasPanel ? "panel" : "main"}
+      />
+      <ErrorBoundary what="The dialog cannot be shown." className="fault corner">
+        <ChatDialogs />
+        <HelpDialog open={helpOpen} onOpenChange={setHelpOpen} />
+      </ErrorBoundary>
+      {paletteOpen && (
+        <ErrorBoundary what="The search cannot be shown." className="fault corner">
+          <Suspense>
+            <Palette onClose={() => setPaletteOpen(false)} />
+          </Suspense>
+        </ErrorBoundary>
+      )}
+    </>
+  );
+}
+
+function skipToBox(event: { preventDefault: () => void }): void {
+  event.preventDefault();
+  const box = document.querySelector<HTMLElement>("#main textarea") ?? document.getElementById("main");
+  box?.focus();
+}

@@ -1,1 +1,0 @@
-export { Composer } from "./composer";

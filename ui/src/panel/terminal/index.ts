@@ -1,1 +1,0 @@
-export { TerminalTab } from "./terminal-tab";

@@ -1,2 +1,0 @@
-export { SettingsPages } from "./settings-pages";
-export { ChatPolicyDialog } from "./policy/chat-policy-dialog";
