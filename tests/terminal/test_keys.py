@@ -4,10 +4,9 @@ from collections import Counter
 
 import pytest
 
-from chatd.terminal.chats.interrupts import DoublePress
 from chatd.terminal.keys import AREA_TITLES, KEYS, key_name, key_names
+from chatd.terminal.main_screen import DoublePress
 from chatd.terminal.themes import choose_theme
-from tests.support.clock import FakeClock
 
 SWALLOWED = frozenset({"ctrl+s", "ctrl+q", "ctrl+up", "ctrl+down", "ctrl+b", "ctrl+a", "ctrl+m"})
 """By flow control, by macOS, and as prefixes of tmux and screen."""
@@ -42,18 +41,15 @@ def test_two_keys_of_one_action_are_named_together() -> None:
     assert key_names("alt+up,ctrl+up") == "Alt-↑ or Ctrl-↑"
 
 
-def test_a_second_press_counts_for_two_seconds(clock: FakeClock) -> None:
-    press = DoublePress(clock)
-    first = press.press("a")
-    clock.advance(1.9)
-    second, third = press.press("a"), press.press("a")
-    clock.advance(2.1)
-    assert (first, second, third, press.press("a")) == (False, True, False, False)
+def test_a_second_press_counts_for_two_seconds() -> None:
+    press = DoublePress()
+    presses = [press.press("a", at) for at in (0.0, 1.9, 1.9, 4.0)]
+    assert presses == [False, True, False, False]
 
 
-def test_a_press_in_another_chat_is_a_first_one(clock: FakeClock) -> None:
-    press = DoublePress(clock)
-    presses = [press.press("a"), press.press("b"), press.press("a"), press.press("a")]
+def test_a_press_in_another_chat_is_a_first_one() -> None:
+    press = DoublePress()
+    presses = [press.press(place, 0.0) for place in "abaa"]
     assert presses == [False, False, False, True]
 
 

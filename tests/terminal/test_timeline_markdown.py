@@ -107,6 +107,6 @@ def test_any_markdown_fits_its_width_whole_and_growing(text: str, width: int) ->
 
 def test_code_has_colours_and_an_unknown_language_none() -> None:
     known = markdown_lines("```python\ndef f(): pass\n```", 60, DARK_PALETTE)
-    assert any(span.style == DARK_PALETTE.keyword for line in known for span in line.spans)
+    assert any(span.style == DARK_PALETTE.accent for line in known for span in line.spans)
     unknown = markdown_lines("```nonsense\ndef f(): pass\n```", 60, DARK_PALETTE)
-    assert not any(span.style == DARK_PALETTE.keyword for line in unknown for span in line.spans)
+    assert not any(span.style == DARK_PALETTE.accent for line in unknown for span in line.spans)

@@ -18,10 +18,9 @@ from textual.widgets.option_list import Option
 
 from chatd.client.connection import Connection
 from chatd.client.drafts import Draft, TextInput
-from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import Chat
 from chatd.terminal.chats.chat_directory import SIGNS, StatusSign, is_subagent, sign_of
-from chatd.terminal.messages import OpenChat, ShowNotice
+from chatd.terminal.messages import OpenChat, telling_errors
 from chatd.terminal.safe_text import cell_width, safe_line, safe_text
 from chatd.terminal.session import app_of, session_of
 
@@ -100,11 +99,11 @@ def follow_state(host: DOMNode, show: Callable[[], None]) -> Callable[[], None]:
     """Call `show` in a task of the app, now and after every change of the connection; returns how
     to stop it. The connection calls its listeners in its own task."""
     host.call_later(show)
-    return session_of(host).connection.on_state(lambda: _call(host, show))
 
+    def changed() -> None:
+        host.call_later(show)
 
-def _call(host: DOMNode, show: Callable[[], None]) -> None:
-    host.call_later(show)
+    return session_of(host).connection.on_state(changed)
 
 
 class ConnectionBanner(Static):
@@ -263,12 +262,9 @@ class Welcome(Vertical):
         self.run_worker(partial(self._start, demo.prompt), group="demo", exclusive=True)
 
     async def _start(self, prompt: str) -> None:
-        try:
+        with telling_errors(self):
             chat = await session_of(self).api.create_chat(Draft(content=(TextInput(prompt),)))
-        except (ApiError, ServerUnreachable) as error:
-            self.post_message(ShowNotice(error.message, "error"))
-            return
-        self.post_message(OpenChat(chat.id))
+            self.post_message(OpenChat(chat.id))
 
 
 def _option(demo: DemoPrompt) -> Option:

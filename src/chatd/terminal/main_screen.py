@@ -1,7 +1,10 @@
 """The main screen: the chat list beside the open chat, its message box below; and which screens can
 be put on top of it."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from textual import on
@@ -10,10 +13,10 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widget import Widget
 from textual.widgets import Static
 
-from chatd.client.connection import Connection, FollowedChat
+from chatd.client.connection import FollowedChat
+from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import Chat, ListedChat
 from chatd.domain.ids import ChatId
 from chatd.terminal.answers.answer_panel import AnswerPanel
@@ -21,7 +24,6 @@ from chatd.terminal.answers.plan_screen import PlanScreen
 from chatd.terminal.chat_frame import ChatHeader, ConnectionBanner, StatusLine, Welcome
 from chatd.terminal.chats.chat_directory import Alert
 from chatd.terminal.chats.chat_list import ChatList
-from chatd.terminal.chats.interrupts import Interrupts, ReadMarks
 from chatd.terminal.chats.switch_screen import Choice, GoTo, RunCommand, SwitchScreen
 from chatd.terminal.composer.composer import Composer
 from chatd.terminal.composer.queue_view import QueueView
@@ -32,34 +34,61 @@ from chatd.terminal.messages import (
     NewChat,
     OpenChat,
     OpenScreen,
-    ScreenName,
     ShowNotice,
+    telling_errors,
 )
-from chatd.terminal.screens.changes_screen import ChangesScreen
 from chatd.terminal.screens.info_screens import HelpScreen, UsageScreen
 from chatd.terminal.screens.mcp_screen import McpScreen
 from chatd.terminal.screens.policy_screen import PolicyScreen
 from chatd.terminal.session import app_of, session_of
 from chatd.terminal.timeline.timeline import Timeline
 
-# The chat that is open: follows it, and passes on its newest state at most 30 times a second.
-
 FRAME_S: Final = 1 / 30
 """Between two states of a chat on the screen: an answer may come in a thousand pieces a second."""
+AGAIN_WITHIN_S: Final = 2.0
+"""Of two presses of Esc or Ctrl-C."""
+MAX_MARKED: Final = 500
+NARROW_BELOW: Final = 100
+"""Columns below which the chat list takes the place of the chat instead of standing beside it."""
+TALL_FROM: Final = 30
+"""Lines from which there is room for an empty one below the title."""
+_GONE: Final = (
+    "This chat does not exist any more, or is not shared with you any more. Ctrl-N starts a new"
+    " one."
+)
+
+
+log = logging.getLogger(__name__)
+
+
+class DoublePress:
+    """Whether a key was pressed again soon enough to mean more. Two presses count together only at
+    the same place, such as a chat. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self._at = float("-inf")
+        self._place: object = None
+
+    def is_waiting(self, place: object, now: float) -> bool:
+        """Whether the next press there would be the second."""
+        return now - self._at <= AGAIN_WITHIN_S and place == self._place
+
+    def press(self, place: object, now: float) -> bool:
+        """True for the second of two presses; a third is a first again."""
+        is_second = self.is_waiting(place, now)
+        self._at = float("-inf") if is_second else now
+        self._place = place
+        return is_second
 
 
 class OpenedChat:
-    """`show` gets the newest state, and None when no chat is open. `host` has the timer."""
+    """Follows the open chat. `show` gets its newest state at most 30 times a second, and None when
+    no chat is open. `host` has the timer."""
 
-    def __init__(
-        self,
-        host: Widget,
-        connection: Connection,
-        show: Callable[[FollowedChat | None], None],
-    ) -> None:
+    def __init__(self, host: Screen[None], show: Callable[[FollowedChat | None], None]) -> None:
         self.chat_id: ChatId | None = None
         self._host = host
-        self._connection = connection
+        self._connection = session_of(host).connection
         self._show = show
         self._newest: FollowedChat | None = None
         self._timer: Timer | None = None
@@ -88,67 +117,19 @@ class OpenedChat:
         self._newest = chat
         if not self._is_asked:
             self._is_asked = True
-            self._host.call_later(self._start_timer)
+            self._host.call_later(self._show_newest)
 
-    def _start_timer(self) -> None:
+    def _show_newest(self) -> None:
         if self._timer is None:
-            self._flush()
+            self._is_asked = False
+            if self._newest is not None:
+                self._show(self._newest)
             self._timer = self._host.set_timer(FRAME_S, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         if self._is_asked:
-            self._start_timer()
-
-    def _flush(self) -> None:
-        self._is_asked = False
-        if self._newest is not None:
-            self._show(self._newest)
-
-
-# The widgets of the open chat, by the names under which the main screen uses them. Each has
-# `show(chat)`: the newest state of the open chat, or None while none is open.
-
-__all__ = ["AnswerPanel", "Composer", "QueueView", "Timeline"]
-
-
-# The screens that a message `OpenScreen` or a key puts on top of the chat.
-
-MakeScreen = Callable[[ChatId | None], Screen[None]]
-
-
-def _help(_: ChatId | None) -> Screen[None]:
-    return HelpScreen()
-
-
-def _changes(chat_id: ChatId | None) -> Screen[None]:
-    return HelpScreen() if chat_id is None else ChangesScreen(chat_id)
-
-
-def _usage(chat_id: ChatId | None) -> Screen[None]:
-    return HelpScreen() if chat_id is None else UsageScreen(chat_id)
-
-
-SCREENS: Final[Mapping[ScreenName, MakeScreen]] = {
-    "help": _help,
-    "changes": _changes,
-    "mcp": McpScreen,
-    "plan": PlanScreen,
-    "policy": PolicyScreen,
-    "usage": _usage,
-}
-
-
-# The main screen: the chat list beside the open chat, its message box below.
-
-NARROW_BELOW: Final = 100
-"""Columns below which the chat list takes the place of the chat instead of standing beside it."""
-TALL_FROM: Final = 30
-"""Lines from which there is room for an empty one below the title."""
-_GONE: Final = (
-    "This chat does not exist any more, or is not shared with you any more. Ctrl-N starts a new"
-    " one."
-)
+            self._show_newest()
 
 
 class MainScreen(Screen[None]):
@@ -159,23 +140,23 @@ class MainScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL_FROM, "-tall")]  # noqa: RUF012
 
+    @dataclass
     class TitleChanged(Message):
-        def __init__(self, title: str, needing: int) -> None:
-            super().__init__()
-            self.title = title
-            self.needing = needing
+        title: str
+        needing: int
 
+    @dataclass
     class Alerted(Message):
-        def __init__(self, alert: Alert) -> None:
-            super().__init__()
-            self.alert = alert
+        alert: Alert
 
     def __init__(self, first: ChatId | None = None) -> None:
         super().__init__()
         self._first = first
         self._opened: OpenedChat | None = None
-        self._interrupts: Interrupts | None = None
-        self._marks: ReadMarks | None = None
+        self._escape = DoublePress()
+        self._control_c = DoublePress()
+        self._marked: dict[ChatId, int] = {}
+        """The last message of each chat that the server knows as read."""
         self._followed: FollowedChat | None = None
 
     @property
@@ -206,12 +187,7 @@ class MainScreen(Screen[None]):
         yield StatusLine()
 
     def on_mount(self) -> None:
-        session = session_of(self)
-        self._opened = OpenedChat(self, session.connection, self._show)
-        self._interrupts = Interrupts(
-            self, session, say=self.query_one(StatusLine).say, leave=self.action_detach
-        )
-        self._marks = ReadMarks(self, session.api)
+        self._opened = OpenedChat(self, self._show)
         self.watch(app_of(self), "app_focus", self._mark_read, init=False)
         self.open(self._first)
 
@@ -259,12 +235,20 @@ class MainScreen(Screen[None]):
 
     @on(OpenScreen)
     def open_screen(self, message: OpenScreen) -> None:
-        if message.name == "models":
-            self.query_one(Composer).choices.choose_model()
-        elif message.name == "modes":
-            self.query_one(Composer).run_line("/mode")
-        elif (make := SCREENS.get(message.name)) is not None:
-            app_of(self).push_screen(make(self.chat_id))
+        app, chat_id = app_of(self), self.chat_id
+        match message.name:
+            case "models":
+                self.query_one(Composer).choices.choose_model()
+            case "mcp":
+                app.push_screen(McpScreen(chat_id))
+            case "plan":
+                app.push_screen(PlanScreen(chat_id))
+            case "policy":
+                app.push_screen(PolicyScreen(chat_id))
+            case "usage" if chat_id is not None:
+                app.push_screen(UsageScreen(chat_id))
+            case _:
+                app.push_screen(HelpScreen())
 
     def _show(self, chat: FollowedChat | None) -> None:
         self._followed = chat
@@ -278,9 +262,26 @@ class MainScreen(Screen[None]):
         self._show_frame()
 
     def _mark_read(self) -> None:
-        """What is on the screen of a person who looks at it is read."""
-        if self._marks is not None and self._followed is not None and app_of(self).app_focus:
-            self._marks.show(self._followed)
+        """What is on the screen of a person who looks at it is read, once the chat rests."""
+        chat = self._followed
+        if chat is None or chat.gone or not app_of(self).app_focus:
+            return
+        shown = chat.shown
+        last = shown.messages[-1].id if shown.messages else 0
+        is_working = shown.status in ("pending", "running", "interrupting")
+        if is_working or last <= self._marked.get(shown.chat_id, 0):
+            return
+        self._marked[shown.chat_id] = last
+        while len(self._marked) > MAX_MARKED:
+            del self._marked[next(iter(self._marked))]
+        self.run_worker(partial(self._send_read, shown.chat_id, last), group="read")
+
+    async def _send_read(self, chat_id: ChatId, message_id: int) -> None:
+        """One that fails is not repeated: the next answer brings another."""
+        try:
+            await session_of(self).api.mark_read(chat_id, message_id)
+        except (ApiError, ServerUnreachable) as error:
+            log.info("the chat %s was not marked as read: %s", chat_id, error.code)
 
     @on(ChatList.Changed)
     def _show_frame(self) -> None:
@@ -332,16 +333,38 @@ class MainScreen(Screen[None]):
             chats.focus()
 
     def action_interrupt(self) -> None:
-        listed = self.listed
+        """Esc: once for the answer, twice for its subagents too."""
+        chat, listed, now = self._followed, self.listed, session_of(self).clock.monotonic()
         has_subagents = isinstance(listed, ListedChat) and bool(listed.children)
-        if self._interrupts is None or not self._interrupts.on_escape(
-            self._followed, has_subagents=has_subagents
-        ):
+        more = "Esc again stops its subagents too." if has_subagents else ""
+        if chat is not None and can_interrupt(chat):
+            is_second = self._escape.press(chat.chat_id, now)
+            self._interrupt(chat.chat_id, more, family=is_second)
+        elif chat is not None and has_subagents and self._escape.is_waiting(chat.chat_id, now):
+            # The first one has stopped the answer.
+            self._escape.press(chat.chat_id, now)
+            self._interrupt(chat.chat_id, family=True)
+        else:
             self.leave_list()
 
     def action_interrupt_or_quit(self) -> None:
-        if self._interrupts is not None:
-            self._interrupts.on_control_c(self._followed)
+        """Ctrl-C: the first interrupts what runs; a second one soon after leaves."""
+        chat, now = self._followed, session_of(self).clock.monotonic()
+        if self._control_c.press(None if chat is None else chat.chat_id, now):
+            self.action_detach()
+        elif chat is not None and can_interrupt(chat):
+            self._interrupt(chat.chat_id, "Ctrl-C again leaves.")
+        else:
+            self.query_one(StatusLine).say("Ctrl-C again leaves; the chat stays.")
+
+    def _interrupt(self, chat_id: ChatId, more: str = "", *, family: bool = False) -> None:
+        text = "Stopping the answer and the subagents" if family else f"Stopping the answer. {more}"
+        self.query_one(StatusLine).say(text.rstrip())
+        self.run_worker(partial(self._send_interrupt, chat_id, family=family), group="interrupt")
+
+    async def _send_interrupt(self, chat_id: ChatId, *, family: bool) -> None:
+        with telling_errors(self, "Not interrupted: "):
+            await session_of(self).api.interrupt_chat(chat_id, subagents="stop" if family else None)
 
     def action_help(self) -> None:
         self.post_message(OpenScreen("help"))
@@ -374,3 +397,8 @@ class MainScreen(Screen[None]):
         what = "A message is" if count == 1 else f"{count} messages are"
         text = f"{what} not sent yet and would be lost. Leave all the same?"
         app.push_screen(Question(text, yes="Leave"), lambda sure: app.exit() if sure else None)
+
+
+def can_interrupt(chat: FollowedChat) -> bool:
+    """While something runs. An ask is answered or declined in its own place."""
+    return not chat.gone and chat.shown.status in ("pending", "running")

@@ -1,28 +1,32 @@
 """Messages by which widgets of the terminal ask the main screen for something."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from textual.message import Message
+from textual.message_pump import MessagePump
 
+from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.ids import ChatId
 from chatd.terminal.safe_text import safe_text
 
 Severity = Literal["information", "warning", "error"]
 
-ScreenName = Literal["changes", "help", "mcp", "models", "modes", "plan", "policy", "usage"]
+ScreenName = Literal["help", "mcp", "models", "plan", "policy", "usage"]
 
 
 COPY_READY: Final = "The copy is ready: it is in the chat list."
 """For somebody who has gone elsewhere meanwhile, and is not taken away from there."""
 
 
+@dataclass
 class OpenChat(Message):
     """Show this chat in place of the open one."""
 
-    def __init__(self, chat_id: ChatId) -> None:
-        super().__init__()
-        self.chat_id = chat_id
+    chat_id: ChatId
 
 
 class NewChat(Message):
@@ -39,17 +43,24 @@ class ShowNotice(Message):
         self.severity: Severity = severity
 
 
+@dataclass
 class EditMessage(Message):
     """Put this message of the user into the message box, to be changed and run again."""
 
-    def __init__(self, edited: PublicMessage) -> None:
-        super().__init__()
-        self.edited = edited
+    edited: PublicMessage
 
 
+@dataclass
 class OpenScreen(Message):
     """Put the screen with this name on top, for the open chat."""
 
-    def __init__(self, name: ScreenName) -> None:
-        super().__init__()
-        self.name: ScreenName = name
+    name: ScreenName
+
+
+@contextmanager
+def telling_errors(node: MessagePump, about: str = "") -> Generator[None]:
+    """A request that fails ends the block, and a notice says why; `about` begins the sentence."""
+    try:
+        yield
+    except (ApiError, ServerUnreachable) as error:
+        node.post_message(ShowNotice(f"{about}{error.message}", "error"))

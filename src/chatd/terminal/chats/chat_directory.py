@@ -6,8 +6,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.client.resources import Chat, ListedChat, Page
-from chatd.client.server import ServerApi
+from chatd.client.resources import Chat, ListedChat
 from chatd.domain.ids import ChatId
 from chatd.terminal.messages import Severity
 from chatd.terminal.safe_text import safe_line
@@ -263,69 +262,6 @@ def _merged(known: ListedChat | None, chat: Chat) -> ListedChat:
         if fields[name] is None:
             fields[name] = getattr(known, name)
     return replace(known, **fields)
-
-
-# Chats that were opened, as the newest event or reply describes them: the open chat may be outside
-# of what the list shows.
-
-MAX_KNOWN: Final = 200
-
-
-class KnownChats:
-    def __init__(self) -> None:
-        self._chats: dict[ChatId, Chat] = {}
-
-    def find(self, chat_id: ChatId) -> Chat | None:
-        return self._chats.get(chat_id)
-
-    def keep(self, chat: Chat) -> None:
-        """From now on `update` keeps it current."""
-        known = self._chats.pop(chat.id, None)
-        self._chats[chat.id] = known if known is not None and known.version > chat.version else chat
-        while len(self._chats) > MAX_KNOWN:
-            del self._chats[next(iter(self._chats))]
-
-    def update(self, chat: Chat) -> None:
-        if chat.id in self._chats:
-            self.keep(chat)
-
-    def forget(self, chat_id: ChatId) -> None:
-        self._chats.pop(chat_id, None)
-
-
-# Reads the list of chats from the server, page by page.
-
-MAX_PAGE_SIZE: Final = 200
-"""The server's own limit of one page."""
-
-
-class ChatPages:
-    """Everything raises ApiError and ServerUnreachable."""
-
-    def __init__(self, api: ServerApi) -> None:
-        self._api = api
-
-    async def read(self, filter_: ListFilter, limit: int, cursor: str | None) -> Page[ListedChat]:
-        return await self._api.list_chats(
-            source="shared" if filter_.view == "shared" else "all",
-            archived=filter_.view == "archived" or None,
-            q=filter_.query or None,
-            limit=limit,
-            cursor=cursor,
-        )
-
-    async def read_first(
-        self, filter_: ListFilter, wanted: int
-    ) -> tuple[list[ListedChat], str | None]:
-        """The first chats of the list, and the cursor of what follows."""
-        chats: list[ListedChat] = []
-        cursor: str | None = None
-        while len(chats) < wanted:
-            page = await self.read(filter_, min(wanted - len(chats), MAX_PAGE_SIZE), cursor)
-            chats += page.items
-            if (cursor := page.next_cursor) is None:
-                break
-        return chats, cursor
 
 
 # Decides when a person must hear of a chat that they do not look at. Pure.

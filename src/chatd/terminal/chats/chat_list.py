@@ -1,6 +1,7 @@
-"""What a person does to a chat of the list: requests, and the sentence about the result."""
+"""The list of chats: reads it page by page, keeps it current, and does what a person asks for."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
 
@@ -10,21 +11,18 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 from textual.timer import Timer
-from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from chatd.client.calls import Call
 from chatd.client.drafts import ChatChange
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.frames import ChatChanged, ChatRemoved, ListEvent, ListReady
-from chatd.client.resources import Chat, ListedChat
-from chatd.client.server import ServerApi
+from chatd.client.resources import Chat, ListedChat, Page
 from chatd.domain.ids import ChatId
 from chatd.terminal.chats.chat_directory import (
     Alert,
     Attention,
     ChatDirectory,
-    ChatPages,
-    KnownChats,
     ListFilter,
     View,
     is_active,
@@ -33,131 +31,16 @@ from chatd.terminal.chats.chat_directory import (
 from chatd.terminal.chats.chat_rows import list_rows
 from chatd.terminal.chats.chat_tree import ChatTree
 from chatd.terminal.dialogs import LinePrompt, Question
-from chatd.terminal.messages import COPY_READY, OpenChat, ShowNotice
+from chatd.terminal.messages import COPY_READY, OpenChat, ShowNotice, telling_errors
 from chatd.terminal.session import app_of, session_of
 
-# What a person does to a chat of the list: the question, the request, the sentence after it.
-
-
-class ListActions:
-    """`put` shows a chat as the server replied it, `removed` takes a deleted one away."""
-
-    def __init__(
-        self, host: Widget, *, put: Callable[[Chat], None], removed: Callable[[ChatId], None]
-    ) -> None:
-        self._host = host
-        self._put = put
-        self._removed = removed
-        self._last_archived: Chat | None = None
-
-    def do(self, what: str, chat: Chat, next_pin_order: int) -> None:
-        match what:
-            case "rename":
-                self._rename(chat)
-            case "fork":
-                self._host.run_worker(partial(self._fork, chat))
-            case _ if is_subagent(chat):
-                text = "Choose the chat that the subagent belongs to: they are one."
-                self._host.post_message(ShowNotice(text, "warning"))
-            case "pin":
-                place = 0 if chat.pin_order else next_pin_order
-                self._run(lambda api: api.amend_chat(chat.id, ChatChange(pin_order=place)))
-            case "archive":
-                self._archive(chat)
-            case "delete":
-                self._delete(chat)
-            case _:
-                raise AssertionError(what)
-
-    def _rename(self, chat: Chat) -> None:
-        def named(title: str | None) -> None:
-            if title is not None:
-                self._run(lambda api: api.amend_chat(chat.id, ChatChange(title=title)))
-
-        app_of(self._host).push_screen(LinePrompt("Rename the chat", chat.title), named)
-
-    def _archive(self, chat: Chat) -> None:
-        done = "Taken out of the archive."
-        if not chat.archived:
-            done = "Archived. U takes it out again, V shows the archive."
-
-        def archive() -> None:
-            self._last_archived = None if chat.archived else chat
-            change = ChatChange(archived=not chat.archived)
-            self._run(lambda api: api.amend_chat(chat.id, change), done)
-
-        if chat.archived or not is_active(chat):
-            archive()
-            return
-        text = f"«{chat.title}» is working. Interrupt and archive it?"
-        self._ask(Question(text, yes="Archive"), archive)
-
-    def undo_archive(self) -> None:
-        """Of the chat that was archived last, with its pin."""
-        chat, self._last_archived = self._last_archived, None
-        if chat is None:
-            self._host.post_message(ShowNotice("No chat was archived here."))
-            return
-        archived = chat
-
-        async def take_out(api: ServerApi) -> Chat:
-            found = await api.amend_chat(archived.id, ChatChange(archived=False))
-            place = archived.pin_order
-            if not place:
-                return found
-            return await api.amend_chat(archived.id, ChatChange(pin_order=place))
-
-        self._run(take_out, "Taken out of the archive.")
-
-    def _delete(self, chat: Chat) -> None:
-        text = f"Delete «{chat.title}» with its messages and subagents? This cannot be undone."
-        question = Question(text, yes="Delete", is_dangerous=True)
-        self._ask(question, lambda: self._host.run_worker(partial(self._send_delete, chat)))
-
-    def _ask(self, question: Question, go_on: Callable[[], object]) -> None:
-        def answered(is_sure: bool | None) -> None:  # noqa: FBT001
-            if is_sure:
-                go_on()
-
-        app_of(self._host).push_screen(question, answered)
-
-    async def _send_delete(self, chat: Chat) -> None:
-        try:
-            await session_of(self._host).api.delete_chat(chat.id)
-        except (ApiError, ServerUnreachable) as error:
-            self._host.post_message(ShowNotice(error.message, "error"))
-            return
-        self._removed(chat.id)
-        self._host.post_message(ShowNotice("Deleted."))
-
-    async def _fork(self, chat: Chat) -> None:
-        try:
-            forked = await session_of(self._host).api.fork_chat(chat.id)
-        except (ApiError, ServerUnreachable) as error:
-            self._host.post_message(ShowNotice(error.message, "error"))
-            return
-        self._put(forked)
-        is_here = self._host.has_focus_within
-        self._host.post_message(OpenChat(forked.id) if is_here else ShowNotice(COPY_READY))
-
-    def _run(self, act: Callable[[ServerApi], Awaitable[Chat]], done: str = "") -> None:
-        async def run() -> None:
-            try:
-                self._put(await act(session_of(self._host).api))
-            except (ApiError, ServerUnreachable) as error:
-                self._host.post_message(ShowNotice(error.message, "error"))
-                return
-            if done:
-                self._host.post_message(ShowNotice(done))
-
-        self._host.run_worker(run)
-
-
-# The list of chats: reads it page by page, keeps it current, and does what a person asks for.
-
 PAGE_SIZE: Final = 50
+MAX_PAGE_SIZE: Final = 200
+"""The server's own limit of one page."""
 MAX_REREAD: Final = 1000
 """Chats that are read again; the rest comes when the list is scrolled."""
+MAX_KNOWN: Final = 200
+"""Chats that were opened and may be outside of what the list shows."""
 READ_AGAIN_S: Final = 5.0
 """After the list could not be read."""
 DRAW_S: Final = 0.1
@@ -177,18 +60,16 @@ class ChatList(Vertical):
     class Changed(Message):
         """The chats, or what they need, have changed."""
 
+    @dataclass
     class Alerted(Message):
-        def __init__(self, alert: Alert) -> None:
-            super().__init__()
-            self.alert = alert
+        alert: Alert
 
     class Left(Message):
         """Back to the chat."""
 
+    @dataclass
     class Deleted(Message):
-        def __init__(self, chat_id: ChatId) -> None:
-            super().__init__()
-            self.chat_id = chat_id
+        chat_id: ChatId
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "end_search", "End the search", show=False)
@@ -196,9 +77,10 @@ class ChatList(Vertical):
 
     def __init__(self) -> None:
         super().__init__()
-        self._actions = ListActions(self, put=self.put, removed=self._removed)
         self.directory = ChatDirectory()
-        self._known = KnownChats()
+        self._known: dict[ChatId, Chat] = {}
+        """Chats that were opened, as the newest event or reply describes them."""
+        self._last_archived: Chat | None = None
         self._attention = Attention()
         self._folded: frozenset[ChatId] = frozenset()
         self._drawing: Timer | None = None
@@ -221,10 +103,6 @@ class ChatList(Vertical):
             self._stop()
 
     @property
-    def _pages(self) -> ChatPages:
-        return ChatPages(session_of(self).api)
-
-    @property
     def chats(self) -> ChatTree:
         return self.query_one(ChatTree)
 
@@ -232,37 +110,38 @@ class ChatList(Vertical):
 
     def find(self, chat_id: ChatId) -> Chat | None:
         """A chat of the list, or the open one if the list does not show it."""
-        return self.directory.find(chat_id) or self._known.find(chat_id)
-
-    def put(self, chat: Chat) -> None:
-        """A chat as a reply to an action describes it."""
-        self._take(chat)
-        self._draw_soon()
-
-    def _removed(self, chat_id: ChatId) -> None:
-        self.directory.remove(chat_id)
-        self.post_message(self.Deleted(chat_id))
-        self._draw_soon()
+        return self.directory.find(chat_id) or self._known.get(chat_id)
 
     def show_open(self, chat_id: ChatId | None) -> None:
         self.chats.open_chat = chat_id
         if chat_id is None:
             return
         if (listed := self.directory.find(chat_id)) is not None:
-            self._known.keep(listed)
+            self._keep(listed)
         else:
             self.run_worker(partial(self._read_one, chat_id))
 
     async def _read_one(self, chat_id: ChatId) -> None:
         try:
-            self._known.keep(await session_of(self).api.get_chat(chat_id))
+            self._keep(await session_of(self).api.get_chat(chat_id))
         except (ApiError, ServerUnreachable):
             return  # the chat itself says that it is gone, or the banner that nobody answers
         self._draw_soon()
 
+    def _keep(self, chat: Chat) -> None:
+        known = self._known.pop(chat.id, None)
+        self._known[chat.id] = known if known is not None and known.version > chat.version else chat
+        while len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
     def _take(self, chat: Chat) -> None:
+        """A chat as it is now, of an event or of the reply to an action."""
         self.directory.put(chat)
-        self._known.update(chat)
+        self._see(chat)
+
+    def _see(self, chat: Chat) -> None:
+        if chat.id in self._known:
+            self._keep(chat)
         if (alert := self._attention.see(chat)) is not None:
             self.post_message(self.Alerted(alert))
 
@@ -314,10 +193,17 @@ class ChatList(Vertical):
         )
 
     async def _read_from_start(self, directory: ChatDirectory, wanted: int) -> None:
+        chats: list[ListedChat] = []
+        cursor: str | None = None
         self._reading += 1
         directory.begin_reading()
         try:
-            chats, cursor = await self._pages.read_first(directory.filter, wanted)
+            while len(chats) < wanted:
+                limit = min(wanted - len(chats), MAX_PAGE_SIZE)
+                page = await self._page(directory.filter, limit, cursor)
+                chats += page.items
+                if (cursor := page.next_cursor) is None:
+                    break
         except (ApiError, ServerUnreachable) as error:
             self.post_message(ShowNotice(f"The chat list: {error.message}", "error"))
             self.set_timer(READ_AGAIN_S, self._read_again)
@@ -325,17 +211,24 @@ class ChatList(Vertical):
         finally:
             self._reading -= 1
         directory.replace_with(chats, cursor)
-        self._see(directory, chats)
-        self._draw_soon()
+        self._show_read(directory, chats)
 
-    def _see(self, directory: ChatDirectory, read: Iterable[ListedChat]) -> None:
-        """An alert for what happened while the connection was lost; none for the first list. An
-        event may have told more than what was read."""
+    def _page(self, wanted: ListFilter, limit: int, cursor: str | None) -> Call[Page[ListedChat]]:
+        return session_of(self).api.list_chats(
+            source="shared" if wanted.view == "shared" else "all",
+            archived=wanted.view == "archived" or None,
+            q=wanted.query or None,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    def _show_read(self, directory: ChatDirectory, read: Iterable[ListedChat]) -> None:
+        """With an alert for what happened while the connection was lost; none for the first list.
+        An event may have told more than what was read."""
         for listed in read:
             for chat in directory.family(listed.id):
-                self._known.update(chat)
-                if (alert := self._attention.see(chat)) is not None:
-                    self.post_message(self.Alerted(alert))
+                self._see(chat)
+        self._draw_soon()
 
     @on(ChatTree.NearEnd)
     def read_more(self) -> None:
@@ -346,15 +239,12 @@ class ChatList(Vertical):
         self._reading += 1
         directory.begin_reading()
         try:
-            page = await self._pages.read(directory.filter, PAGE_SIZE, directory.next_cursor)
-        except (ApiError, ServerUnreachable) as error:
-            self.post_message(ShowNotice(f"The chat list: {error.message}", "error"))
-            return
+            with telling_errors(self, "The chat list: "):
+                page = await self._page(directory.filter, PAGE_SIZE, directory.next_cursor)
+                directory.add_page(page.items, page.next_cursor)
+                self._show_read(directory, page.items)
         finally:
             self._reading -= 1
-        directory.add_page(page.items, page.next_cursor)
-        self._see(directory, page.items)
-        self._draw_soon()
 
     # Search and views
 
@@ -411,8 +301,98 @@ class ChatList(Vertical):
             case "leave", _:
                 self.post_message(self.Left())
             case "undo", _:
-                self._actions.undo_archive()
-            case _, None:
+                self._undo_archive()
+            case what, chat if chat is not None:
+                self._do(what, chat)
+            case _:
                 return
-            case what, chat:
-                self._actions.do(what, chat, self.directory.next_pin_order())
+
+    def _do(self, what: str, chat: Chat) -> None:
+        match what:
+            case "rename":
+                self._rename(chat)
+            case "fork":
+                self.run_worker(partial(self._fork, chat))
+            case _ if is_subagent(chat):
+                text = "Choose the chat that the subagent belongs to: they are one."
+                self.post_message(ShowNotice(text, "warning"))
+            case "pin":
+                place = 0 if chat.pin_order else self.directory.next_pin_order()
+                self._amend(chat.id, ChatChange(pin_order=place))
+            case "archive":
+                self._archive(chat)
+            case "delete":
+                text = (
+                    f"Delete «{chat.title}» with its messages and subagents? This cannot be undone."
+                )
+                question = Question(text, yes="Delete", is_dangerous=True)
+                self._ask(question, lambda: self.run_worker(partial(self._delete, chat)))
+            case _:
+                raise AssertionError(what)
+
+    def _ask(self, question: Question, go_on: Callable[[], object]) -> None:
+        def answered(is_sure: bool | None) -> None:  # noqa: FBT001
+            if is_sure:
+                go_on()
+
+        app_of(self).push_screen(question, answered)
+
+    def _rename(self, chat: Chat) -> None:
+        def named(title: str | None) -> None:
+            if title is not None:
+                self._amend(chat.id, ChatChange(title=title))
+
+        app_of(self).push_screen(LinePrompt("Rename the chat", chat.title), named)
+
+    def _archive(self, chat: Chat) -> None:
+        done = "Taken out of the archive."
+        if not chat.archived:
+            done = "Archived. U takes it out again, V shows the archive."
+
+        def archive() -> None:
+            self._last_archived = None if chat.archived else chat
+            self._amend(chat.id, ChatChange(archived=not chat.archived), done=done)
+
+        if chat.archived or not is_active(chat):
+            archive()
+        else:
+            text = f"«{chat.title}» is working. Interrupt and archive it?"
+            self._ask(Question(text, yes="Archive"), archive)
+
+    def _undo_archive(self) -> None:
+        """Of the chat that was archived last, with its pin."""
+        chat, self._last_archived = self._last_archived, None
+        if chat is None:
+            self.post_message(ShowNotice("No chat was archived here."))
+            return
+        changes = [ChatChange(archived=False)]
+        if chat.pin_order:
+            changes.append(ChatChange(pin_order=chat.pin_order))
+        self._amend(chat.id, *changes, done="Taken out of the archive.")
+
+    def _amend(self, chat_id: ChatId, *changes: ChatChange, done: str = "") -> None:
+        async def amend() -> None:
+            with telling_errors(self):
+                for change in changes:
+                    self._take(await session_of(self).api.amend_chat(chat_id, change))
+                if done:
+                    self.post_message(ShowNotice(done))
+            self._draw_soon()
+
+        self.run_worker(amend)
+
+    async def _delete(self, chat: Chat) -> None:
+        with telling_errors(self):
+            await session_of(self).api.delete_chat(chat.id)
+            self.directory.remove(chat.id)
+            self.post_message(self.Deleted(chat.id))
+            self.post_message(ShowNotice("Deleted."))
+            self._draw_soon()
+
+    async def _fork(self, chat: Chat) -> None:
+        with telling_errors(self):
+            forked = await session_of(self).api.fork_chat(chat.id)
+            self._take(forked)
+            self._draw_soon()
+            is_here = self.has_focus_within
+            self.post_message(OpenChat(forked.id) if is_here else ShowNotice(COPY_READY))

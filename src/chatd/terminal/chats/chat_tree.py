@@ -2,6 +2,7 @@
 chats stay quick."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rich.style import Style
@@ -60,26 +61,23 @@ class ChatTree(ScrollView, can_focus=True):
 
     open_chat: reactive[ChatId | None] = reactive(None)
 
+    @dataclass
     class Chosen(Message):
-        def __init__(self, chat: Chat) -> None:
-            super().__init__()
-            self.chat = chat
+        chat: Chat
 
+    @dataclass
     class Asked(Message):
         """Something shall be done to the list, or to the chat under the cursor."""
 
-        def __init__(self, what: str, chat: Chat | None) -> None:
-            super().__init__()
-            self.what = what
-            self.chat = chat
+        what: str
+        chat: Chat | None
 
+    @dataclass
     class Folded(Message):
         """Hide the subagents of a chat, or show them."""
 
-        def __init__(self, chat_id: ChatId, *, is_open: bool) -> None:
-            super().__init__()
-            self.chat_id = chat_id
-            self.is_open = is_open
+        chat_id: ChatId
+        is_open: bool
 
     class NearEnd(Message):
         """The next page is wanted."""

@@ -1,7 +1,7 @@
 """The frame of a tool call: one line folded, its details unfolded; and the output of commands."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -184,7 +184,6 @@ _MAX_TAIL_CHARS: Final = 64_000
 _MAX_FOLDS: Final = 8
 """Lines of the screen that one line of output may fill."""
 _COLOUR: Final = re.compile("\x1b\\[([0-9;:]*)m")
-_HUES: Final = {1: "danger", 2: "ok", 3: "warn", 4: "info", 5: "accent", 6: "info"}
 
 
 def output_lines(text: str, width: int, palette: Palette, tail: int = 0) -> Lines:
@@ -239,36 +238,33 @@ def _safe(piece: str) -> str:
 
 class _OutputStyle:
     def __init__(self, palette: Palette) -> None:
-        self._palette = palette
-        self._hue = ""
-        self._is_bold = False
-        self._is_dim = False
+        self._plain, self._muted, info = palette.plain, palette.muted, palette.info
+        hues = (None, palette.danger, palette.ok, palette.warn, info, palette.accent, info, None)
+        self._hues: Sequence[Style | None] = hues
+        self._hue: Style | None = None
+        self._is_bold = self._is_dim = False
 
     @property
     def current(self) -> Style:
-        style = self._palette.hue(self._hue) if self._hue else self._palette.plain
-        if self._is_dim and not self._hue:
-            style = self._palette.muted
+        style = self._hue or (self._muted if self._is_dim else self._plain)
         return style + Style(bold=True) if self._is_bold else style
 
     def apply(self, codes: str) -> None:
         numbers = [int(code) if code.isdecimal() else 0 for code in re.split("[;:]", codes[:200])]
         index = 0
         while index < len(numbers):
-            if numbers[index] in (38, 48):
+            code = numbers[index]
+            if code in (38, 48):
                 index += 2 if numbers[index + 1 : index + 2] == [5] else 4
-            else:
-                self._apply_one(numbers[index])
+            elif code == 39:
+                self._hue = None
+            elif code in (0, 22):
+                self._hue = None if code == 0 else self._hue
+                self._is_bold = self._is_dim = False
+            elif code == 1:
+                self._is_bold = True
+            elif code == 2:
+                self._is_dim = True
+            elif 30 <= code <= 37 or 90 <= code <= 97:
+                self._hue = self._hues[code % 10]
             index += 1
-
-    def _apply_one(self, code: int) -> None:
-        if code in (0, 22):
-            self._is_bold = self._is_dim = False
-        if code in (0, 39):
-            self._hue = ""
-        elif code == 1:
-            self._is_bold = True
-        elif code == 2:
-            self._is_dim = True
-        elif 30 <= code <= 37 or 90 <= code <= 97:
-            self._hue = _HUES.get(code % 10, "")

@@ -9,24 +9,14 @@ from typing import Final
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from msgspec import Struct
-from pygments.lexer import Lexer
 from pygments.lexers import (
-    get_lexer_by_name,  # pyright: ignore[reportUnknownVariableType]
     get_lexer_for_filename,  # pyright: ignore[reportUnknownVariableType]
 )
-from pygments.token import (
-    Comment,
-    Generic,
-    Keyword,
-    Name,
-    Number,
-    Operator,
-    String,
-    _TokenType,  # pyright: ignore[reportPrivateUsage]
-)
+from pygments.token import Comment, Generic, Keyword, Name, Number, Operator, String
 from pygments.util import ClassNotFound
 from rich.cells import cell_len
 from rich.style import Style
+from rich.syntax import ANSISyntaxTheme, Syntax, SyntaxTheme
 from rich.text import Text
 
 from chatd.terminal.themes import Palette
@@ -204,55 +194,32 @@ def coloured(code: str, language: str, palette: Palette) -> Lines:
     """One `Text` for each line of the code."""
     lines = [shown_line(line) for line in code.rstrip("\n").split("\n")]
     text = "\n".join(lines)
-    lexer = _lexer(language[:_MAX_NAME])
-    if lexer is None or len(text) > MAX_COLOURED_CHARS or max(map(len, lines)) > _MAX_COLOURED_LINE:
+    if len(text) > MAX_COLOURED_CHARS or max(map(len, lines)) > _MAX_COLOURED_LINE:
         return [Text(line) for line in lines]
-    return _lexed(text, lexer, palette)
-
-
-def _lexed(text: str, lexer: Lexer, palette: Palette) -> Lines:
-    lines = [Text()]
-    for kind, value in lexer.get_tokens(text):
-        style = _style(kind, palette)
-        for index, piece in enumerate(value.split("\n")):
-            if index > 0:
-                lines.append(Text())
-            if piece:
-                lines[-1].append(piece, style)
+    syntax = Syntax("", language[:_MAX_NAME], theme=_syntax_theme(palette))
     # A lexer adds a line feed at the end.
-    count = text.count("\n") + 1
-    return (lines + [Text()] * count)[:count]
+    coloured_lines = list(syntax.highlight(text).split("\n", allow_blank=True))
+    return (coloured_lines + [Text()] * len(lines))[: len(lines)]
 
 
-def _style(kind: _TokenType, palette: Palette) -> Style | None:
-    for group, style in (
-        (Comment, palette.comment),
-        (Generic.Inserted, palette.ok),
-        (Generic.Deleted, palette.danger),
-        (Generic.Subheading, palette.name),
-    ):
-        if kind in group:
-            return style
-    if kind in Keyword or kind in Operator.Word:
-        return palette.keyword
-    if kind in String:
-        return palette.string
-    if kind in Number:
-        return palette.number
-    if kind in Name.Function or kind in Name.Class or kind in Name.Decorator or kind in Name.Tag:
-        return palette.name
-    return None
-
-
-@lru_cache(64)
-def _lexer(name: str) -> Lexer | None:
-    """By the language that a code block names."""
-    if not name:
-        return None
-    try:
-        return get_lexer_by_name(name, stripnl=False, ensurenl=False)
-    except ClassNotFound:
-        return None
+@lru_cache(2)
+def _syntax_theme(palette: Palette) -> SyntaxTheme:
+    return ANSISyntaxTheme(
+        {
+            Comment: palette.comment,
+            Generic.Inserted: palette.ok,
+            Generic.Deleted: palette.danger,
+            Generic.Subheading: palette.info,
+            Keyword: palette.accent,
+            Operator.Word: palette.accent,
+            String: palette.ok,
+            Number: palette.warn,
+            Name.Function: palette.info,
+            Name.Class: palette.info,
+            Name.Decorator: palette.info,
+            Name.Tag: palette.info,
+        }
+    )
 
 
 @lru_cache(256)

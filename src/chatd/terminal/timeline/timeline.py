@@ -21,7 +21,7 @@ from chatd.domain.ids import ChatId
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.messages import COPY_READY, EditMessage, OpenChat, OpenScreen, ShowNotice
 from chatd.terminal.session import app_of, session_of
-from chatd.terminal.themes import palette_of
+from chatd.terminal.themes import DARK_PALETTE, LIGHT_PALETTE
 from chatd.terminal.timeline.lines import counted
 from chatd.terminal.timeline.row import OlderRow, Row, UserRow
 from chatd.terminal.timeline.row_actions import (
@@ -270,7 +270,7 @@ class Timeline(Widget, can_focus=True):
 
     def renew_paint(self) -> LinePaint:
         """The size or the theme may have changed: then all lines are painted anew."""
-        palette = palette_of(is_dark=app_of(self).current_theme.dark)
+        palette = DARK_PALETTE if app_of(self).current_theme.dark else LIGHT_PALETTE
         paint = LinePaint(width=self.size.width, palette=palette, base=self.rich_style)
         if paint != self._paint:
             self._paint = paint
