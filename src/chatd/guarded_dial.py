@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from chatd.domain.addresses import is_public
+from chatd.domain.deployment.addresses import is_public
 from chatd.domain.errors import ChatdError
 
 DIAL_TIMEOUT_S: Final = 20.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.access import ADMIN_USER_ID
+from chatd.domain.access.permissions import ADMIN_USER_ID
 from chatd.domain.ids import ChatId
 from tests.support.api.server import (
     ADMINISTRATOR,

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from chatd.domain.access import ADMIN_USER_ID
+from chatd.domain.access.permissions import ADMIN_USER_ID
 from tests.support.api.server import ADMINISTRATOR, ApiServer
 
 USER = {"username": "bob", "role": "member", "password": "correct horse battery"}

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from chatd.api.schemas.chats import FoundMessages
-from chatd.domain.access import WORKER as WORKER_ACTOR
+from chatd.domain.access.permissions import WORKER as WORKER_ACTOR
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import ChatId

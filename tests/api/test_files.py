@@ -8,8 +8,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.access import UserActor
-from chatd.domain.file.entities import FileLimits
+from chatd.domain.access.permissions import UserActor
+from chatd.domain.files import FileLimits
 from chatd.domain.ids import FileId
 from chatd.store.file import uploads
 from chatd.store.pool import Pool

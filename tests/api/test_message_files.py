@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat.file_links import MAX_FILES_PER_CHAT
 from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import MAX_FILES_PER_CHAT
 from chatd.store.chat import chats
 from chatd.store.file import files
 from chatd.store.pool import Pool

@@ -9,14 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.clock import SystemClock
-from chatd.domain.access import UserActor
-from chatd.domain.config_change import ConfigChange, encode_config_change
+from chatd.domain.access.permissions import UserActor
+from chatd.domain.deployment.config_change import ConfigChange, encode_config_change
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import ModelConfigId, UserId
-from chatd.domain.model.capabilities import ModelCapabilities
+from chatd.domain.model.config import LearnedLimit
 from chatd.domain.model.failures import ModelError, ModelRemoved
-from chatd.domain.model.learned_limit import LearnedLimit
-from chatd.domain.model.protocol import Effort
+from chatd.domain.model.protocol import Effort, ModelCapabilities
 from chatd.domain.ports import ModelChoice
 from chatd.services.models.directory import LIMIT_CHANGE_INTERVAL_S
 from chatd.services.models.model_bodies import CreateModelBody, OverridesBody, UpdateModelBody

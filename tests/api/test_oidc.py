@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chatd.api.accounts.accounts import AccountsConfig
 from chatd.api.accounts.oidc_client import OidcConfig
-from chatd.domain.account.identity import IdentityRules
+from chatd.domain.access.accounts import IdentityRules
 from tests.support.api.accounts import create_user
 from tests.support.api.oidc import CLIENT_SECRET, OidcBrowser, free_port, running_provider
 from tests.support.api.server import ADMINISTRATOR, ApiOptions, ApiServer, serve_api

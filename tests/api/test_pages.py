@@ -19,7 +19,7 @@ from chatd.api.pages import (
 )
 from chatd.api.request import ApiRequest, Message
 from chatd.api.schemas.messages import MessageListQuery
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.ids import UserId
 from chatd.domain.list_page import ListQuery
 from tests.api.workspace_api import WorkspaceApi

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from chatd.domain.takeover import worker_name
+from chatd.domain.chat.takeover import worker_name
 from chatd.store.chat import workers
 from chatd.store.pool import Pool
 from tests.support.api.server import ADMINISTRATOR, ME, OTHER_USER, ApiServer, Json

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from chatd.api.schemas.runtime_settings import RetentionDays
-from chatd.domain.experiments import EXPERIMENTS
-from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
+from chatd.domain.deployment.runtime_settings import EXPERIMENTS
+from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT
 from tests.support.api.server import ADMINISTRATOR, OTHER_USER, ApiServer
 
 UNTOUCHED: Final[dict[str, object]] = {

@@ -10,7 +10,7 @@ import pytest
 from chatd.api.accounts.accounts import AccountsConfig
 from chatd.api.accounts.sign_in import create_link
 from chatd.api.accounts.site import SiteConfig
-from chatd.domain.access import ADMIN_USER_ID, SystemActor
+from chatd.domain.access.permissions import ADMIN_USER_ID, SystemActor
 from chatd.domain.ids import CredentialId
 from tests.support.api.accounts import (
     PASSWORD,

@@ -12,11 +12,11 @@ from chatd.api.request import Message
 from chatd.api.stream_access import AccessChecks
 from chatd.api.streams import CLIENT_GONE_END, ClientStream
 from chatd.domain.chat.change import Change
-from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, finish_turn
+from chatd.domain.chat_views.events import Cursor
 from chatd.domain.ids import ChatId
 from tests.support.api.server import (
     ME,

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.access import ADMIN_USER_ID, UserActor
+from chatd.domain.access.permissions import ADMIN_USER_ID, UserActor
 from chatd.domain.ids import GroupId, UserId
 from chatd.store.account import groups
 from tests.support.api.server import ADMINISTRATOR, OTHER_OWNER, OTHER_USER, ApiReply, ApiServer

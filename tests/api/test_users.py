@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from chatd.domain.access import ADMIN_USER_ID
+from chatd.domain.access.permissions import ADMIN_USER_ID
 from tests.support.api.accounts import PASSWORD, Browser, create_token, create_user
 from tests.support.api.server import ADMINISTRATOR, ME, ApiReply, ApiServer, Json
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chatd.domain.workspace.files import MAX_PIECE_BYTES
+from chatd.domain.workspace.agent_api import MAX_PIECE_BYTES
 from tests.api.workspace_api import WorkspaceApi, end_build
 from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, Json
 from tests.workspaces.agent_process import AGENT, Workbench, running_agent

@@ -11,11 +11,16 @@ from msgspec.structs import replace
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.domain.workspace.agent_api import DiffScope, GitChanges, ScopedDiff
-from chatd.domain.workspace.effects import WorkspaceEffects
+from chatd.domain.workspace.agent_api import (
+    DiffScope,
+    GitChanges,
+    ScopedDiff,
+    TerminalSize,
+    WorkspaceEffects,
+    WorkspaceFiles,
+    WorkspaceTerminal,
+)
 from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Template, TemplateSpec
-from chatd.domain.workspace.files import WorkspaceFiles
-from chatd.domain.workspace.terminals import TerminalSize, WorkspaceTerminal
 from chatd.services.workspaces import LocalWorkspaceControl, WorkspaceServicesConfig
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool

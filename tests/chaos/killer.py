@@ -16,8 +16,8 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from chatd.domain.chat.lease import DEATHS_TO_ISOLATE, MAX_LONE_DEATHS
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat.suspicion import DEATHS_TO_ISOLATE, MAX_LONE_DEATHS
 from chatd.domain.ids import ChatId
 from chatd.store.chat import chats
 from chatd.store.conn import ConnectConfig

@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from chatd.domain.chat.events import MessageEvent, PreviewReset
+from chatd.domain.chat_views.events import MessageEvent, PreviewReset
 from tests.support.chaos.killable_server import killable_server
 from tests.support.chaos.takeover_rig import takeover_rig
 from tests.support.client_state import read_state

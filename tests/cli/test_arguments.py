@@ -18,8 +18,8 @@ from chatd.cli.chats.run_report import check_choices, read_chat_id, read_dollars
 from chatd.cli.chats.run_request import MAX_INLINE_BYTES, RunRequest, join_prompt, read_input
 from chatd.cli.options import ServerFinder, suggest, with_target
 from chatd.client.resources import Action, Chat, StoredFile
+from chatd.domain.chat.questions import Question, QuestionOption, QuestionReply
 from chatd.domain.ids import FileId, ToolCallId
-from chatd.domain.questions import Question, QuestionOption, QuestionReply
 from chatd.terminal.answers.asks import Ask, ProposedPlan, asks_of
 from tests.support.shown_chats import CHAT, asked, shown
 

@@ -9,15 +9,15 @@ from chatd.client.errors import ApiError
 from chatd.client.followed_chat import read_page
 from chatd.client.resources import MessagePage
 from chatd.client.state import OlderPage, ReceivedChat, add_older_page, reduce_all, start
-from chatd.domain.chat.events import (
+from chatd.domain.chat.messages import PublicMessage
+from chatd.domain.chat.parts import TextPart, UnknownPart
+from chatd.domain.chat_views.events import (
     Event,
     HistoryReset,
     MessageEvent,
     MessagesDeleted,
     VersionReached,
 )
-from chatd.domain.chat.parts import TextPart, UnknownPart
-from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.ids import MessageId
 from tests.support.factories import CHAT
 from tests.support.outcomes import present

@@ -23,6 +23,7 @@ from chatd.client.calls import Call, Download, ListCall
 from chatd.client.drafts import CallAnswer, ChatChange, Draft, EditBody, FileInput, TextInput
 from chatd.client.exchange import ServerAddress
 from chatd.client.server import ServerApi
+from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.ids import (
     ChatId,
     CredentialId,
@@ -34,7 +35,6 @@ from chatd.domain.ids import (
     ToolCallId,
     WorkspaceId,
 )
-from chatd.domain.questions import QuestionReply
 from chatd.domain.tool_policy.rules import ToolRule
 from tools.openapi import openapi_document
 

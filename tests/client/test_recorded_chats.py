@@ -7,8 +7,8 @@ import pytest
 
 from chatd.client.frames import read_event
 from chatd.client.state import ReceivedChat, ShownChat, drop_partial_group, reduce_all, start
-from chatd.domain.chat.events import Event
 from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat_views.events import Event
 from chatd.domain.ids import ChatId
 from tests.support import event_fixtures
 from tests.support.event_recorder import RecordedChat

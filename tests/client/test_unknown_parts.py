@@ -5,8 +5,8 @@ import pytest
 
 from chatd.client.frames import read_event
 from chatd.client.state import reduce_all, start
-from chatd.domain.chat.events import Event, MessageEvent, MessagePart, QueueUpdate
 from chatd.domain.chat.parts import TextPart, UnknownPart
+from chatd.domain.chat_views.events import Event, MessageEvent, MessagePart, QueueUpdate
 from chatd.domain.ids import ChatId
 from tests.support import event_fixtures
 from tests.support.outcomes import present

@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from chatd.domain.chat.messages import Message
-from chatd.domain.chat.public_messages import public_message
+from chatd.domain.chat.messages import Message, public_message
 from chatd.domain.decisions import CUT_TOO_OFTEN_ERROR, MAX_PAUSES, PAUSED_TOO_OFTEN_ERROR
 from chatd.domain.ids import ChatId
 from chatd.domain.model.retry import CallLimits

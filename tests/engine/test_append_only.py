@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from chatd.domain.answer.tool_output import ToolOutput
-from chatd.domain.chat.public_messages import public_message
+from chatd.domain.chat.messages import public_message
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Tool, ToolContext

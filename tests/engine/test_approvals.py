@@ -9,11 +9,11 @@ from msgspec import Raw
 
 from chatd.domain.chat.call_waits import EXPIRED_APPROVAL_TEXT, EXPIRED_QUESTION_TEXT
 from chatd.domain.chat.commands import CallAnswer
+from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import CallNotWaiting, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Tool
-from chatd.domain.questions import QuestionReply
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.engine.attempt import POLICY_MAX_AGE_S
 from chatd.tools.questions import QuestionTools

@@ -12,7 +12,7 @@ from chatd.domain.chat.commands import SendMessage
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import FilePart, NoticePart
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.learned_limit import LearnedLimit
+from chatd.domain.model.config import LearnedLimit
 from chatd.domain.prompt.compaction import SUMMARY_INSTRUCTION
 from chatd.engine.budget import SpendLimit
 from chatd.engine.model_step import MAX_SUMMARY_ATTEMPTS

@@ -8,8 +8,8 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from chatd.domain.chat.events import MessagePart
 from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat_views.events import MessagePart
 from chatd.domain.ids import ChatId
 from chatd.domain.model.retry import MAX_MODEL_CALL_ATTEMPTS
 from chatd.engine.worker import WorkerConfig

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from chatd.clock import SystemClock
-from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat_views.events import Cursor
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import ChangeId, ToolCallId
 from chatd.engine.attempt import Attempt

@@ -14,10 +14,9 @@ from chatd.clock import SystemClock
 from chatd.domain.chat.messages import Message, UserInput
 from chatd.domain.chat.parts import FilePart, TextPart
 from chatd.domain.chat.states import State
-from chatd.domain.file.entities import StoredFile
+from chatd.domain.files import StoredFile
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.accepted_files import AcceptedFiles, FileInputKind
-from chatd.domain.model.protocol import ModelConfig
+from chatd.domain.model.protocol import AcceptedFiles, FileInputKind, ModelConfig
 from chatd.domain.ports import ModelChoice
 from chatd.engine.attempt import Attempt
 from chatd.engine.file_loader import FileLoader

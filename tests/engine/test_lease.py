@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chatd.domain.lease import LEASE_TTL_S, NO_NEW_WORK_AFTER_S
+from chatd.domain.chat.lease import LEASE_TTL_S, NO_NEW_WORK_AFTER_S
 from chatd.engine.lease import WorkerLease
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, advancing, engine_rig_with, pass_time

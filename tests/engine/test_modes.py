@@ -12,8 +12,7 @@ from chatd.domain.chat.commands import SendMessage, UpdateChat
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Tool
-from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.prompt.modes import PLAN_MODE_TEXT
+from chatd.domain.prompt.instructions import PLAN_MODE_TEXT, Instructions
 from chatd.tools.chat_tools import ChatTools
 from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with
 from tests.support.providers.anthropic import FakeAnthropic

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from chatd.domain.chat import user_transitions
 from chatd.domain.chat.commands import ReapChat
-from chatd.domain.chat.suspicion import DEATHS_TO_ISOLATE, MAX_LONE_DEATHS
+from chatd.domain.chat.lease import DEATHS_TO_ISOLATE, LEASE_MARGIN_S, LEASE_TTL_S, MAX_LONE_DEATHS
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.lease import LEASE_MARGIN_S, LEASE_TTL_S
 from chatd.domain.ports import Env
 from chatd.engine.chat_reaper import ChatReaper
 from chatd.engine.committer import Committer

@@ -8,10 +8,10 @@ import msgspec
 
 from chatd.app.replica import Replica
 from chatd.clock import SystemClock
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
+from chatd.domain.deployment.runtime_settings import DeploymentSettings, UserSettings
 from chatd.domain.ids import ChatId, UserId
-from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
-from chatd.domain.runtime_settings import DeploymentSettings, UserSettings
+from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT
 from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.store import runtime_settings
 from chatd.store.runtime_settings import StoredDeployment

@@ -8,10 +8,10 @@ import pytest
 from msgspec import Raw
 
 from chatd.domain.chat.commands import DeleteQueued, EditMessage
+from chatd.domain.chat.lease import LEASE_TTL_S
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat
 from chatd.domain.errors import ChatdError, NotFound, QueueFull, RequestError
 from chatd.domain.ids import ChatId, MessageId, QueueId
-from chatd.domain.lease import LEASE_TTL_S
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import NO_SLOTS, EngineRig, advancing, engine_rig, engine_rig_with
 from tests.support.eventually import eventually

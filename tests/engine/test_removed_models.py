@@ -6,12 +6,12 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.commands import SendMessage, UpdateChat
 from chatd.domain.chat.parts import NoticePart
+from chatd.domain.deployment.schedules import Schedule
 from chatd.domain.ids import ChatId, ModelConfigId
 from chatd.domain.model.protocol import Effort
-from chatd.domain.schedules import Schedule
 from chatd.services.schedules import ScheduleRunner
 from chatd.store import schedules
 from chatd.store.chat import messages

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.access import UserActor
-from chatd.domain.schedules import Schedule
+from chatd.domain.access.permissions import UserActor
+from chatd.domain.deployment.schedules import Schedule
 from chatd.services.schedules import ScheduleRunner
 from chatd.store import schedules
 from tests.support.engine_rig import EngineRig, engine_rig

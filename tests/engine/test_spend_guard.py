@@ -9,9 +9,9 @@ import pytest
 
 from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.deployment.spend import UNCHECKED_REFUSAL, SpendRefusal
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
-from chatd.domain.spend import UNCHECKED_REFUSAL, SpendRefusal
 from chatd.engine.budget import SpendLimit
 from chatd.engine.open_call_writer import OpenCallWriter
 from chatd.engine.spend_guard import SpendGuard

@@ -6,9 +6,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.access import ADMIN_USER_ID, UserActor
+from chatd.domain.access.permissions import ADMIN_USER_ID, UserActor
+from chatd.domain.deployment.spend import SpendWarningEvent
 from chatd.domain.ids import ChatId, GroupId
-from chatd.domain.spend import SpendWarningEvent
 from chatd.engine.budget import SpendLimit
 from chatd.store import spend, spend_limits
 from chatd.store.account import groups

@@ -5,10 +5,10 @@ import pytest
 
 from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.row import Chat
+from chatd.domain.deployment.spend import SpendRefusal
 from chatd.domain.errors import TitleFailed, UsageLimit
 from chatd.domain.ids import ChatId
 from chatd.domain.prompt.titles import fallback_title
-from chatd.domain.spend import SpendRefusal
 from chatd.store.chat import chats
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig_with

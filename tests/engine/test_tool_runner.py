@@ -17,7 +17,7 @@ from chatd.domain.chat.call_waits import EXPIRED_CALL_TEXT
 from chatd.domain.chat.messages import local_results
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import InvalidInput, TransitionNotAllowed
-from chatd.domain.file.entities import FileLimits
+from chatd.domain.files import FileLimits
 from chatd.domain.ids import ToolCallId, WorkerId
 from chatd.domain.ports import ToolContext
 from chatd.engine.tool_runner import EFFECT_UNKNOWN_TEXT, UNKNOWN_OUTCOME_OUTPUT

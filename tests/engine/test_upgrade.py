@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.access import ADMIN_USER_ID
+from chatd.domain.access.permissions import ADMIN_USER_ID
 from chatd.domain.ids import ChatId
 from chatd.store import migrator
 from chatd.store.conn import ConnectConfig, DatabaseSession, connect

@@ -11,12 +11,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from chatd.domain.answer.answer import StartedCall
+from chatd.domain.chat.lease import MAX_LONE_DEATHS
 from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Episode
-from chatd.domain.chat.suspicion import MAX_LONE_DEATHS
+from chatd.domain.deployment.spend import FIRST_OUTPUT_TOKENS
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.spend import FIRST_OUTPUT_TOKENS
 from chatd.engine.budget import SpendLimit
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.provider_config import ProviderConfig

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
+from chatd.domain.deployment.push import SubscriptionKeys
+from chatd.domain.deployment.webhooks import encode_secret
 from chatd.domain.ids import UserId
-from chatd.domain.push import SubscriptionKeys
 from chatd.domain.tool_policy.rules import ToolRule
-from chatd.domain.webhooks import encode_secret
 from chatd.sealed_secrets import KeyRing, SecretKey
 from chatd.services.push import PushRequests
 from chatd.services.webhooks import PRIVATE_TEXT, WebhookSender

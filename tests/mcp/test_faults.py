@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from chatd.domain.mcp.faults import OUTCOME_UNKNOWN_TEXT
+from chatd.domain.mcp.results import OUTCOME_UNKNOWN_TEXT
 from chatd.mcp.limits import DialPolicy, McpLimits
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually

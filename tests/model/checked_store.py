@@ -10,11 +10,10 @@ from msgspec import Struct
 
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import CreateChat, ReleaseChat, UpdateChat
-from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import TRANSITIONS, Transition
 from chatd.domain.chat.transitions import LoadedChat, decide_tree
-from chatd.domain.chat.user_transitions import create
+from chatd.domain.chat.user_transitions import create, sort_queue
 from chatd.domain.chat.worker_transitions import acquire, release
 from chatd.domain.errors import ChatdError, RequestError, StaleFence
 from chatd.domain.ids import ChangeId, ChatId, WorkerId

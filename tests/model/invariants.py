@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from chatd.domain.chat.call_waits import waiting_calls
 from chatd.domain.chat.change import MAX_ORPHAN_COUNT, Change
+from chatd.domain.chat.lease import MAX_LONE_DEATHS
 from chatd.domain.chat.messages import (
     Message,
     QueuedMessage,
@@ -16,10 +17,9 @@ from chatd.domain.chat.messages import (
     local_calls,
     local_results,
 )
-from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, NO_SETBACKS, Chat
 from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, State
-from chatd.domain.chat.suspicion import MAX_LONE_DEATHS
+from chatd.domain.chat.user_transitions import sort_queue
 from chatd.domain.ids import ChatId, QueueId, ToolCallId, WorkerId
 
 

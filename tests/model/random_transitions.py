@@ -28,18 +28,17 @@ from chatd.domain.chat.commands import (
     WhenBusy,
 )
 from chatd.domain.chat.messages import Draft, PendingCall, local_calls
-from chatd.domain.chat.queue_transitions import (
-    delete_queued,
-    edit_queued,
-    move_queued,
-    promote_queued,
-)
+from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.chat.row import Chat, Fence, RetryState
 from chatd.domain.chat.states import Transition
 from chatd.domain.chat.user_transitions import (
+    delete_queued,
     edit_message,
+    edit_queued,
     interrupt,
     interrupt_and_hold,
+    move_queued,
+    promote_queued,
     request_compaction,
     resume_queue,
     send_message,
@@ -60,7 +59,6 @@ from chatd.domain.chat.worker_transitions import (
     wake,
 )
 from chatd.domain.ids import MessageId, QueueId, ToolCallId, WorkerId
-from chatd.domain.questions import QuestionReply
 from tests.model.drafts import CLIENT_TOOLS, Drafts
 from tests.model.reference_store import ChatRows
 from tests.support.seeds import FAILED, QUESTIONS, WAIT, failing

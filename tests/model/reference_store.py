@@ -19,8 +19,8 @@ from chatd.domain.chat.change import (
     MovedQueuedMessage,
 )
 from chatd.domain.chat.messages import Draft, Message, QueuedMessage, UsageEntry
-from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat.user_transitions import sort_queue
 from chatd.domain.ids import ChatId, MessageId, QueueId, RequestId
 from chatd.domain.tool_modes import chosen_mode
 from tests.support.factories import AT

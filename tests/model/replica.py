@@ -11,7 +11,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.domain import lease
+from chatd.domain.chat import lease
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat, Fence, Hint
 from chatd.domain.chat.states import Transition

@@ -4,9 +4,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from chatd.domain.chat.lease import LEASE_TTL_S
 from chatd.domain.chat.states import Transition
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.lease import LEASE_TTL_S
 from chatd.store.chat import workers
 from chatd.store.chat.workers import HeartbeatResult
 from tests.model.invariants import at_rest

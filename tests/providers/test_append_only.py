@@ -14,9 +14,8 @@ import pytest
 
 from chatd.domain.chat.messages import Draft, Message
 from chatd.domain.model.protocol import ModelRequest
-from chatd.domain.prompt.builder import PromptTarget, build_prompt
+from chatd.domain.prompt.builder import PromptTarget, build_prompt, next_update
 from chatd.domain.prompt.compaction import summary_request
-from chatd.domain.prompt.instruction_updates import next_update
 from chatd.domain.prompt.instructions import Instructions
 from tests.providers.test_provider_switch import THEIRS, TOOLS, history_of
 from tests.support.factories import message

@@ -4,9 +4,8 @@ import base64
 
 import pytest
 
-from chatd.domain.model.accepted_files import BYTES_PER_MIB, AcceptedFiles
 from chatd.domain.model.config import EFFORT_LEVELS
-from chatd.domain.model.protocol import Effort, PromptFile
+from chatd.domain.model.protocol import BYTES_PER_MIB, AcceptedFiles, Effort, PromptFile
 from chatd.providers.file_inputs import (
     ANTHROPIC_FILES,
     BASE64_SLICE_BYTES,

@@ -7,8 +7,12 @@ import pytest
 from msgspec import Raw
 
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
-from chatd.domain.model.protocol import ModelConfig, ProviderError
+from chatd.domain.model.protocol import (
+    ModelCapabilities,
+    ModelConfig,
+    ProviderError,
+    merge_capabilities,
+)
 from chatd.providers.known_models import (
     OfferedModel,
     find_objection,

@@ -10,8 +10,8 @@ import pytest
 from msgspec import Raw
 
 from chatd.domain.answer.assembler import Assembler, merge_text
+from chatd.domain.chat.messages import public_parts
 from chatd.domain.chat.parts import Part, TextPart, ToolCallPart
-from chatd.domain.chat.public_messages import public_parts
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import (
     Finished,

@@ -5,10 +5,10 @@ from datetime import UTC, date, datetime
 from typing import Final
 from uuid import UUID
 
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
+from chatd.domain.deployment.runtime_settings import DeploymentSettings
 from chatd.domain.ids import CredentialId, GroupId, UserId
-from chatd.domain.runtime_settings import DeploymentSettings
 from chatd.store import costs, runtime_settings, spend_limits
 from chatd.store.account import audit, credentials, directory, groups, users
 from chatd.store.account.credentials import NewCredential

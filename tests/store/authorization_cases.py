@@ -7,15 +7,15 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
+from chatd.domain.access.shares import ShareRequest
 from chatd.domain.answer.answer import Answer
 from chatd.domain.answer.debug_calls import build_document
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.commands import UpdateChat
-from chatd.domain.chat.copies.transfer import ChatLine
 from chatd.domain.chat.row import Chat, DiffStatus
-from chatd.domain.chat.shares import ShareRequest
 from chatd.domain.chat.states import State
+from chatd.domain.chat_views.transfer import ChatLine
 from chatd.domain.errors import (
     Conflict,
     Forbidden,

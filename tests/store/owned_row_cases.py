@@ -10,13 +10,13 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
+from chatd.domain.deployment.runtime_settings import UserSettings
+from chatd.domain.deployment.schedules import Schedule
 from chatd.domain.errors import Conflict
-from chatd.domain.file.entities import FileLimits, NewFile
+from chatd.domain.files import FileLimits, NewFile
 from chatd.domain.ids import FileId
-from chatd.domain.runtime_settings import UserSettings
-from chatd.domain.schedules import Schedule
 from chatd.store import git_credentials, push, runtime_settings, schedules, skills, webhooks
 from chatd.store.file import chat_files, files, uploads
 from chatd.store.mcp import tokens

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ToolCallId
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule

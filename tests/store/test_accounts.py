@@ -10,11 +10,11 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from chatd.domain.access import ADMIN_USER_ID, Actor, Role, SystemActor, UserActor
-from chatd.domain.account.audit_text import actor_text, summary
-from chatd.domain.account.entities import AuditEntry, Credential, CredentialKind, User
+from chatd.domain.access.accounts import AuditEntry, Credential, CredentialKind, User
+from chatd.domain.access.audit_text import actor_text, summary
+from chatd.domain.access.permissions import ADMIN_USER_ID, Actor, Role, SystemActor, UserActor
 from chatd.domain.chat.states import State
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.ids import CredentialId, GroupId, UserId
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import chatd.store
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Forbidden
 from chatd.store.chat import chats

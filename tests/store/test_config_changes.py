@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from chatd.clock import SystemClock
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict
 from chatd.store import config_changes
 from chatd.store.config_changes import ConfigChanges

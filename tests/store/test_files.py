@@ -7,11 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.access import WORKER, Actor, UserActor
+from chatd.domain.access.permissions import WORKER, Actor, UserActor
 from chatd.domain.chat.states import State
 from chatd.domain.errors import Conflict, NotFound, Unavailable
-from chatd.domain.file.byte_range import ByteRange
-from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
+from chatd.domain.files import ByteRange, FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId
 from chatd.engine.file_removal import FileSweep
 from chatd.store.errors import DuplicateRow, MissingReference

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
+from chatd.domain.chat.lease import SeenWorker
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
 from chatd.domain.ids import WorkerId
-from chatd.domain.lease import SeenWorker
 from chatd.store import notifications
 from chatd.store.chat import workers
 from chatd.store.chat.workers import Heartbeat, HeartbeatResult

@@ -2,8 +2,8 @@
 
 import pytest
 
-from chatd.domain.chat.public_chat import NOTHING_READ
 from chatd.domain.chat.states import State
+from chatd.domain.chat_views.public_chat import NOTHING_READ
 from chatd.domain.ids import MessageId, UserId
 from chatd.store.chat import read_marks
 from chatd.store.pool import Pool

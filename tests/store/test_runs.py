@@ -2,9 +2,9 @@
 
 from chatd.domain.chat.commands import ReapChat
 from chatd.domain.chat.states import State
+from chatd.domain.chat.takeover import DeathNotice, worker_name
 from chatd.domain.chat.worker_transitions import reap
 from chatd.domain.ids import WorkerId
-from chatd.domain.takeover import DeathNotice, worker_name
 from chatd.store.chat import runs, workers
 from chatd.store.chat.run_statements import RUNS_KEPT_PER_CHAT
 from chatd.store.pool import Pool

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from chatd.app.replica import file_store_config
 from chatd.clock import SystemClock
 from chatd.domain.errors import Unavailable
-from chatd.domain.file.byte_range import ByteRange
-from chatd.domain.file.entities import FileLimits, StoredFile
+from chatd.domain.files import ByteRange, FileLimits, StoredFile
 from chatd.domain.ids import FileId
 from chatd.settings.schema import FileSettings, SettingsError
 from chatd.store.file.s3_signature import S3Credentials, s3_signature_headers

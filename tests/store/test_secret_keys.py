@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from chatd.domain.chat.lease import LEASE_TTL_S
 from chatd.domain.errors import ChatdError
-from chatd.domain.lease import LEASE_TTL_S
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing, SecretKey, SecretKeyMissing, check_value, new_key
 from chatd.services.secret_keys import (

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.access import WORKER as WORKER_ACTOR
+from chatd.domain.access.permissions import WORKER as WORKER_ACTOR
 from chatd.domain.chat.commands import CreateChat, SuspendTurn
 from chatd.domain.chat.row import AgentWait, Chat, Fence
 from chatd.domain.chat.states import State

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.chat.answer_transitions import answer_calls
 from chatd.domain.chat.commands import AnswerCalls, CallAnswer

@@ -11,8 +11,8 @@ import pytest
 from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import commit_step
+from chatd.domain.deployment.spend import Period
 from chatd.domain.ids import ChatId, UserId
-from chatd.domain.spend import Period
 from chatd.store.chat import usage
 from chatd.store.chat.usage import Payer, TreeCost
 from chatd.store.conn import Conn

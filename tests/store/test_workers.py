@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from chatd.app.telemetry import Gauges
 from chatd.domain.chat.commands import RecordRetry, SendMessage
+from chatd.domain.chat.lease import WorkerDeath
 from chatd.domain.chat.row import (
     Chat,
     Fence,
@@ -19,11 +20,10 @@ from chatd.domain.chat.row import (
     Setbacks,
 )
 from chatd.domain.chat.states import State
-from chatd.domain.chat.suspicion import WorkerDeath
+from chatd.domain.chat.takeover import DeathNotice
 from chatd.domain.chat.user_transitions import interrupt, send_message
 from chatd.domain.chat.worker_transitions import acquire, record_retry
 from chatd.domain.ids import ChatId, UserId, WorkerId
-from chatd.domain.takeover import DeathNotice
 from chatd.store.chat import chats, workers
 from chatd.store.chat.workers import Backlog, RunningLimits
 from chatd.store.conn import Conn

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from chatd.domain.chat.events import VersionReached
+from chatd.domain.chat_views.events import VersionReached
 from chatd.stream.fanout import Broadcast, Lagged, Subscription
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from chatd.domain.chat.events import MessageEvent, StatusEvent, VersionReached
+from chatd.domain.chat_views.events import MessageEvent, StatusEvent, VersionReached
 from chatd.domain.errors import NotFound
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange

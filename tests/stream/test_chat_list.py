@@ -7,15 +7,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.chat.public_chat import (
+from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat, Hint
+from chatd.domain.chat.user_transitions import archive
+from chatd.domain.chat_views.public_chat import (
     ChatListEvent,
     ChatListReady,
     PublicChat,
     ReaderView,
     public_chat,
 )
-from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat, Hint
-from chatd.domain.chat.user_transitions import archive
 from chatd.domain.ids import MessageId, UserId
 from chatd.store.chat import chats, read_marks
 from chatd.stream.chat_list import READ_HINT_KIND, ChatListSubscription

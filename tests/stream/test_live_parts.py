@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from chatd.domain.chat.events import MessageEvent, MessagePart, PreviewReset
 from chatd.domain.chat.row import Episode
+from chatd.domain.chat_views.events import MessageEvent, MessagePart, PreviewReset
 from chatd.store.chat import chats, journal
 from chatd.stream.episode_buffer import PREVIEW_TRUNCATED_PART
 from tests.stream.conftest import ReplicaPair

@@ -6,9 +6,8 @@ for other changes.
 
 import pytest
 
-from chatd.domain.chat.cursor import START
-from chatd.domain.chat.events import HistoryReset, MessageEvent
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
+from chatd.domain.chat_views.events import START, HistoryReset, MessageEvent
 from chatd.store.chat import chats
 from chatd.stream.frames import Frame
 from tests.stream.conftest import ReplicaPair

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from chatd.domain.chat.events import MessageEvent, StatusEvent
 from chatd.domain.chat.row import Chat, Hint
+from chatd.domain.chat_views.events import MessageEvent, StatusEvent
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.pool import Pool

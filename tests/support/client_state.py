@@ -11,8 +11,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.domain.chat.call_waits import call_deadlines, wait_of, waiting_calls
-from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
-from chatd.domain.chat.events import (
+from chatd.domain.chat.messages import (
+    PublicMessage,
+    PublicQueuedMessage,
+    public_message,
+    public_queued,
+)
+from chatd.domain.chat.row import ChatError, RetryState
+from chatd.domain.chat.states import PublicStatus
+from chatd.domain.chat.takeover import TakeoverPayload, takeover_payload
+from chatd.domain.chat_views.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
+from chatd.domain.chat_views.events import (
     ActionRequired,
     ErrorEvent,
     Event,
@@ -29,16 +38,7 @@ from chatd.domain.chat.events import (
     TakeoverEvent,
     VersionReached,
 )
-from chatd.domain.chat.public_messages import (
-    PublicMessage,
-    PublicQueuedMessage,
-    public_message,
-    public_queued,
-)
-from chatd.domain.chat.row import ChatError, RetryState
-from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId
-from chatd.domain.takeover import TakeoverPayload, takeover_payload
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
 from tests.support.factories import HARNESS

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from chatd.app.replica import Replica, ReplicaConfig, ReplicaOptions, open_database_pools
 from chatd.clock import SystemClock
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
 from chatd.domain.chat.commands import (
     AnswerCalls,
@@ -45,8 +45,8 @@ from chatd.domain.chat.parts import (
 )
 from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
+from chatd.domain.model.config import LearnedLimit
 from chatd.domain.model.failures import ModelRemoved, RemovedModel
-from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.model.protocol import Effort, ModelConfig, Prices
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw
 
-from chatd.domain.access import SystemActor, UserActor
+from chatd.domain.access.permissions import SystemActor, UserActor
 from chatd.domain.chat.messages import Draft, Message, PendingCall, QueuedMessage, Role, UserInput
 from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.chat.row import Chat

@@ -5,9 +5,8 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from chatd.domain.ids import McpServerId
-from chatd.domain.mcp.configuration import McpCredentials
 from chatd.domain.mcp.oauth import OauthClient
-from chatd.domain.mcp.servers import McpServer
+from chatd.domain.mcp.servers import McpCredentials, McpServer
 from chatd.store.mcp import servers
 from chatd.store.mcp.servers import McpServerWrite
 from chatd.store.mcp.tokens import NewToken

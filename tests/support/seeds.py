@@ -25,10 +25,11 @@ from chatd.domain.chat.commands import (
     Step,
     SuspendTurn,
 )
+from chatd.domain.chat.lease import MAX_LONE_DEATHS
 from chatd.domain.chat.messages import Draft, Message, QueuedMessage
+from chatd.domain.chat.questions import QUESTION_TOOL
 from chatd.domain.chat.row import AgentWait, Chat, ChatError, Fence, RetryState
 from chatd.domain.chat.states import State
-from chatd.domain.chat.suspicion import MAX_LONE_DEATHS
 from chatd.domain.chat.user_transitions import (
     archive,
     create,
@@ -49,7 +50,6 @@ from chatd.domain.chat.worker_transitions import (
     suspend,
 )
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId
-from chatd.domain.questions import QUESTION_TOOL
 from tests.model.reference_store import ReferenceStore, apply_change
 from tests.support.factories import CHAT, OWNER, WORKER, call, draft, prompt, text
 

@@ -7,9 +7,9 @@ from uuid import UUID
 from msgspec import Raw
 
 from chatd.client.state import LiveAnswer, LiveEpisode, ShownChat
-from chatd.domain.chat.events import RequestedCall
+from chatd.domain.chat.messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.chat.parts import KnownPart, TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
+from chatd.domain.chat_views.events import RequestedCall
 from chatd.domain.ids import ChatId, MessageId, QueueId, ToolCallId, UserId
 
 CHAT: Final = ChatId(UUID(int=7))

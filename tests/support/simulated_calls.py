@@ -6,9 +6,9 @@ from uuid import UUID
 
 from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.deployment.spend import FIRST_OUTPUT_TOKENS, SpendRefusal
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import ModelConfig, Prices
-from chatd.domain.spend import FIRST_OUTPUT_TOKENS, SpendRefusal
 from chatd.engine.budget import SpendBooks, reserve_call
 from tests.support.factories import chat
 

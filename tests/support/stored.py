@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.domain.chat.messages import Message, QueuedMessage
-from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat.user_transitions import sort_queue
 from chatd.domain.ids import ChatId
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.messages import (

@@ -3,9 +3,9 @@
 from hashlib import sha256
 from uuid import uuid4
 
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.parts import FilePart
-from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
+from chatd.domain.files import FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId, UserId
 from chatd.store.file import uploads
 from chatd.store.file.database_store import DatabaseFileStore

@@ -15,10 +15,9 @@ from uuid import UUID, uuid4
 import msgspec
 
 from chatd.clock import SystemClock
-from chatd.domain.chat.cursor import START, Cursor
-from chatd.domain.chat.events import Event
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat, Episode, Hint
+from chatd.domain.chat_views.events import START, Cursor, Event
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
 from chatd.domain.ports import Clock, Env
 from chatd.store.chat.operation import AppliedChange

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.ids import ChatId, ToolCallId
-from chatd.domain.prompt.modes import plan_path
+from chatd.domain.prompt.instructions import plan_path
 from chatd.settings.schema import Settings, WorkspaceSettings
 from chatd.terminal.answers.asks import ProposedPlan
 from chatd.terminal.answers.plan_form import PlanForm, plan_content

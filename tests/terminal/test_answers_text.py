@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from chatd.domain.chat.events import RequestedCall
+from chatd.domain.chat_views.events import RequestedCall
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.answers.approval_form import CallView
 from chatd.terminal.answers.asks import time_left

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.style import Style
 
 from chatd.client.state import ShownChat
-from chatd.domain.chat.events import RequestedCall
 from chatd.domain.chat.parts import (
     ContextFilePart,
     FilePart,
@@ -22,6 +21,7 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
 )
 from chatd.domain.chat.row import ChatError, RetryState
+from chatd.domain.chat_views.events import RequestedCall
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.themes import DARK_PALETTE
 from chatd.terminal.timeline.card import Canvas

@@ -11,8 +11,7 @@ from msgspec import Raw
 
 from chatd.client.frames import read_event
 from chatd.client.state import LiveAnswer, LiveEpisode, ShownChat, drop_partial_group, reduce, start
-from chatd.domain.chat.events import RequestedCall
-from chatd.domain.chat.messages import Role
+from chatd.domain.chat.messages import PublicMessage, Role
 from chatd.domain.chat.parts import (
     FilePart,
     FileReferencePart,
@@ -23,11 +22,11 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
 )
-from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.chat.row import ChatError, RetryState
 from chatd.domain.chat.states import PublicStatus
+from chatd.domain.chat.takeover import NamedWorker, TakeoverPayload
+from chatd.domain.chat_views.events import RequestedCall
 from chatd.domain.ids import ChatId, MessageId, ToolCallId, WorkerId
-from chatd.domain.takeover import NamedWorker, TakeoverPayload
 from tests.support import event_fixtures
 from tests.support.outcomes import present
 

@@ -13,7 +13,7 @@ from chatd.clock import SystemClock
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.chat.states import State
-from chatd.domain.file.entities import FileLimits
+from chatd.domain.files import FileLimits
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.agent_api import AgentApi

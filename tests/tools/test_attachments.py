@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chatd.domain.answer.tool_output import AnsweredCall, result_message
-from chatd.domain.chat.file_links import MAX_FILES_PER_CHAT
 from chatd.domain.chat.parts import FilePart, ToolResultPart
+from chatd.domain.chat.user_transitions import MAX_FILES_PER_CHAT
 from chatd.domain.ids import ToolCallId
 from chatd.store.chat import chats
 from chatd.store.pool import Pool

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from chatd.clock import SystemClock
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
 from chatd.domain.ids import ChangeId

@@ -9,7 +9,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from chatd.domain.answer.tool_output import ToolOutput
-from chatd.domain.chat.file_links import MAX_FILES_PER_CHAT
+from chatd.domain.chat.user_transitions import MAX_FILES_PER_CHAT
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.store.pool import Pool

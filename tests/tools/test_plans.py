@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.errors import StaleFence
-from chatd.domain.file.entities import FileLimits
+from chatd.domain.files import FileLimits
 from chatd.store.pool import Pool
 from chatd.tools.plans import MAX_PLAN_BYTES
 from tests.support.tables import table

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import WorkspaceId
-from chatd.domain.mcp.names import MAX_MODEL_NAME_CHARS
+from chatd.domain.mcp.servers import MAX_MODEL_NAME_CHARS
 from chatd.domain.ports import AgentApi, ToolContext
 from chatd.domain.tool_policy.decision import decide
 from chatd.domain.tool_policy.rules import PolicyLayer, ToolPolicy, ToolRule

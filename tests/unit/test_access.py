@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.access import (
+from chatd.domain.access.permissions import (
     PERMISSIONS,
     ROLES,
     RULES,

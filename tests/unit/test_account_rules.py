@@ -5,16 +5,19 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.access import Role, UserActor
-from chatd.domain.account.buckets import Bucket, is_full, retry_after, take
-from chatd.domain.account.rules import (
+from chatd.domain.access.accounts import (
+    Bucket,
     check_email,
     check_password,
     check_username,
+    is_full,
     redacted_diff,
+    retry_after,
+    take,
     token_scopes,
 )
-from chatd.domain.account.secret_text import (
+from chatd.domain.access.permissions import Role, UserActor
+from chatd.domain.access.secret_text import (
     csrf_token,
     digest,
     is_csrf_token,

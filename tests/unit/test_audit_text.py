@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 
 import chatd
-from chatd.domain.account import audit_text
-from chatd.domain.account.audit_text import actions_like, actor_text, csv_entries, csv_header
-from chatd.domain.account.entities import AuditEntry
+from chatd.domain.access import audit_text
+from chatd.domain.access.accounts import AuditEntry
+from chatd.domain.access.audit_text import actions_like, actor_text, csv_entries, csv_header
 from chatd.domain.ids import UserId
 from chatd.domain.text import csv_rows
 

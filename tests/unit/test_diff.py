@@ -10,8 +10,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from chatd.api.schemas.messages import StreamEnded
-from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
-from chatd.domain.chat.events import (
+from chatd.domain.chat.messages import Message, PublicMessage, PublicQueuedMessage, QueuedMessage
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.row import Chat, ChatError, RetryState
+from chatd.domain.chat.states import PublicStatus
+from chatd.domain.chat_views.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
+from chatd.domain.chat_views.events import (
     ActionPayload,
     ActionRequired,
     DurableEvent,
@@ -28,11 +32,6 @@ from chatd.domain.chat.events import (
     VersionReached,
     encode_value,
 )
-from chatd.domain.chat.messages import Message, QueuedMessage
-from chatd.domain.chat.parts import TextPart
-from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
-from chatd.domain.chat.row import Chat, ChatError, RetryState
-from chatd.domain.chat.states import PublicStatus
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import MessageId, ToolCallId
 from tests.support.factories import (

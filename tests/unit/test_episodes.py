@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat.events import MessagePart, PartPayload
 from chatd.domain.chat.parts import (
     Part,
     ReasoningPart,
@@ -19,6 +18,7 @@ from chatd.domain.chat.parts import (
     UnknownPart,
 )
 from chatd.domain.chat.row import Episode
+from chatd.domain.chat_views.events import MessagePart, PartPayload
 from chatd.domain.ids import ChatId, ToolCallId
 from chatd.stream.episode_buffer import MAX_PREVIEW_BYTES, PREVIEW_TRUNCATED_PART, EpisodeBuffer
 from chatd.stream.episodes import EpisodeRegistry, EpisodesConfig

@@ -4,8 +4,12 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat.diff import ChatSnapshot, diff
-from chatd.domain.chat.events import (
+from chatd.domain.chat.messages import PublicMessage, TokenUsage, public_message
+from chatd.domain.chat.parts import FilePart, ReasoningPart, UnknownPart
+from chatd.domain.chat.row import ChatError
+from chatd.domain.chat.states import PublicStatus
+from chatd.domain.chat_views.diff import ChatSnapshot, diff
+from chatd.domain.chat_views.events import (
     DurableEvent,
     ErrorEvent,
     Event,
@@ -21,11 +25,6 @@ from chatd.domain.chat.events import (
     StatusPayload,
     VersionReached,
 )
-from chatd.domain.chat.messages import TokenUsage
-from chatd.domain.chat.parts import FilePart, ReasoningPart, UnknownPart
-from chatd.domain.chat.public_messages import PublicMessage, public_message
-from chatd.domain.chat.row import ChatError
-from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import MessageId
 from tests.support.client_state import ClientState
 from tests.support.factories import AT, CHAT, OWNER, WORKER, call, chat, message, text

@@ -6,9 +6,16 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.errors import Forbidden
-from chatd.domain.file.byte_range import ByteRange, RangeOutside, select_range
-from chatd.domain.file.download_link import DownloadLink, open_link, sign_link
-from chatd.domain.file.names import content_disposition, read_file_name
+from chatd.domain.files import (
+    ByteRange,
+    DownloadLink,
+    RangeOutside,
+    content_disposition,
+    open_link,
+    read_file_name,
+    select_range,
+    sign_link,
+)
 from chatd.domain.ids import FileId, UserId
 
 

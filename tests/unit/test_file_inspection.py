@@ -3,8 +3,7 @@
 import pytest
 
 from chatd.domain.errors import InvalidInput, RequestError, UnsupportedFile
-from chatd.domain.file.images import MAX_IMAGE_PIXELS, ImageSize, read_image_size
-from chatd.domain.file.inspection import FileInspection
+from chatd.domain.media_types import MAX_IMAGE_PIXELS, FileInspection, ImageSize, read_image_size
 from tests.support.sample_files import CSV, GIF, JPEG, JSON, PDF, PNG, SAMPLES, WEBP, jpeg, png
 
 

@@ -6,12 +6,16 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.chat.parts import FilePart
-from chatd.domain.file.entities import StoredFile
+from chatd.domain.files import StoredFile
 from chatd.domain.ids import FileId, UserId
-from chatd.domain.model.accepted_files import AcceptedFiles
-from chatd.domain.model.protocol import PromptFile, PromptText
-from chatd.domain.prompt.file_plan import FilePlan, plan_files
-from chatd.domain.prompt.files import MAX_TEXT_FILE_BYTES, ResolvedFile, convert_file
+from chatd.domain.model.protocol import AcceptedFiles, PromptFile, PromptText
+from chatd.domain.prompt.prompt_files import (
+    MAX_TEXT_FILE_BYTES,
+    FilePlan,
+    ResolvedFile,
+    convert_file,
+    plan_files,
+)
 
 MIB = 1024 * 1024
 ACCEPTS = AcceptedFiles(

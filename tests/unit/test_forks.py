@@ -2,8 +2,8 @@
 
 import pytest
 
-from chatd.domain.chat.copies.forks import closing_results, fork_title
 from chatd.domain.chat.messages import Message, local_results, pending_calls
+from chatd.domain.chat_views.transfer import closing_results, fork_title
 from tests.support.factories import call, message, result, text
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from chatd.domain.chat.cursor import START, Cursor
-from chatd.domain.chat.events import MessageEvent, VersionReached, encode_event
-from chatd.domain.chat.public_messages import public_message
+from chatd.domain.chat.messages import public_message
+from chatd.domain.chat_views.events import START, Cursor, MessageEvent, VersionReached, encode_event
 from chatd.domain.ids import ChangeId
 from chatd.stream.frames import (
     MAX_FRAME_BYTES,

@@ -3,17 +3,18 @@
 import pytest
 
 from chatd.domain.chat.commands import SendMessage, WhenBusy
-from chatd.domain.chat.public_chat import public_chat
-from chatd.domain.chat.queue_transitions import delete_queued, promote_queued
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import (
     archive,
+    delete_queued,
     interrupt_and_hold,
+    promote_queued,
     resume_queue,
     send_message,
     unarchive,
 )
 from chatd.domain.chat.worker_transitions import expire_interrupt, finish_interrupt
+from chatd.domain.chat_views.public_chat import public_chat
 from chatd.domain.errors import TransitionNotAllowed
 from tests.support.domain.history_lines import apply_changes
 from tests.support.factories import draft, prompt, text

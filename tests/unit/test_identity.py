@@ -2,18 +2,18 @@
 
 import pytest
 
-from chatd.domain.account.identity import (
+from chatd.domain.access.accounts import (
     ExpectedToken,
     Identity,
     IdentityRules,
     check_domain,
+    check_username,
     claimed_role,
     find_token_fault,
     local_path,
     proposed_username,
     read_identity,
 )
-from chatd.domain.account.rules import check_username
 from chatd.domain.errors import Forbidden
 
 NOW = 1_800_000_000.0

@@ -8,18 +8,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from chatd.domain.chat.copies.imported_content import (
-    MAX_NOTICE_CHARS,
-    NOTICE_ORIGIN,
-    PROMPT_ORIGIN,
-    Change,
-    ImportedMessage,
-    boundary_summary,
-    imported_message,
-    shown_summary,
-    without_hidden_text,
-)
-from chatd.domain.chat.messages import Role, Visibility
+from chatd.domain.chat.messages import Role, Visibility, public_part
 from chatd.domain.chat.parts import (
     SUMMARY_PREFIX,
     SUMMARY_TOOL_NAME,
@@ -39,7 +28,17 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
     UnknownPart,
 )
-from chatd.domain.chat.public_messages import public_part
+from chatd.domain.chat_views.imported_content import (
+    MAX_NOTICE_CHARS,
+    NOTICE_ORIGIN,
+    PROMPT_ORIGIN,
+    Change,
+    ImportedMessage,
+    boundary_summary,
+    imported_message,
+    shown_summary,
+    without_hidden_text,
+)
 from chatd.domain.ids import ToolCallId
 from chatd.domain.prompt.compaction import SUMMARY_FAILED
 from chatd.domain.prompt.kept_rows import RESULTS_CLEARED

@@ -4,7 +4,7 @@ import pytest
 
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import InstructionPart
-from chatd.domain.prompt.instruction_updates import PendingUpdate, next_update
+from chatd.domain.prompt.builder import PendingUpdate, next_update
 from chatd.domain.prompt.instructions import Instructions
 from tests.support.factories import chat, message, text
 

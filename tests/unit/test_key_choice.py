@@ -5,14 +5,14 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.chat.row import ChatError
-from chatd.domain.model.failures import ClassifiedFailure, FailureKind
-from chatd.domain.model.key_choice import (
+from chatd.domain.model.circuit import (
     LIMITED_KEY_REST_S,
     MAX_KEY_REST_S,
     REFUSED_KEY_REST_S,
     order_keys,
     rest_time_s,
 )
+from chatd.domain.model.failures import ClassifiedFailure, FailureKind
 
 A, B, C = (UUID(int=number) for number in (3, 1, 2))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.model.key_destination import key_destination, proxy_origin
+from chatd.domain.model.config import key_destination, proxy_origin
 
 A = "https://a.example"
 PROXY = "http://proxy:3128"

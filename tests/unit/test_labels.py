@@ -5,7 +5,7 @@ import pytest
 from chatd.domain.chat.row import ChatError
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.model.protocol import PromptText
-from chatd.domain.prompt.labels import (
+from chatd.domain.prompt.titles import (
     MAX_CHAT_SUMMARY_CHARS,
     MAX_EXCERPT_CHARS,
     chat_summary_request,

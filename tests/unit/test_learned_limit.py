@@ -4,7 +4,7 @@ import pytest
 
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.model.classify import classify_fault
-from chatd.domain.model.learned_limit import LearnedLimit, is_refuted, learn_limit
+from chatd.domain.model.config import LearnedLimit, is_refuted, learn_limit
 from chatd.domain.model.protocol import ProviderFault
 from chatd.domain.prompt.kept_rows import CompactionLimits, below_bound
 

@@ -5,8 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.ids import WorkerId
-from chatd.domain.lease import (
+from chatd.domain.chat.lease import (
     HeartbeatHistory,
     LeaseHealth,
     ReapScope,
@@ -15,6 +14,7 @@ from chatd.domain.lease import (
     lease_health,
     may_reap,
 )
+from chatd.domain.ids import WorkerId
 
 FAILED = None
 

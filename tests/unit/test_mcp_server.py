@@ -15,6 +15,7 @@ from chatd.api.mcp.texts import ANSWER, LOOK, SUBMIT, next_action
 from chatd.api.mcp.transcripts import answer_text, cut, last_words, message_text
 from chatd.api.mcp.versions import request_version
 from chatd.cli.mcp_stdio import split_lines
+from chatd.domain.chat.messages import PublicMessage
 from chatd.domain.chat.parts import (
     FilePart,
     KnownPart,
@@ -23,7 +24,6 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
 )
-from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.ids import MessageId, ToolCallId
 from tests.support.factories import CHAT
 

@@ -9,6 +9,7 @@ from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.chat.call_waits import CallWait, WaitKind
 from chatd.domain.chat.messages import Message, TokenUsage
 from chatd.domain.chat.parts import ToolCallPart
+from chatd.domain.chat.questions import QUESTION_TOOL
 from chatd.domain.chat.row import Chat
 from chatd.domain.decisions import (
     CONTEXT_FULL_ERROR,
@@ -24,7 +25,6 @@ from chatd.domain.decisions import (
     next_action,
 )
 from chatd.domain.prompt.compaction import ContextFill
-from chatd.domain.questions import QUESTION_TOOL
 from chatd.domain.tool_policy.decision import decide, denial_text
 from chatd.domain.tool_policy.rules import PolicyLayer, ToolPolicy, ToolRule
 from tests.support.factories import OWNER, WORKER, call, chat, message, pending, result, text

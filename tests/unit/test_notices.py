@@ -6,14 +6,22 @@ import msgspec
 import pytest
 
 from chatd.domain.chat.commands import FinishInterrupt
-from chatd.domain.chat.copies.markdown import message_markdown
-from chatd.domain.chat.messages import Draft, Message, decode_parts, encode_parts
-from chatd.domain.chat.notices import ends_early, has_notice, is_stop, notice_draft
+from chatd.domain.chat.messages import (
+    Draft,
+    Message,
+    decode_parts,
+    encode_parts,
+    ends_early,
+    has_notice,
+    is_stop,
+    notice_draft,
+    public_message,
+)
 from chatd.domain.chat.parts import NoticePart, Part, UnknownPart
-from chatd.domain.chat.public_messages import public_message
 from chatd.domain.chat.row import Fence
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import commit_step, finish_interrupt
+from chatd.domain.chat_views.transfer import message_markdown
 from chatd.domain.decisions import Action, Finish, Generate, TurnRules, next_action
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ModelConfigId
@@ -22,8 +30,7 @@ from chatd.domain.model.failures import RemovedModel
 from chatd.domain.model.protocol import ModelConfig
 from chatd.domain.prompt.builder import PromptTarget, build_prompt, is_paused
 from chatd.domain.prompt.compaction import is_compactable, rows_for_prompt
-from chatd.domain.prompt.labels import list_turns
-from chatd.domain.prompt.titles import needs_title
+from chatd.domain.prompt.titles import list_turns, needs_title
 from chatd.store.chat.search_index import message_text
 from tests.support.factories import WORKER, call, chat, draft, message, result, text
 from tests.support.seeds import seed_state, step

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from chatd.domain.chat.messages import decode_parts, encode_parts
+from chatd.domain.chat.messages import decode_parts, encode_parts, public_part, public_parts
 from chatd.domain.chat.parts import (
     BoundaryPart,
     ContextFilePart,
@@ -24,7 +24,6 @@ from chatd.domain.chat.parts import (
     UnknownPart,
     validate_json,
 )
-from chatd.domain.chat.public_messages import public_part, public_parts
 from chatd.domain.ids import ToolCallId
 from tests.support.factories import call, result
 

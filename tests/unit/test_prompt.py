@@ -35,7 +35,7 @@ from chatd.domain.prompt.builder import (
     build_prompt,
     list_file_ids,
 )
-from chatd.domain.prompt.files import ResolvedFile
+from chatd.domain.prompt.prompt_files import ResolvedFile
 from chatd.domain.prompt.repair import CONTINUE_TEXT, MISSING_START_TEXT
 from tests.support.domain.prompt_rules import find_problems
 from tests.support.factories import call, message, result, text

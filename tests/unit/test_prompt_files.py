@@ -4,7 +4,7 @@ import pytest
 
 from chatd.domain.chat.parts import FilePart
 from chatd.domain.model.protocol import PromptFile, PromptText
-from chatd.domain.prompt.files import MAX_PASTE_BYTES, ResolvedFile, convert_file, is_paste
+from chatd.domain.prompt.prompt_files import MAX_PASTE_BYTES, ResolvedFile, convert_file, is_paste
 
 PASTE = "pasted-text-2026-03-27-09-00-00.txt"
 

@@ -9,12 +9,7 @@ from msgspec import Raw
 from chatd.domain.chat.change import INTERRUPTED_CALL_TEXT
 from chatd.domain.chat.messages import Message, Role
 from chatd.domain.chat.parts import Part, ReasoningPart, TextPart
-from chatd.domain.model.protocol import (
-    PromptCall,
-    PromptPart,
-    PromptResult,
-    PromptText,
-)
+from chatd.domain.model.protocol import PromptCall, PromptPart, PromptResult, PromptText
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.domain.prompt.repair import MAX_CALL_ID_CHARS, MISSING_START_TEXT
 from tests.support.domain.prompt_rules import find_problems

@@ -5,7 +5,7 @@ import pytest
 
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.parts import ToolResultPart
-from chatd.domain.chat.public_chat import PLAN_READY, has_unread, public_chat
+from chatd.domain.chat_views.public_chat import PLAN_READY, has_unread, public_chat
 from chatd.domain.ids import MessageId
 from tests.support.factories import chat, draft, result
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from chatd.domain.chat.pull_requests import (
+from chatd.domain.workspace.pull_requests import (
     Checks,
     GitHostKind,
     GitRemote,

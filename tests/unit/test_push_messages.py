@@ -9,10 +9,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec import Raw
 
+from chatd.domain.deployment.push import decode_keys, push_payload
+from chatd.domain.deployment.webhooks import Delivery, DeliveryReply, reason_to_disable
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId
-from chatd.domain.push import decode_keys, push_payload
-from chatd.domain.webhooks import Delivery, DeliveryReply, reason_to_disable
 from chatd.services.push import PushSigner, encrypt_push, new_signing_key
 
 # The example of RFC 8291, section 5.

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from chatd.domain.chat.questions import QuestionReply, answer_questions, read_questions
 from chatd.domain.errors import InvalidInput, ToolError
-from chatd.domain.questions import QuestionReply, answer_questions, read_questions
 
 OPTIONS = [{"label": "A", "description": "first"}, {"label": "B"}]
 

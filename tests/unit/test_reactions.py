@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.chat import queue_transitions, user_transitions, worker_transitions
+from chatd.domain.chat import user_transitions, worker_transitions
 from chatd.domain.chat.commands import (
     EditMessage,
     ReapChat,
@@ -304,5 +304,5 @@ def test_a_late_reply_does_not_lower_the_version_of_the_view() -> None:
 
 def test_promoting_a_queued_message_interrupts_the_step_in_progress() -> None:
     waiting = replace(RUNNING, queue_len=1, next_queue_id=2)
-    row = queue_transitions.promote_queued(waiting, [queued(1)], queued(1).id, WORKER).after
+    row = user_transitions.promote_queued(waiting, [queued(1)], queued(1).id, WORKER).after
     assert decide_reaction(VIEW, row, WORKER) == restart("interrupt", row)

@@ -9,8 +9,8 @@ from random import Random
 import msgspec
 import pytest
 
-from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
-from chatd.domain.chat.events import DurableEvent
+from chatd.domain.chat_views.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
+from chatd.domain.chat_views.events import DurableEvent
 from tests.support.client_state import ClientState
 from tests.support.domain.random_chat_run import RandomChatRun
 

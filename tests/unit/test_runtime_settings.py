@@ -2,10 +2,7 @@
 
 import pytest
 
-from chatd.domain.errors import InvalidInput
-from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
-from chatd.domain.prompt.instructions import strip_invisible
-from chatd.domain.runtime_settings import (
+from chatd.domain.deployment.runtime_settings import (
     MAX_AUDITED_CHARS,
     MAX_PROMPT_BYTES,
     DeploymentPatch,
@@ -15,6 +12,8 @@ from chatd.domain.runtime_settings import (
     patched,
     shown_fields,
 )
+from chatd.domain.errors import InvalidInput
+from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT, strip_invisible
 from chatd.services.runtime_settings import deployment_prompt
 
 BEFORE = DeploymentSettings(system_prompt="Be kind.", include_default_prompt=False)

@@ -6,9 +6,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from chatd.domain.deployment.schedules import Schedule, chat_of_run, parse_cron
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import UserId
-from chatd.domain.schedules import Schedule, chat_of_run, parse_cron
 
 NOW = datetime(2026, 11, 16, 21, 30, 15, tzinfo=UTC)  # a Monday
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -2,11 +2,12 @@
 
 import pytest
 
-from chatd.domain.chat.lists.pins import MAX_PINNED_CHATS, place_pin
-from chatd.domain.chat.lists.search import (
+from chatd.domain.chat_views.lists import (
+    MAX_PINNED_CHATS,
     MAX_QUERY_CHARS,
     SearchQuery,
     parse_query,
+    place_pin,
 )
 from chatd.domain.errors import Conflict, InvalidInput
 from tests.support.store import chat_id

@@ -6,8 +6,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.chat.lists.search import parse_query
-from chatd.domain.chat.lists.search_text import (
+from chatd.domain.chat.parts import FilePart, FileReferencePart
+from chatd.domain.chat_views.lists import parse_query
+from chatd.domain.chat_views.search_text import (
     MAX_ARGUMENT_CHARS,
     MAX_INDEXED_CHARS,
     MAX_QUERY_GRAMS,
@@ -22,7 +23,6 @@ from chatd.domain.chat.lists.search_text import (
     query_grams,
     text_grams,
 )
-from chatd.domain.chat.parts import FilePart, FileReferencePart
 from chatd.domain.ids import UserId
 from tests.support.factories import OWNER, call, message, result, text
 

@@ -11,9 +11,7 @@ from chatd.aio import run_other_tasks
 from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.row import Chat
-from chatd.domain.errors import Unavailable
-from chatd.domain.model.usage import expected_input, learn_input_ratio
-from chatd.domain.spend import (
+from chatd.domain.deployment.spend import (
     FIRST_OUTPUT_TOKENS,
     MAX_HELD_AMOUNTS,
     UNCHECKED_REFUSAL,
@@ -22,6 +20,8 @@ from chatd.domain.spend import (
     SpendRefusal,
     fits_unchecked,
 )
+from chatd.domain.errors import Unavailable
+from chatd.domain.model.usage import expected_input, learn_input_ratio
 from chatd.engine.budget import MAX_EXTENSION_TRIES, CallAllowance, reserve_call
 from chatd.store.spend import Spending
 from tests.support.factories import chat

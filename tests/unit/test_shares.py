@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.access import Role, UserActor
-from chatd.domain.chat.shares import (
+from chatd.domain.access.permissions import Role, UserActor
+from chatd.domain.access.shares import (
     MAX_READERS,
     Readers,
     ShareChange,

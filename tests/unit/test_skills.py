@@ -3,7 +3,7 @@
 import pytest
 
 from chatd.domain.errors import ToolError
-from chatd.domain.prompt.skills import (
+from chatd.domain.prompt.instructions import (
     MAX_INDEX_CHARS,
     Skill,
     SkillIndex,

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from chatd.domain.chat.messages import TokenUsage
-from chatd.domain.model.protocol import Prices
-from chatd.domain.spend import (
+from chatd.domain.deployment.spend import (
     FIRST_OUTPUT_TOKENS,
     LimitRules,
     LimitSource,
@@ -22,6 +21,7 @@ from chatd.domain.spend import (
     next_reservation,
     refusal,
 )
+from chatd.domain.model.protocol import Prices
 
 MIDNIGHT = datetime(2026, 12, 1, tzinfo=UTC)
 

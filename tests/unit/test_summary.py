@@ -49,7 +49,7 @@ from chatd.domain.prompt.compaction import (
     summary_result,
     summary_rows,
 )
-from chatd.domain.prompt.overflow import MIN_SHRUNK_TEXT_CHARS, prompt_bytes, shrink_prompt
+from chatd.domain.prompt.repair import MIN_SHRUNK_TEXT_CHARS, prompt_bytes, shrink_prompt
 from chatd.domain.text import parse_json
 from tests.support.domain.prompt_rules import find_problems
 from tests.support.factories import call, message, result, text

@@ -6,25 +6,27 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.chat.commands import ReapChat
-from chatd.domain.chat.row import NO_SETBACKS
-from chatd.domain.chat.states import State
-from chatd.domain.chat.suspicion import (
+from chatd.domain.chat.lease import (
     DEATHS_TO_ISOLATE,
     ISOLATION_S,
     MAX_LONE_DEATHS,
     STABLE_WORKER_S,
     WORKER_CRASHED_ERROR,
+    HeartbeatHistory,
     IsolatedRun,
+    SeenWorker,
     WorkerDeath,
+    WorkerObservations,
     find_suspects,
     is_evidence,
     is_isolated,
     is_stable,
     suspect_delay_s,
 )
+from chatd.domain.chat.row import NO_SETBACKS
+from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, reap
 from chatd.domain.ids import ChatId
-from chatd.domain.lease import HeartbeatHistory, SeenWorker, WorkerObservations
 from tests.support.factories import WORKER
 from tests.support.seeds import seed_state
 

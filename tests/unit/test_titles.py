@@ -5,25 +5,23 @@ import pytest
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import FilePart, FileReferencePart, Part
 from chatd.domain.model.protocol import ModelRequest, PromptText, ProviderFault
-from chatd.domain.prompt.files import ResolvedFile
-from chatd.domain.prompt.labels import (
-    LAST_TURNS,
-    MAX_EXCERPT_CHARS,
-    MAX_EXCERPT_MESSAGE_CHARS,
-    OMITTED_TURNS_MARK,
-    TurnExcerpt,
-    chat_excerpt,
-    list_turns,
-)
+from chatd.domain.prompt.prompt_files import ResolvedFile
 from chatd.domain.prompt.titles import (
     CHEAP_TITLE_MODELS,
     DEFAULT_TITLE,
+    LAST_TURNS,
+    MAX_EXCERPT_CHARS,
+    MAX_EXCERPT_MESSAGE_CHARS,
     MAX_GENERATED_TITLE_CHARS,
+    OMITTED_TURNS_MARK,
     TITLE_SCHEMA,
     TITLE_TIMEOUT_S,
     TitleModel,
+    TurnExcerpt,
+    chat_excerpt,
     fallback_title,
     list_title_models,
+    list_turns,
     needs_title,
     read_title,
     retitle_request,

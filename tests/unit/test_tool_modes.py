@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 
 from chatd.domain.chat.parts import InstructionPart
-from chatd.domain.prompt.instructions import Instructions, update_block
-from chatd.domain.prompt.modes import EXPLORE_MODE_TEXT, mode_texts, plan_path
+from chatd.domain.prompt.instructions import (
+    EXPLORE_MODE_TEXT,
+    Instructions,
+    mode_texts,
+    plan_path,
+    update_block,
+)
 from chatd.domain.tool_modes import ToolOrigin, allows_client_tools, allows_tool, offers_tool
 from tests.support.factories import CHAT
 from tests.support.tables import table

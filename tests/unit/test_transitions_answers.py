@@ -21,13 +21,13 @@ from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import AnswerCalls, CallAnswer, ClientResult, SubmitToolResults
 from chatd.domain.chat.messages import PendingCall
 from chatd.domain.chat.parts import ToolResultPart
+from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import archive, interrupt
 from chatd.domain.chat.worker_transitions import expire_action
 from chatd.domain.errors import CallNotWaiting, Forbidden, InvalidInput
 from chatd.domain.ids import ToolCallId, UserId
-from chatd.domain.questions import QuestionReply
 from chatd.domain.tool_policy.rules import ToolRule
 from tests.support.domain.history_lines import apply_changes, history_lines
 from tests.support.factories import AT, OTHER_WORKER, OWNER, pending

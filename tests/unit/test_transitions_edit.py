@@ -6,10 +6,14 @@ import pytest
 
 from chatd.domain.chat.commands import EditMessage, ReleaseChat, RequestCompaction
 from chatd.domain.chat.messages import Message
-from chatd.domain.chat.queue_transitions import promote_queued
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
-from chatd.domain.chat.user_transitions import edit_message, interrupt, request_compaction
+from chatd.domain.chat.user_transitions import (
+    edit_message,
+    interrupt,
+    promote_queued,
+    request_compaction,
+)
 from chatd.domain.chat.worker_transitions import (
     acquire,
     commit_step,

@@ -14,6 +14,7 @@ from chatd.domain.chat.commands import (
     Step,
     WhenBusy,
 )
+from chatd.domain.chat.lease import DEATHS_TO_ISOLATE, MAX_LONE_DEATHS, WORKER_CRASHED_ERROR
 from chatd.domain.chat.row import (
     MAX_KEPT_ATTEMPTS,
     NO_SETBACKS,
@@ -24,11 +25,6 @@ from chatd.domain.chat.row import (
     Setbacks,
 )
 from chatd.domain.chat.states import State
-from chatd.domain.chat.suspicion import (
-    DEATHS_TO_ISOLATE,
-    MAX_LONE_DEATHS,
-    WORKER_CRASHED_ERROR,
-)
 from chatd.domain.chat.user_transitions import interrupt, send_message
 from chatd.domain.chat.worker_transitions import (
     acquire,

@@ -8,14 +8,14 @@ import pytest
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import EditQueued, MoveQueued
 from chatd.domain.chat.messages import QueuedMessage
-from chatd.domain.chat.queue_transitions import (
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import (
     delete_queued,
     edit_queued,
     move_queued,
     promote_queued,
 )
-from chatd.domain.chat.row import Chat
-from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import finish_interrupt
 from chatd.domain.errors import (
     ChatdError,

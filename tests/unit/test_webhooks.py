@@ -13,21 +13,22 @@ from chatd.api.validation import check_webhook_url
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import ChatError
 from chatd.domain.chat.states import State
-from chatd.domain.chat.turn_events import TurnEvent, turn_event
-from chatd.domain.errors import InvalidInput
-from chatd.domain.ids import ChatId, MessageId
-from chatd.domain.webhooks import (
+from chatd.domain.deployment.webhooks import (
     DISABLE_AFTER_S,
     RETRY_DELAYS_S,
     Delivery,
     DeliveryReply,
+    TurnEvent,
     body_of,
     decode_secret,
     encode_secret,
     reason_to_disable,
     retry_delay_s,
     signed_headers,
+    turn_event,
 )
+from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import ChatId, MessageId
 from tests.support.seeds import seed_state
 
 SECRET = encode_secret(bytes(range(32)))

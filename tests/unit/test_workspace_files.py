@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.workspace.files import is_text
+from chatd.domain.workspace.agent_api import is_text
 
 SIGN = "ä€𝄞".encode()
 

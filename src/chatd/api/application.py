@@ -83,7 +83,7 @@ from chatd.api.web_page.files import PageFiles
 from chatd.api.web_page.lite import LitePage
 from chatd.api.web_page.routes import WebPage
 from chatd.api.websocket import WebSockets
-from chatd.domain.access import require_permission
+from chatd.domain.access.permissions import require_permission
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.log_event import LogEvent
 

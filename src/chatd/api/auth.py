@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.access import UserActor
-from chatd.domain.account.entities import CredentialKind
+from chatd.domain.access.accounts import CredentialKind
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import CredentialId, UserId
 from chatd.sealed_secrets import MAX_SECRET_BYTES, load_or_create

@@ -16,15 +16,20 @@ from chatd.api.schemas.runtime_settings import RetentionDays
 from chatd.api.web_page.files import PACKAGED_PAGE
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound
-from chatd.domain.file.entities import FileLimits
+from chatd.domain.files import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId, WorkspaceId
-from chatd.domain.model.capabilities import ModelCapabilities
+from chatd.domain.model.protocol import ModelCapabilities
 from chatd.domain.ports import Env
-from chatd.domain.workspace.agent_api import DiffScope, GitChanges, ScopedDiff
-from chatd.domain.workspace.effects import WorkspaceEffects
+from chatd.domain.workspace.agent_api import (
+    DiffScope,
+    GitChanges,
+    ScopedDiff,
+    TerminalSize,
+    WorkspaceEffects,
+    WorkspaceFiles,
+    WorkspaceTerminal,
+)
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
-from chatd.domain.workspace.files import WorkspaceFiles
-from chatd.domain.workspace.terminals import TerminalSize, WorkspaceTerminal
 from chatd.engine.agent_waker import ReserveSlot
 from chatd.engine.spend_guard import SpendGuard
 from chatd.sealed_secrets import KeyRing

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
-from chatd.domain.account.buckets import retry_after
+from chatd.domain.access.accounts import retry_after
 from chatd.domain.description import describe
 from chatd.domain.errors import (
     ChatdError,

@@ -11,9 +11,8 @@ from chatd.aio import retry_unavailable
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.schemas.messages import SentReply
-from chatd.domain.access import is_allowed
+from chatd.domain.access.permissions import is_allowed
 from chatd.domain.chat.change import EnqueuedMessage, IdempotencyKey
-from chatd.domain.chat.command_permissions import command_permission
 from chatd.domain.chat.commands import (
     Command,
     CreateChat,
@@ -24,11 +23,12 @@ from chatd.domain.chat.commands import (
     StartingCommand,
     UpdateChat,
     UserCommand,
+    command_permission,
 )
-from chatd.domain.chat.messages import QueuedMessage
-from chatd.domain.chat.public_messages import (
+from chatd.domain.chat.messages import (
     PublicMessage,
     PublicQueuedMessage,
+    QueuedMessage,
     public_message,
     public_queued,
 )

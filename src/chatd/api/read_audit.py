@@ -5,10 +5,10 @@ from msgspec.structs import replace
 
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
-from chatd.domain.access import needs_audit
+from chatd.domain.access.permissions import needs_audit
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound
-from chatd.domain.file.entities import StoredFile
+from chatd.domain.files import StoredFile
 from chatd.domain.ids import UserId
 from chatd.store.account import audit
 from chatd.store.chat import chats

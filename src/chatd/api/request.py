@@ -21,7 +21,7 @@ from chatd.api.auth import ApiCaller
 from chatd.api.errors import ClientDisconnected, RequestTimeout, TooLarge, Unauthorized
 from chatd.api.schemas.messages import MAX_INT64
 from chatd.domain.chat.change import IdempotencyKey
-from chatd.domain.chat.cursor import CURSOR_PATTERN, Cursor
+from chatd.domain.chat_views.events import CURSOR_PATTERN, Cursor
 from chatd.domain.decode_errors import describe_decode_error, describe_invalid_json
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import (

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from chatd.api.auth import ApiCaller
 from chatd.api.errors import MethodNotAllowed
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, Receive, Scope, Send
-from chatd.domain.access import Permission
+from chatd.domain.access.permissions import Permission
 
 PREFIX: Final = "/api/v1"
 LATENCY_BUCKETS_S: Final = (

@@ -40,11 +40,10 @@ from chatd.api.schemas.workspaces import (
     build_reply,
 )
 from chatd.api.streams import NOT_FOUND_END, ClientStream, StreamEnd, StreamRegistry
-from chatd.domain.chat.cursor import Cursor
-from chatd.domain.chat.events import Event
-from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady, ChatListRemoved
+from chatd.domain.chat_views.events import Cursor, Event
+from chatd.domain.chat_views.public_chat import ChatListEvent, ChatListReady, ChatListRemoved
+from chatd.domain.deployment.spend import SpendWarningEvent
 from chatd.domain.errors import Conflict, InvalidInput
-from chatd.domain.spend import SpendWarningEvent
 from chatd.domain.workspace.agent_api import AgentRefused, GitChanges
 from chatd.domain.workspace.entities import Build
 from chatd.store.chat import chats

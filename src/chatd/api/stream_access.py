@@ -12,9 +12,9 @@ from typing import Final
 
 from chatd.aio import Backoff
 from chatd.api.auth import ApiCaller
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env

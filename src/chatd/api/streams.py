@@ -19,7 +19,7 @@ from chatd.api.errors import INTERNAL_ERROR_TEXT, STOPPING_TEXT, Draining, TooMa
 from chatd.api.request import Message, Send
 from chatd.api.route import ApiMetrics
 from chatd.api.stream_access import AccessChecks, StreamAccess
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock

@@ -27,10 +27,11 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError, Conflict, InvalidInput
 from chatd.domain.ids import ChatId
-from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
-from chatd.domain.workspace.terminals import (
+from chatd.domain.workspace.agent_api import (
     MAX_INPUT_BYTES,
     MAX_TERMINAL_SIDE,
+    AgentRefused,
+    AgentUnreachable,
     TerminalEvent,
     TerminalExited,
     TerminalOutput,

@@ -17,10 +17,9 @@ from chatd.api.deps import ApiDeps
 from chatd.api.errors import ClientDisconnected, RequestTimeout, TooLarge
 from chatd.api.request import ApiRequest, Message, Receive
 from chatd.domain.errors import InvalidInput, RequestReused, Unavailable, UnsupportedFile
-from chatd.domain.file.entities import NewFile, StoredFile
-from chatd.domain.file.inspection import FileInspection
-from chatd.domain.file.names import read_file_name
+from chatd.domain.files import NewFile, StoredFile, read_file_name
 from chatd.domain.ids import FileId
+from chatd.domain.media_types import FileInspection
 from chatd.domain.ports import FileStore
 from chatd.store.errors import DuplicateRow
 from chatd.store.file import files, uploads

@@ -22,11 +22,11 @@ from chatd.api.schemas.messages import (
 )
 from chatd.domain.chat.commands import ClientResult
 from chatd.domain.chat.parts import FilePart, FileReferencePart, Part, TextPart, validate_json
+from chatd.domain.deployment.runtime_settings import clean_prompt
 from chatd.domain.errors import InvalidInput
-from chatd.domain.file.entities import StoredFile
+from chatd.domain.files import StoredFile
 from chatd.domain.ids import FileId, ToolCallId, WorkspaceId
 from chatd.domain.model.protocol import ToolSpec
-from chatd.domain.runtime_settings import clean_prompt
 from chatd.domain.text import Json
 
 MAX_TITLE_CHARS: Final = 200

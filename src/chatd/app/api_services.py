@@ -14,8 +14,8 @@ from chatd.api.health import HealthRoutes
 from chatd.api.schemas.runtime_settings import RetentionDays
 from chatd.api.server import Application
 from chatd.app.composition import Composition, file_limits
-from chatd.domain.access import ADMIN_USER_ID
-from chatd.domain.account.identity import IdentityRules
+from chatd.domain.access.accounts import IdentityRules
+from chatd.domain.access.permissions import ADMIN_USER_ID
 from chatd.settings.schema import OidcSettings, Settings, SettingsError
 
 

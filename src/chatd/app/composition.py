@@ -16,7 +16,7 @@ from chatd.app.role import ProcessRole
 from chatd.app.telemetry import Gauges, Telemetry
 from chatd.clock import new_change_id
 from chatd.domain.chat.row import Chat
-from chatd.domain.file.entities import FileLimits
+from chatd.domain.files import FileLimits
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Clock, Env, ToolFamily, ToolSource
 from chatd.domain.prompt.instructions import Instructions

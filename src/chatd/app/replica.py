@@ -17,8 +17,8 @@ from chatd.aio import BackgroundTasks, TaskReaper
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat, Hint
-from chatd.domain.chat.turn_events import turn_event
 from chatd.domain.decisions import MAX_STEPS_PER_TURN
+from chatd.domain.deployment.webhooks import turn_event
 from chatd.domain.ids import WorkerId
 from chatd.domain.model.retry import DEFAULT_OUTAGE_S
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource

@@ -15,7 +15,7 @@ from chatd.app.composition import Composition
 from chatd.app.database import wait_until_accepted
 from chatd.app.replica import Replica
 from chatd.app.role import LifecycleCallbacks, ProcessRole, ReadyInfo
-from chatd.domain.access import ADMIN_USER_ID, SystemActor
+from chatd.domain.access.permissions import ADMIN_USER_ID, SystemActor
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId
 from chatd.settings.schema import Settings

@@ -20,10 +20,10 @@ from chatd.bench.large_database import UNSAFE_SETTINGS, LargeDatabase, fill_data
 from chatd.bench.pgbench import CapturedStatement, capture_statement, parameter_types, value_as_text
 from chatd.bench.report import ReportRow, text_row
 from chatd.bench.workload import answer_step, new_change_id
-from chatd.domain.access import WORKER, UserActor
-from chatd.domain.chat.lists.search_text import query_grams
+from chatd.domain.access.permissions import WORKER, UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import commit_step
+from chatd.domain.chat_views.search_text import query_grams
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
 from chatd.store import costs, spend
 from chatd.store.chat import (

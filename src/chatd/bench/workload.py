@@ -11,8 +11,8 @@ from uuid import UUID
 
 from msgspec import Raw
 
-from chatd.domain import access
-from chatd.domain.access import ADMIN_USER_ID, UserActor
+from chatd.domain.access import permissions
+from chatd.domain.access.permissions import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import CommitStep, CreateChat
 from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry, UserInput
@@ -155,7 +155,7 @@ async def commit(transactor: Transactor, chat: Chat, next_step: NextStep) -> Cha
         Operation(
             chat_id=chat.id,
             command=next_step(chat),
-            actor=access.WORKER,
+            actor=permissions.WORKER,
             change_id=new_change_id(),
             known=chat,
         )

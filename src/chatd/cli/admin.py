@@ -21,16 +21,21 @@ from chatd.app.database import connect_config, has_database, open_database
 from chatd.cli.process import read_settings
 from chatd.cli.target import read_address
 from chatd.clock import SystemClock
-from chatd.domain.access import ROLES, SystemActor
-from chatd.domain.account.audit_text import (
+from chatd.domain.access.accounts import (
+    AuditEntry,
+    User,
+    check_email,
+    check_password,
+    check_username,
+)
+from chatd.domain.access.audit_text import (
     OBJECT_TYPES,
     actor_text,
     csv_entries,
     csv_header,
     summary,
 )
-from chatd.domain.account.entities import AuditEntry, User
-from chatd.domain.account.rules import check_email, check_password, check_username
+from chatd.domain.access.permissions import ROLES, SystemActor
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId, UserId
 from chatd.services.secret_keys import KeyRotation, key_source

@@ -27,7 +27,7 @@ from chatd.client.exchange import (
     ServerAddress,
 )
 from chatd.client.resources import Page
-from chatd.domain.file.names import content_disposition
+from chatd.domain.files import content_disposition
 from chatd.domain.ports import Clock
 
 T = TypeVar("T")

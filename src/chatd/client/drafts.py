@@ -8,9 +8,9 @@ from msgspec import UNSET, Struct, UnsetType, convert
 from msgspec.structs import replace
 
 from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.ids import ChatId, FileId, McpServerId, ModelConfigId, ToolCallId, WorkspaceId
 from chatd.domain.model.protocol import Effort
-from chatd.domain.questions import QuestionReply
 from chatd.domain.tool_modes import ModeChoice
 
 Decision = Literal["approve", "deny", "answer"]

@@ -16,7 +16,7 @@ from chatd.client.resources import MessagePage
 from chatd.client.server import ServerApi
 from chatd.client.socket import TopicHandler
 from chatd.client.state import OlderPage, ShownChat
-from chatd.domain.chat.events import Event
+from chatd.domain.chat_views.events import Event
 from chatd.domain.ids import ChatId
 
 log = logging.getLogger(__name__)

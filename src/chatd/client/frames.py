@@ -14,9 +14,9 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from chatd.client.resources import NEVER, Chat
-from chatd.domain.chat.events import Event, MessageEvent, MessagePart, QueueUpdate
+from chatd.domain.chat.messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.chat.parts import KnownPart, UnknownPart
-from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
+from chatd.domain.chat_views.events import Event, MessageEvent, MessagePart, QueueUpdate
 from chatd.domain.ids import ChatId
 from chatd.log_event import LogEvent
 

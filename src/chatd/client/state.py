@@ -14,7 +14,12 @@ from typing import Final
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from chatd.domain.chat.events import (
+from chatd.domain.chat.messages import PublicMessage, PublicQueuedMessage
+from chatd.domain.chat.parts import KnownPart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.row import ChatError, RetryState
+from chatd.domain.chat.states import PublicStatus
+from chatd.domain.chat.takeover import TakeoverPayload
+from chatd.domain.chat_views.events import (
     ActionRequired,
     DurableEvent,
     ErrorEvent,
@@ -32,12 +37,7 @@ from chatd.domain.chat.events import (
     TakeoverEvent,
     VersionReached,
 )
-from chatd.domain.chat.parts import KnownPart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
-from chatd.domain.chat.row import ChatError, RetryState
-from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId
-from chatd.domain.takeover import TakeoverPayload
 
 
 class LiveEpisode(Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from chatd.domain.chat.messages import (
     pending_calls,
 )
 from chatd.domain.chat.parts import ToolCallPart
+from chatd.domain.chat.questions import read_questions
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.chat.states import Status
 from chatd.domain.errors import ToolError
@@ -27,7 +28,6 @@ from chatd.domain.ids import ChangeId, ToolCallId, WorkerId
 from chatd.domain.model.protocol import FinishReason
 from chatd.domain.prompt import compaction
 from chatd.domain.prompt.kept_rows import CompactionLimits
-from chatd.domain.questions import read_questions
 from chatd.domain.text import parse_json
 from chatd.domain.tool_policy.decision import (
     PolicyDecision,

@@ -20,16 +20,22 @@ from chatd.domain.answer.answer import StartedCall
 from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import AgentWait, Chat, Fence
-from chatd.domain.file.byte_range import ByteRange
-from chatd.domain.file.entities import StoredFile
+from chatd.domain.deployment.spend import SpendRefusal
+from chatd.domain.files import ByteRange, StoredFile
 from chatd.domain.ids import ChangeId, ChatId, FileId, ModelConfigId, ToolCallId, UserId
-from chatd.domain.model.accepted_files import ANY_IMAGE_OR_PDF, AcceptedFiles
+from chatd.domain.model.config import LearnedLimit
 from chatd.domain.model.failures import RemovedModel
-from chatd.domain.model.learned_limit import LearnedLimit
-from chatd.domain.model.protocol import Effort, ModelConfig, ModelEvent, ModelRequest, ToolSpec
+from chatd.domain.model.protocol import (
+    ANY_IMAGE_OR_PDF,
+    AcceptedFiles,
+    Effort,
+    ModelConfig,
+    ModelEvent,
+    ModelRequest,
+    ToolSpec,
+)
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.spend import SpendRefusal
 from chatd.domain.subagents import (
     AgentPage,
     AgentReport,

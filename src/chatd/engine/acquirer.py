@@ -13,9 +13,9 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.aio import InterruptibleSleep
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
+from chatd.domain.chat.lease import STABLE_MARGIN_S, STABLE_WORKER_S, is_stable
 from chatd.domain.chat.row import MAX_RUNNABLE_DELAY_S, Chat, Hint
-from chatd.domain.chat.suspicion import STABLE_MARGIN_S, STABLE_WORKER_S, is_stable
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from chatd.aio import InterruptibleSleep, run_contained
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.commands import WakeTurn
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.transitions import ReservedSlots

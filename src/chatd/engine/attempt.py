@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.answer.partial import LivePart, kept_messages
 from chatd.domain.chat.call_waits import CallWait
 from chatd.domain.chat.commands import Step

@@ -14,12 +14,8 @@ from msgspec import Struct
 from chatd.aio import BackgroundTasks, Backoff
 from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.row import Chat
-from chatd.domain.config_change import ConfigChange
-from chatd.domain.errors import ChatdError
-from chatd.domain.ids import UserId
-from chatd.domain.model.config import cost_micros
-from chatd.domain.ports import Env
-from chatd.domain.spend import (
+from chatd.domain.deployment.config_change import ConfigChange
+from chatd.domain.deployment.spend import (
     UNCHECKED_REFUSAL,
     KnownAccount,
     Period,
@@ -33,6 +29,10 @@ from chatd.domain.spend import (
     grant,
     next_reservation,
 )
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import UserId
+from chatd.domain.model.config import cost_micros
+from chatd.domain.ports import Env
 from chatd.store import spend
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.pool import Pool

@@ -11,11 +11,11 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from chatd.aio import run_contained
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.answer.partial import kept_messages
 from chatd.domain.chat.commands import ExpireDeadline, ReapChat
+from chatd.domain.chat.lease import is_evidence
 from chatd.domain.chat.row import Episode
-from chatd.domain.chat.suspicion import is_evidence
 from chatd.domain.errors import ChatdError, NotFound, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from chatd.aio import Backoff, retry_unavailable
-from chatd.domain.access import WORKER, SystemActor
+from chatd.domain.access.permissions import WORKER, SystemActor
 from chatd.domain.chat.commands import ArchiveIdleTree, FailTurn, Step, WorkerCommand
 from chatd.domain.chat.messages import Draft, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError, Fence

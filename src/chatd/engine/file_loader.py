@@ -8,12 +8,11 @@ from typing import Final
 
 from chatd.aio import retry_unavailable
 from chatd.domain.errors import Unavailable
-from chatd.domain.file.byte_range import ByteRange
+from chatd.domain.files import ByteRange
 from chatd.domain.ids import ChatId, FileId
-from chatd.domain.model.accepted_files import AcceptedFiles
+from chatd.domain.model.protocol import AcceptedFiles
 from chatd.domain.ports import Env
-from chatd.domain.prompt.file_plan import PlannedFile, plan_files
-from chatd.domain.prompt.files import ResolvedFile
+from chatd.domain.prompt.prompt_files import PlannedFile, ResolvedFile, plan_files
 from chatd.store.conn import Conn
 from chatd.store.file import files
 from chatd.store.file.stores import FileStores

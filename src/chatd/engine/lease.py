@@ -9,9 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chatd.domain.errors import Unavailable
-from chatd.domain.ids import ChatId
-from chatd.domain.lease import (
+from chatd.domain.chat.lease import (
     LEASE_TTL_S,
     HeartbeatHistory,
     LeaseHealth,
@@ -20,6 +18,8 @@ from chatd.domain.lease import (
     lease_health,
     may_reap,
 )
+from chatd.domain.errors import Unavailable
+from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock, Env
 from chatd.store.chat import workers
 from chatd.store.conn import Conn

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.aio import PeriodicTask
-from chatd.domain.access import SystemActor
+from chatd.domain.access.permissions import SystemActor
 from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.errors import RequestError, Unavailable
 from chatd.domain.ids import ChatId

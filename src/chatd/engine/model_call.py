@@ -29,8 +29,10 @@ from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits, Tool
 from chatd.domain.chat.call_waits import PERSON_DEADLINE_S
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.questions import QUESTION_TOOL
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.decisions import MAX_STEPS_PER_TURN, TurnRules
+from chatd.domain.deployment.spend import UNCHECKED_WAIT, SpendRefusal
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ToolCallId
 from chatd.domain.mcp.tools import mcp_origin
@@ -66,18 +68,16 @@ from chatd.domain.model.usage import (
 )
 from chatd.domain.ports import Env, ModelChoice, ModelSource, SpendAllowance, Tool
 from chatd.domain.prompt.builder import (
+    PendingUpdate,
     PromptTarget,
     build_prompt,
     is_history_larger,
     list_file_ids,
 )
 from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT, cached_usage
-from chatd.domain.prompt.files import ResolvedFile
-from chatd.domain.prompt.instruction_updates import PendingUpdate
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.kept_rows import CompactionLimits, below_bound
-from chatd.domain.questions import QUESTION_TOOL
-from chatd.domain.spend import UNCHECKED_WAIT, SpendRefusal
+from chatd.domain.prompt.prompt_files import ResolvedFile
 from chatd.domain.subagents import WAIT_TOOL
 from chatd.domain.text import utc_text
 from chatd.domain.tool_policy.rules import PolicyLayer

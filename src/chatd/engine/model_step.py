@@ -23,14 +23,12 @@ from chatd.domain.answer.partial import continuation, mark_broken_off
 from chatd.domain.answer.tool_calls import surplus_notice
 from chatd.domain.backoff import spread
 from chatd.domain.chat.commands import CommitStep, FinishTurn, RecordRetry
-from chatd.domain.chat.messages import UsageEntry, needs_next_step
-from chatd.domain.chat.notices import empty_answer_notice, has_notice
+from chatd.domain.chat.messages import UsageEntry, empty_answer_notice, has_notice, needs_next_step
 from chatd.domain.chat.row import NO_SETBACKS, ChatError, Episode, Fence, RetryState
 from chatd.domain.decisions import Compact
 from chatd.domain.model.circuit import CallRefused, is_wait_over
-from chatd.domain.model.config import effort_notice, replacement_notice
+from chatd.domain.model.config import effort_notice, is_refuted, learn_limit, replacement_notice
 from chatd.domain.model.failures import ClassifiedFailure
-from chatd.domain.model.learned_limit import is_refuted, learn_limit
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.model.retry import (
     DEFAULT_OUTAGE_S,
@@ -44,14 +42,13 @@ from chatd.domain.model.retry import (
 )
 from chatd.domain.model.usage import has_files, prefix_loss, utf8_size
 from chatd.domain.ports import Env, ModelSource
-from chatd.domain.prompt.builder import is_paused
+from chatd.domain.prompt.builder import PendingUpdate, is_paused, next_update
 from chatd.domain.prompt.compaction import (
     is_compactable,
     measure_fill,
     summary_failed_error,
     summary_failed_notice,
 )
-from chatd.domain.prompt.instruction_updates import PendingUpdate, next_update
 from chatd.domain.prompt.kept_rows import clear_results, count_cleared
 from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text

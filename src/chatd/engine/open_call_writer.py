@@ -14,10 +14,10 @@ from msgspec import Raw
 from chatd.aio import Backoff, retry_unavailable
 from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.row import Chat
+from chatd.domain.deployment.spend import first_reservation
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
-from chatd.domain.spend import first_reservation
 from chatd.store.chat import open_calls
 from chatd.store.chat.open_calls import OpenCall
 from chatd.store.pool import Pool

@@ -13,8 +13,8 @@ from typing import Final
 
 from chatd.aio import TaskReaper, run_contained
 from chatd.domain.chat.commands import ReapChat, ReleaseChat
+from chatd.domain.chat.lease import ISOLATION_S, is_isolated
 from chatd.domain.chat.row import Chat, ChatError
-from chatd.domain.chat.suspicion import ISOLATION_S, is_isolated
 from chatd.domain.decisions import (
     DeferRow,
     IgnoreRow,

@@ -17,12 +17,12 @@ from typing import Final
 from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.row import Chat
+from chatd.domain.deployment.spend import UNCHECKED_REFUSAL, SpendRefusal
 from chatd.domain.errors import ChatdError
 from chatd.domain.model.config import is_priced
 from chatd.domain.model.protocol import ModelConfig
 from chatd.domain.model.usage import learn_input_ratio
 from chatd.domain.ports import Budget, Env, ModelChoice, SpendAllowance
-from chatd.domain.spend import UNCHECKED_REFUSAL, SpendRefusal
 from chatd.engine.open_call_writer import OpenCallWriter
 
 SPEND_CHECK_TIMEOUT_S: Final = 2.0

@@ -12,7 +12,7 @@ from uuid import uuid5
 from weakref import WeakValueDictionary
 
 from chatd.aio import retry_unavailable
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.commands import Command, CreateChat, InterruptChat, SendMessage
 from chatd.domain.chat.messages import UserInput

@@ -29,7 +29,7 @@ from chatd.domain.prompt.compaction import (
     summary_rows,
 )
 from chatd.domain.prompt.kept_rows import choose_kept
-from chatd.domain.prompt.overflow import shrink_prompt
+from chatd.domain.prompt.repair import shrink_prompt
 from chatd.engine.attempt import Attempt
 from chatd.engine.circuits import Circuits
 from chatd.engine.debug_recorder import DebugRecorder

@@ -13,35 +13,32 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from chatd.aio import REQUEST_MARK, BackgroundTasks, RequestMark
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.answer.answer import Answer, ModelCallRecord, started_call, usage_entry
 from chatd.domain.answer.assembler import Assembler
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat
+from chatd.domain.deployment.spend import SpendRefusal
 from chatd.domain.errors import TitleFailed, UsageLimit
 from chatd.domain.ids import ChatId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ModelError
-from chatd.domain.model.protocol import (
-    ModelRequest,
-    ProviderError,
-    ProviderFault,
-    StreamFailed,
-)
+from chatd.domain.model.protocol import ModelRequest, ProviderError, ProviderFault, StreamFailed
 from chatd.domain.model.usage import estimate_input_tokens, expected_input
 from chatd.domain.ports import Env, ModelChoice, ModelSource
-from chatd.domain.prompt.labels import MAX_EXCERPT_CHARS, label_request, read_label
 from chatd.domain.prompt.titles import (
+    MAX_EXCERPT_CHARS,
     TITLE_TIMEOUT_S,
+    label_request,
     needs_title,
+    read_label,
     read_title,
     retitle_request,
     title_input,
     title_request,
     without_temperature,
 )
-from chatd.domain.spend import SpendRefusal
 from chatd.domain.text import clip
 from chatd.engine.debug_recorder import DebugRecorder
 from chatd.engine.model_call import choose_model

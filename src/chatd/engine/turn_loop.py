@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from chatd.aio import retry_unavailable
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.answer.partial import longest_attempt
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
 from chatd.domain.chat.commands import (
@@ -22,8 +22,7 @@ from chatd.domain.chat.commands import (
     RequireAnswers,
     SuspendTurn,
 )
-from chatd.domain.chat.messages import UsageEntry, local_results
-from chatd.domain.chat.notices import step_limit_notice
+from chatd.domain.chat.messages import UsageEntry, local_results, step_limit_notice
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
 from chatd.domain.decisions import (
     MAX_STEPS_PER_TURN,

@@ -23,9 +23,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Struct
 
 from chatd.domain.answer.tool_output import ToolOutput, error_output
-from chatd.domain.mcp.faults import McpFault
-from chatd.domain.mcp.redaction import error_text
-from chatd.domain.mcp.results import convert_result
+from chatd.domain.mcp.results import McpFault, convert_result, error_text
 from chatd.domain.mcp.servers import McpAccess
 from chatd.domain.mcp.tools import ListedTool, ToolList
 from chatd.domain.ports import Env

@@ -12,12 +12,17 @@ import msgspec
 from msgspec.structs import replace
 
 from chatd.domain.chat.row import Chat
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.ids import McpServerId, UserId
-from chatd.domain.mcp.configuration import NO_SECRETS, McpSecrets, secret_headers
 from chatd.domain.mcp.oauth import authorization_header
-from chatd.domain.mcp.selection import is_used
-from chatd.domain.mcp.servers import McpAccess, McpServer
+from chatd.domain.mcp.servers import (
+    NO_SECRETS,
+    McpAccess,
+    McpSecrets,
+    McpServer,
+    is_used,
+    secret_headers,
+)
 from chatd.domain.mcp.tools import ListedTool
 from chatd.mcp.oauth_tokens import OauthTokens, UserToken
 from chatd.sealed_secrets import KeyRing, SecretUnreadable

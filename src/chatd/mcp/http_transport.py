@@ -16,8 +16,7 @@ import httpcore2
 import httpx2
 from msgspec import Struct
 
-from chatd.domain.mcp.faults import FaultKind, McpFault
-from chatd.domain.mcp.redaction import error_text, redact_url
+from chatd.domain.mcp.results import FaultKind, McpFault, error_text, redact_url
 from chatd.guarded_dial import (
     AddressRefused,
     find_allowed_addresses,

@@ -8,9 +8,8 @@ from uuid import UUID
 from msgspec import Struct
 
 from chatd.domain.ids import McpServerId
-from chatd.domain.mcp.configuration import McpSecrets
-from chatd.domain.mcp.oauth import OauthClient
-from chatd.domain.mcp.oauth_addresses import OauthFailed
+from chatd.domain.mcp.oauth import OauthClient, OauthFailed
+from chatd.domain.mcp.servers import McpSecrets
 from chatd.domain.ports import Env
 from chatd.mcp.directory import ServerDirectory
 from chatd.mcp.oauth_discovery import OauthDiscovery

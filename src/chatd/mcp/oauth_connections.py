@@ -14,23 +14,24 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import UserActor
-from chatd.domain.account.secret_text import SECRET_BYTES, digest, secret_text
+from chatd.domain.access.permissions import UserActor
+from chatd.domain.access.secret_text import SECRET_BYTES, digest, secret_text
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import McpServerId, UserId
-from chatd.domain.mcp.connections import (
-    CONNECT_LIFETIME,
-    ConnectAnswer,
-    Disconnected,
-    StartedConnection,
-)
 from chatd.domain.mcp.oauth import (
+    GrantRefused,
+    OauthFailed,
     TokenError,
     TokenReply,
     refusal_reason,
     require_same_issuer,
 )
-from chatd.domain.mcp.oauth_addresses import GrantRefused, OauthFailed
+from chatd.domain.mcp.servers import (
+    CONNECT_LIFETIME,
+    ConnectAnswer,
+    Disconnected,
+    StartedConnection,
+)
 from chatd.domain.ports import Env
 from chatd.mcp.directory import ServerDirectory
 from chatd.mcp.oauth_clients import CHANGED, OauthClients, UsableClient

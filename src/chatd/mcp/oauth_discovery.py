@@ -15,23 +15,21 @@ from msgspec import Struct
 from chatd.domain.mcp.oauth import (
     IssuerMetadata,
     OauthClient,
+    OauthFailed,
     RegistrationReply,
     ResourceMetadata,
     TokenError,
     choose_scopes,
+    document_url,
+    issuer_metadata_urls,
+    metadata_hint,
     published_client,
     refusal_reason,
     registered_client,
     registration_request,
+    require_endpoint,
     require_issuer,
     require_own_resource,
-)
-from chatd.domain.mcp.oauth_addresses import (
-    OauthFailed,
-    document_url,
-    issuer_metadata_urls,
-    metadata_hint,
-    require_endpoint,
     resource_metadata_urls,
     split_url,
 )

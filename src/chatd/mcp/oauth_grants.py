@@ -7,16 +7,17 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from msgspec import Struct
 
-from chatd.domain.account.secret_text import secret_text
+from chatd.domain.access.secret_text import secret_text
 from chatd.domain.mcp.oauth import (
     PERMANENT_ERRORS,
+    GrantRefused,
     OauthClient,
+    OauthFailed,
     TokenError,
     TokenReply,
     find_token_fault,
     refusal_reason,
 )
-from chatd.domain.mcp.oauth_addresses import GrantRefused, OauthFailed
 from chatd.mcp.oauth_http import OauthHttp, OauthReply
 
 _UNKNOWN_CLIENT: Final = frozenset({"invalid_client", "unauthorized_client"})

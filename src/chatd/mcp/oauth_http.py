@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.mcp.oauth_addresses import OauthFailed, is_same_origin, split_url
+from chatd.domain.mcp.oauth import OauthFailed, is_same_origin, split_url
 from chatd.guarded_dial import guarded_session, read_bounded
 
 S = TypeVar("S", bound=Struct)

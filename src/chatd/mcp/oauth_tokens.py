@@ -15,9 +15,15 @@ from msgspec import Struct
 
 from chatd.aio import BackgroundTasks, retry_unavailable
 from chatd.domain.ids import UserId
-from chatd.domain.mcp.configuration import McpSecrets
-from chatd.domain.mcp.oauth import REFRESH_AHEAD_S, OauthClient, TokenReply
-from chatd.domain.mcp.oauth_addresses import GrantRefused, OauthFailed, is_same_origin
+from chatd.domain.mcp.oauth import (
+    REFRESH_AHEAD_S,
+    GrantRefused,
+    OauthClient,
+    OauthFailed,
+    TokenReply,
+    is_same_origin,
+)
+from chatd.domain.mcp.servers import McpSecrets
 from chatd.domain.ports import Env
 from chatd.mcp.oauth_grants import OauthGrants, OpenTokens, UnknownClient
 from chatd.mcp.oauth_http import OauthHttp

@@ -10,10 +10,14 @@ from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId, McpServerId, UserId
-from chatd.domain.mcp.faults import OUTCOME_UNKNOWN_TEXT, McpFault
-from chatd.domain.mcp.names import ServerToolKey, assign_names, is_allowed
-from chatd.domain.mcp.redaction import error_text
-from chatd.domain.mcp.servers import McpDirectory, McpServer
+from chatd.domain.mcp.results import OUTCOME_UNKNOWN_TEXT, McpFault, error_text
+from chatd.domain.mcp.servers import (
+    McpDirectory,
+    McpServer,
+    ServerToolKey,
+    assign_names,
+    is_allowed,
+)
 from chatd.domain.mcp.tools import ListedTool, McpOrigin, unwrap_intent, wrap_with_intent
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import Env, ToolContext, ToolEffect

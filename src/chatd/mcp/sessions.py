@@ -15,8 +15,7 @@ from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.backoff import doubled_s, spread
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, McpServerId, UserId
-from chatd.domain.mcp.faults import McpFault
-from chatd.domain.mcp.redaction import error_text
+from chatd.domain.mcp.results import McpFault, error_text
 from chatd.domain.mcp.servers import McpAccess, McpDirectory, McpServer
 from chatd.domain.ports import Env
 from chatd.mcp.limits import DEFAULT_LIMITS, PUBLIC_HOSTS, DialPolicy, McpLimits

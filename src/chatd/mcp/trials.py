@@ -5,9 +5,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from chatd.domain.ids import UserId
-from chatd.domain.mcp.connections import ServerTrial
-from chatd.domain.mcp.faults import McpFault
-from chatd.domain.mcp.servers import McpAccess
+from chatd.domain.mcp.results import McpFault
+from chatd.domain.mcp.servers import McpAccess, ServerTrial
 from chatd.domain.mcp.tools import ListedTool
 from chatd.domain.ports import Env
 from chatd.mcp.directory import ServerDirectory

@@ -10,10 +10,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from chatd.domain.file.images import read_image_size
-from chatd.domain.file.media_types import IMAGE_TYPES, PDF, detect_type
-from chatd.domain.model.accepted_files import BYTES_PER_MIB, AcceptedFiles, has_type
-from chatd.domain.model.protocol import PromptFile
+from chatd.domain.media_types import IMAGE_TYPES, PDF, detect_type, read_image_size
+from chatd.domain.model.protocol import BYTES_PER_MIB, AcceptedFiles, PromptFile, has_type
 
 BASE64_SLICE_BYTES: Final = 384 * 1024
 """A multiple of 3, so that only the last slice is padded."""

@@ -28,7 +28,7 @@ from chatd.domain.model.protocol import (
     ToolCallDelta,
 )
 from chatd.domain.model.retry import retry_after_s
-from chatd.domain.prompt.overflow import is_prompt_larger
+from chatd.domain.prompt.repair import is_prompt_larger
 from chatd.providers.faults import (
     read_error_status,
     too_large_fault,

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
 
+from chatd.domain.model.circuit import order_keys, rest_time_s
 from chatd.domain.model.classify import classify_fault
-from chatd.domain.model.key_choice import order_keys, rest_time_s
 from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError
 from chatd.domain.ports import Clock, Emit, Provider
 

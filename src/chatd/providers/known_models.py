@@ -12,9 +12,15 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
 from chatd.domain.model.config import MAX_CONTEXT_LIMIT_TOKENS, effort_objection, read_context_limit
-from chatd.domain.model.protocol import Effort, ModelConfig, ProviderError, ProviderFault
+from chatd.domain.model.protocol import (
+    Effort,
+    ModelCapabilities,
+    ModelConfig,
+    ProviderError,
+    ProviderFault,
+    merge_capabilities,
+)
 from chatd.domain.ports import Provider
 from chatd.providers.anthropic.anthropic_client import AnthropicProvider
 from chatd.providers.anthropic.anthropic_models import bedrock_objection, claude_facts

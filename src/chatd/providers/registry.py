@@ -13,7 +13,6 @@ from msgspec import Struct
 from chatd.domain.chat.row import ChatError
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ModelConfigId, UserId
-from chatd.domain.model.accepted_files import AcceptedFiles
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import (
     ClassifiedFailure,
@@ -22,7 +21,7 @@ from chatd.domain.model.failures import (
     ModelRemoved,
     RemovedModel,
 )
-from chatd.domain.model.protocol import ModelConfig, ProviderError
+from chatd.domain.model.protocol import AcceptedFiles, ModelConfig, ProviderError
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Clock, ModelChoice, Provider
 from chatd.providers.anthropic.anthropic_client import AnthropicProvider

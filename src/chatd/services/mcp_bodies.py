@@ -12,9 +12,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from chatd.domain.description import CREATED_AT, MCP_SERVER_ID, UPDATED_AT, describe
 from chatd.domain.ids import McpServerId
 from chatd.domain.list_page import ListPage
-from chatd.domain.mcp.configuration import McpSource
 from chatd.domain.mcp.oauth import TokenAuth
-from chatd.domain.mcp.servers import McpAuth, McpAvailability, McpTransport
+from chatd.domain.mcp.servers import McpAuth, McpAvailability, McpSource, McpTransport
 
 Slug = Annotated[str, Meta(min_length=1, max_length=32, pattern=r"^[a-z0-9]+([-_][a-z0-9]+)*$")]
 ServerName = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"\S")]

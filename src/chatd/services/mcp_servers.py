@@ -14,20 +14,19 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import UNSET, structs
 
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import McpServerId
-from chatd.domain.mcp.configuration import (
+from chatd.domain.mcp.oauth import OauthFailed, OauthSetup, is_same_origin, require_endpoint
+from chatd.domain.mcp.servers import (
     NO_SECRETS,
     McpCredentials,
     McpSecrets,
+    McpServer,
     check_credentials,
     check_server_url,
     check_slug,
 )
-from chatd.domain.mcp.oauth import OauthSetup
-from chatd.domain.mcp.oauth_addresses import OauthFailed, is_same_origin, require_endpoint
-from chatd.domain.mcp.servers import McpServer
 from chatd.domain.ports import Env
 from chatd.mcp.directory import DeclaredServer, ServerDirectory
 from chatd.mcp.limits import DialPolicy

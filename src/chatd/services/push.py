@@ -25,10 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from msgspec import Struct
 
-from chatd.domain.errors import ChatdError
-from chatd.domain.ids import ChatId
-from chatd.domain.ports import Env
-from chatd.domain.push import (
+from chatd.domain.deployment.push import (
     PUSH_TTL_S,
     SubscriptionKeys,
     decode_keys,
@@ -36,6 +33,9 @@ from chatd.domain.push import (
     needs_summary,
     push_payload,
 )
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import ChatId
+from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing
 from chatd.store import push
 from chatd.store.conn import Conn

@@ -10,16 +10,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
+from chatd.domain.deployment.runtime_settings import DeploymentSettings, UserSettings
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Env, Tool, ToolContext, ToolSource
-from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
-from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.runtime_settings import DeploymentSettings, UserSettings
+from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT, Instructions
 from chatd.store import runtime_settings
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import Conn

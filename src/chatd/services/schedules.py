@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from chatd.domain.deployment.schedules import Schedule, chat_of_run, parse_cron
 from chatd.domain.errors import ChatdError, RequestError, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
-from chatd.domain.schedules import Schedule, chat_of_run, parse_cron
 from chatd.store import schedules
 from chatd.store.chat.operation import Operation
 from chatd.store.chat.transactor import Transactor

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from chatd import sealed_secrets
 from chatd.aio import InterruptibleSleep
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.chat.lease import LEASE_TTL_S
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.lease import LEASE_TTL_S
 from chatd.domain.ports import Clock, Env
 from chatd.sealed_secrets import (
     InvalidSecretKey,

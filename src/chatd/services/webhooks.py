@@ -15,16 +15,16 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from chatd.aio import first_of
-from chatd.domain.addresses import is_public
-from chatd.domain.errors import ChatdError
-from chatd.domain.ports import Env
-from chatd.domain.webhooks import (
+from chatd.domain.deployment.addresses import is_public
+from chatd.domain.deployment.webhooks import (
     DeliveryReply,
     body_of,
     reason_to_disable,
     retry_delay_s,
     signed_headers,
 )
+from chatd.domain.errors import ChatdError
+from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing
 from chatd.services.push import DeliveryRequest, PushRequests
 from chatd.store import webhooks

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.aio import run_contained
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.decode_errors import describe_entry_error, describe_unknown_key
 from chatd.domain.errors import ChatdError, Conflict
@@ -33,12 +33,12 @@ from chatd.domain.workspace.agent_api import (
     DiffScope,
     GitChanges,
     ScopedDiff,
+    TerminalSize,
     WorkspaceContext,
     WorkspaceMcpServer,
 )
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
-from chatd.domain.workspace.terminals import TerminalSize
 from chatd.log_event import LogEvent
 from chatd.sealed_secrets import KeyRing
 from chatd.settings.schema import Settings, SettingsError

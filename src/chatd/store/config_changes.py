@@ -8,7 +8,11 @@ commit, so only writes that are rare do this.
 from collections.abc import Callable
 from typing import Final
 
-from chatd.domain.config_change import ConfigChange, decode_config_change, encode_config_change
+from chatd.domain.deployment.config_change import (
+    ConfigChange,
+    decode_config_change,
+    encode_config_change,
+)
 from chatd.store.conn import DatabaseSession
 
 CONFIG_CHANNEL: Final = "chatd_config"

@@ -12,7 +12,7 @@ from typing import Final, LiteralString, TypeVar
 from msgspec import Struct
 
 from chatd.aio import run_other_tasks
-from chatd.domain.access import Actor, UserActor, has_permission, require_permission
+from chatd.domain.access.permissions import Actor, UserActor, has_permission, require_permission
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChatId, UserId
 from chatd.store.conn import Conn, Row

@@ -7,10 +7,10 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.domain.access import UserActor, require_permission
-from chatd.domain.chat.pull_requests import GitHostKind
+from chatd.domain.access.permissions import UserActor, require_permission
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import UserId
+from chatd.domain.workspace.pull_requests import GitHostKind
 from chatd.store.account import audit
 from chatd.store.conn import Conn, DatabaseSession
 from chatd.store.sealed_columns import SealedColumn

@@ -10,10 +10,14 @@ from msgspec import UNSET, Struct
 
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.accepted_files import FileInputKind
-from chatd.domain.model.capabilities import ModelCapabilities
-from chatd.domain.model.learned_limit import LearnedLimit
-from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
+from chatd.domain.model.config import LearnedLimit
+from chatd.domain.model.protocol import (
+    EffortRange,
+    FileInputKind,
+    ModelCapabilities,
+    ModelConfig,
+    Prices,
+)
 from chatd.domain.text import Json
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
 from chatd.store.providers import managed_elsewhere

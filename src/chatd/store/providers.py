@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import UserId
-from chatd.domain.model.key_destination import key_destination
+from chatd.domain.model.config import key_destination
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
 
 LIST: Final[LiteralString] = """

@@ -8,13 +8,13 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.domain.access import UserActor, row_filter
+from chatd.domain.access.permissions import UserActor, row_filter
 from chatd.domain.chat.messages import decode_parts
 from chatd.domain.chat.parts import TextPart
+from chatd.domain.deployment.push import MAX_SUBSCRIPTIONS_PER_USER, PUSH_EVENTS
+from chatd.domain.deployment.webhooks import Webhook
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import ChatId
-from chatd.domain.push import MAX_SUBSCRIPTIONS_PER_USER, PUSH_EVENTS
-from chatd.domain.webhooks import Webhook
 from chatd.store.conn import Conn
 from chatd.store.sealed_columns import SealedColumn
 from chatd.store.webhooks import WEBHOOK_COLUMNS, webhook_from_row

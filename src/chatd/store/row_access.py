@@ -6,7 +6,13 @@ compared first, so that shares are looked up only for other users' chats.
 
 from typing import Final, LiteralString
 
-from chatd.domain.access import Actor, Permission, RowFilter, row_filter, visible_filter
+from chatd.domain.access.permissions import (
+    Actor,
+    Permission,
+    RowFilter,
+    row_filter,
+    visible_filter,
+)
 from chatd.domain.ids import UserId
 
 SHARING_ENABLED: Final[LiteralString] = """

@@ -9,12 +9,12 @@ from typing import Final, LiteralString, TypeVar
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import Actor, UserActor, require_permission
-from chatd.domain.account.rules import redacted_diff
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.access.accounts import redacted_diff
+from chatd.domain.access.permissions import Actor, UserActor, require_permission
+from chatd.domain.deployment.config_change import ConfigChange
+from chatd.domain.deployment.runtime_settings import DeploymentSettings, UserSettings, shown_fields
 from chatd.domain.errors import Conflict, Forbidden
 from chatd.domain.ids import UserId
-from chatd.domain.runtime_settings import DeploymentSettings, UserSettings, shown_fields
 from chatd.store import config_changes
 from chatd.store.account import audit
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text

@@ -8,10 +8,10 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import Permission, UserActor, require_permission
+from chatd.domain.access.permissions import Permission, UserActor, require_permission
+from chatd.domain.deployment.schedules import MAX_SCHEDULES_PER_USER, Schedule
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import ChatId
-from chatd.domain.schedules import MAX_SCHEDULES_PER_USER, Schedule
 from chatd.store.conn import Conn, Row, json_text, strip_unstorable
 
 _COLUMNS: Final[LiteralString] = (

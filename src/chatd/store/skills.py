@@ -8,8 +8,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.domain.access import Actor, UserActor, require_permission
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.access.permissions import Actor, UserActor, require_permission
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict, Forbidden, NotFound
 from chatd.domain.ids import UserId
 from chatd.store import config_changes

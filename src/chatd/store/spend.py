@@ -12,9 +12,9 @@ from uuid import UUID
 from msgspec import Struct
 
 from chatd.domain.chat.row import Chat
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
+from chatd.domain.deployment.spend import LimitRules, Period, SpendAccount, effective_limit
 from chatd.domain.ids import UserId
-from chatd.domain.spend import LimitRules, Period, SpendAccount, effective_limit
 from chatd.store import config_changes
 from chatd.store.conn import Conn, DatabaseSession, Row
 

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.domain.access import Actor, UserActor, require_permission
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.access.permissions import Actor, UserActor, require_permission
+from chatd.domain.deployment.config_change import ConfigChange
+from chatd.domain.deployment.spend import Period
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import GroupId, UserId
-from chatd.domain.spend import Period
 from chatd.store import config_changes
 from chatd.store.account import audit
 from chatd.store.conn import Conn, DatabaseSession

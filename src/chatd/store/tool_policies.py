@@ -10,8 +10,8 @@ from typing import Final, Literal, LiteralString
 import msgspec
 from msgspec import Raw, Struct
 
-from chatd.domain.access import Actor, UserActor, require_permission
-from chatd.domain.account.rules import redacted_diff
+from chatd.domain.access.accounts import redacted_diff
+from chatd.domain.access.permissions import Actor, UserActor, require_permission
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import ChatId, ToolCallId, UserId

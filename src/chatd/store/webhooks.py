@@ -11,16 +11,16 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
-from chatd.domain.access import Actor, UserActor, row_filter
-from chatd.domain.errors import Conflict
-from chatd.domain.ids import ChatId
-from chatd.domain.webhooks import (
+from chatd.domain.access.permissions import Actor, UserActor, row_filter
+from chatd.domain.deployment.webhooks import (
     MAX_WEBHOOKS_PER_USER,
     Delivery,
     DeliveryReply,
     Webhook,
     WebhookKind,
 )
+from chatd.domain.errors import Conflict
+from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn, Row
 from chatd.store.sealed_columns import SealedColumn
 

@@ -13,11 +13,16 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import SystemActor
-from chatd.domain.chat.cursor import Cursor
-from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
-from chatd.domain.chat.events import DurableEvent, HistoryReset, PreviewReset, encode_event
+from chatd.domain.access.permissions import SystemActor
 from chatd.domain.chat.row import UNKNOWN_CHANGE, Chat, Episode
+from chatd.domain.chat_views.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
+from chatd.domain.chat_views.events import (
+    Cursor,
+    DurableEvent,
+    HistoryReset,
+    PreviewReset,
+    encode_event,
+)
 from chatd.domain.errors import InvariantBroken, NotFound
 from chatd.domain.ids import ChatId
 from chatd.store.chat import chats

@@ -18,8 +18,9 @@ import msgspec
 from msgspec import Struct
 
 from chatd.aio import Backoff
-from chatd.domain.chat.events import encode_value
-from chatd.domain.chat.public_chat import (
+from chatd.domain.chat.row import Chat, Hint
+from chatd.domain.chat_views.events import encode_value
+from chatd.domain.chat_views.public_chat import (
     SHARE_HINT_KIND,
     ChatListEvent,
     ChatListReady,
@@ -29,8 +30,7 @@ from chatd.domain.chat.public_chat import (
     chat_list_change,
     public_chat,
 )
-from chatd.domain.chat.row import Chat, Hint
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.ports import Clock, Env

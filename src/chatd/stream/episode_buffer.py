@@ -10,8 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from chatd.domain.chat.events import MessagePart, PartPayload, encode_part
-from chatd.domain.chat.messages import Role
+from chatd.domain.chat.messages import Role, public_part
 from chatd.domain.chat.parts import (
     Part,
     ReasoningPart,
@@ -20,8 +19,8 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
     UnknownPart,
 )
-from chatd.domain.chat.public_messages import public_part
 from chatd.domain.chat.row import Episode
+from chatd.domain.chat_views.events import MessagePart, PartPayload, encode_part
 
 MAX_PREVIEW_BYTES: Final = 1024 * 1024
 PREVIEW_TRUNCATED_PART: Final = TextPart(

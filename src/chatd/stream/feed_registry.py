@@ -14,9 +14,9 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.aio import Backoff, InterruptibleSleep
-from chatd.domain.access import Actor, is_allowed
-from chatd.domain.chat.cursor import Cursor
+from chatd.domain.access.permissions import Actor, is_allowed
 from chatd.domain.chat.row import Chat, Hint
+from chatd.domain.chat_views.events import Cursor
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.chat.cursor import START, Cursor
+from chatd.domain.chat_views.events import START, Cursor
 
 MAX_FRAME_EVENTS: Final = 256
 MAX_FRAME_BYTES: Final = 256 * 1024

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from chatd.aio import Backoff, InterruptibleSleep
 from chatd.domain.answer.partial import LivePart
-from chatd.domain.chat.events import MessagePart
 from chatd.domain.chat.row import Chat, Episode, Hint
+from chatd.domain.chat_views.events import MessagePart
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env

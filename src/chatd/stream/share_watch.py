@@ -15,7 +15,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from chatd.aio import Backoff
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.ports import Env

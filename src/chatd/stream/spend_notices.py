@@ -8,10 +8,10 @@ from typing import Final
 from uuid import UUID
 
 from chatd.aio import BackgroundTasks
-from chatd.domain.chat.events import encode_value
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.chat_views.events import encode_value
+from chatd.domain.deployment.config_change import ConfigChange
+from chatd.domain.deployment.spend import SpendWarningEvent
 from chatd.domain.ids import UserId
-from chatd.domain.spend import SpendWarningEvent
 from chatd.store import spend
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import Conn

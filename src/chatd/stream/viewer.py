@@ -9,8 +9,8 @@ connection that does not read.
 from collections import deque
 from collections.abc import AsyncIterator
 
-from chatd.domain.chat.cursor import START, Cursor
 from chatd.domain.chat.row import Episode
+from chatd.domain.chat_views.events import START, Cursor
 from chatd.domain.errors import NotFound
 from chatd.domain.ports import Clock
 from chatd.stream.chat_feed import ChatFeed, EventGroup

@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.message_pump import MessagePump
 
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.domain.chat.public_messages import PublicMessage
+from chatd.domain.chat.messages import PublicMessage
 from chatd.domain.ids import ChatId
 from chatd.terminal.safe_text import safe_text
 

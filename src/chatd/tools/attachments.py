@@ -8,8 +8,7 @@ from msgspec import Struct
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.parts import FilePart
 from chatd.domain.errors import ToolError
-from chatd.domain.file.entities import StoredFile
-from chatd.domain.file.names import clean_file_name
+from chatd.domain.files import StoredFile, clean_file_name
 from chatd.domain.ports import ToolContext, WorkspaceAccess
 from chatd.domain.workspace.agent_api import AgentApi
 from chatd.tools.arguments import NOT_BLANK, argument

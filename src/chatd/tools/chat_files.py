@@ -11,12 +11,11 @@ from hashlib import sha256
 from msgspec import Struct
 
 from chatd.aio import retry_unavailable
-from chatd.domain.chat.file_links import MAX_FILES_PER_CHAT
+from chatd.domain.chat.user_transitions import MAX_FILES_PER_CHAT
 from chatd.domain.errors import Conflict, InvalidInput, ToolError, Unavailable, UnsupportedFile
-from chatd.domain.file.byte_range import ByteRange
-from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
-from chatd.domain.file.inspection import FileInspection
+from chatd.domain.files import ByteRange, FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId
+from chatd.domain.media_types import FileInspection
 from chatd.domain.ports import Env, FileStore, ToolContext
 from chatd.store.errors import DuplicateRow
 from chatd.store.file import chat_files, files, uploads

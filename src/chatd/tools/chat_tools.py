@@ -20,8 +20,7 @@ from chatd.domain.ports import (
     ToolFamily,
     WorkspaceAccess,
 )
-from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.prompt.modes import mode_texts, plan_path
+from chatd.domain.prompt.instructions import Instructions, mode_texts, plan_path
 from chatd.domain.subagents import subagent_instructions
 from chatd.domain.tool_modes import offers_tool
 from chatd.store.conn import Conn

@@ -9,7 +9,7 @@ from typing import Final
 
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
-from chatd.domain.prompt.modes import plan_path
+from chatd.domain.prompt.instructions import plan_path
 from chatd.domain.workspace.agent_api import AgentApi
 
 _HOME: Final = "~/"

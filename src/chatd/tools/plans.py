@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.errors import ToolError
-from chatd.domain.file.entities import StoredFile
+from chatd.domain.files import StoredFile
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import ToolContext, WorkspaceAccess
-from chatd.domain.prompt.modes import plan_path
+from chatd.domain.prompt.instructions import plan_path
 from chatd.domain.workspace.agent_api import AgentApi, AgentRefused
 from chatd.tools.arguments import argument
 from chatd.tools.chat_files import ChatFileWriter

@@ -7,11 +7,11 @@ from typing import Annotated, Final
 from msgspec import Raw, Struct
 
 from chatd.domain.answer.tool_output import ToolOutput, error_output
+from chatd.domain.chat.questions import QUESTION_TOOL, read_questions
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import Tool, ToolContext, ToolEffect
-from chatd.domain.questions import QUESTION_TOOL, read_questions
 from chatd.domain.tool_modes import ToolOrigin
 from chatd.tools.arguments import NOT_BLANK, argument, schema_of
 

@@ -8,13 +8,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.row import Chat
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Env
-from chatd.domain.prompt.skills import Skill, SkillIndex
+from chatd.domain.prompt.instructions import Skill, SkillIndex
 from chatd.store import skills
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import Conn

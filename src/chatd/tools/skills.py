@@ -9,7 +9,7 @@ from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ports import Tool, ToolContext, WorkspaceAccess
-from chatd.domain.prompt.skills import Skill, require_skill_path, skill_body
+from chatd.domain.prompt.instructions import Skill, require_skill_path, skill_body
 from chatd.domain.text import decode_lenient, model_text
 from chatd.domain.workspace.agent_api import (
     AgentApi,

@@ -12,8 +12,8 @@ from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
-from chatd.domain.mcp.names import ServerToolKey, assign_names, workspace_slug
 from chatd.domain.mcp.results import convert_result
+from chatd.domain.mcp.servers import ServerToolKey, assign_names, workspace_slug
 from chatd.domain.mcp.tools import ListedTool, McpOrigin, read_listed_tool
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import Env, ToolContext, ToolEffect, WorkspaceAccess

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from chatd.domain.access import SystemActor
+from chatd.domain.access.permissions import SystemActor
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Env

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError, ToolError, Unavailable
 from chatd.domain.ids import ChatId, WorkspaceId

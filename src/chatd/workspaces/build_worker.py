@@ -15,9 +15,9 @@ from typing import Final, get_args
 from msgspec import Struct
 
 from chatd.aio import InterruptibleSleep, first_of
+from chatd.domain.chat.lease import HeartbeatHistory, may_reap
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId
-from chatd.domain.lease import HeartbeatHistory, may_reap
 from chatd.domain.ports import Env
 from chatd.domain.workspace.entities import (
     AgentSpec,

@@ -15,8 +15,15 @@ import aiohttp
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.access import WORKER
-from chatd.domain.chat.pull_requests import (
+from chatd.domain.access.permissions import WORKER
+from chatd.domain.chat.row import Chat, DiffStatus
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import ChatId, UserId
+from chatd.domain.mcp.oauth import split_url
+from chatd.domain.ports import Env
+from chatd.domain.text import clip, model_text
+from chatd.domain.workspace.agent_api import ScopedDiff
+from chatd.domain.workspace.pull_requests import (
     MAX_REMOTE_CHARS,
     WELL_KNOWN_HOSTS,
     GitHostKind,
@@ -30,13 +37,6 @@ from chatd.domain.chat.pull_requests import (
     read_pull_request,
     search_path,
 )
-from chatd.domain.chat.row import Chat, DiffStatus
-from chatd.domain.errors import ChatdError
-from chatd.domain.ids import ChatId, UserId
-from chatd.domain.mcp.oauth_addresses import split_url
-from chatd.domain.ports import Env
-from chatd.domain.text import clip, model_text
-from chatd.domain.workspace.agent_api import ScopedDiff
 from chatd.guarded_dial import guarded_session, read_bounded
 from chatd.sealed_secrets import KeyRing
 from chatd.store import git_credentials

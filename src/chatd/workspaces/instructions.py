@@ -17,8 +17,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import Env
-from chatd.domain.prompt.instructions import Instructions, context_block, one_line
-from chatd.domain.prompt.skills import Skill
+from chatd.domain.prompt.instructions import Instructions, Skill, context_block, one_line
 from chatd.domain.workspace.agent_api import AgentApi, PinnedContext, WorkspaceContext
 from chatd.domain.workspace.entities import AgentId
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ports import ProvisionResult, ToolContext, WorkspaceRequest

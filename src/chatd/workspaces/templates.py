@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import Meta, Struct
 
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.errors import ChatdError, ToolError
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock, Env

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from chatd.domain.access import TOKEN_SCOPES
-from chatd.domain.account.entities import CredentialKind
-from chatd.domain.account.secret_text import SECRET_BYTES, digest, token_text
+from chatd.domain.access.accounts import CredentialKind
+from chatd.domain.access.permissions import TOKEN_SCOPES
+from chatd.domain.access.secret_text import SECRET_BYTES, digest, token_text
 from chatd.domain.ids import CredentialId, UserId
 from chatd.store.account import credentials
 from chatd.store.account.credentials import NewCredential

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import TokenScope
+from chatd.domain.access.permissions import TokenScope
 from chatd.domain.chat.states import State
 
 Caller = Literal["owner", "reader", "stranger", "viewer", "admin", "service"]

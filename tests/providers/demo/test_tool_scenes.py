@@ -11,6 +11,7 @@ import pytest
 from msgspec import Raw
 
 from chatd.domain.chat.parts import TextPart, ToolCallPart
+from chatd.domain.chat.questions import read_questions
 from chatd.domain.model.protocol import (
     ModelRequest,
     PromptCall,
@@ -18,7 +19,6 @@ from chatd.domain.model.protocol import (
     PromptText,
     ToolSpec,
 )
-from chatd.domain.questions import read_questions
 from chatd.providers.demo_provider import DemoProvider
 from chatd.providers.provider_config import ProviderConfig
 from tests.support.clock import FakeClock

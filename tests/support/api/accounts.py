@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from chatd.clock import SystemClock
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import ConnectConfig
 from chatd.store.notifications import HintListener, ListenConfig

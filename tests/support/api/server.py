@@ -27,14 +27,13 @@ from chatd.api.openapi.document import list_codes
 from chatd.api.route import PREFIX, ApiRoute, RouteTable, StreamRoute
 from chatd.api.server import Application, BoundAddress, bind, serve
 from chatd.clock import SystemClock
-from chatd.domain.access import ADMIN_USER_ID, UserActor
+from chatd.domain.access.permissions import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import ChatdError
-from chatd.domain.file.entities import FileLimits
+from chatd.domain.files import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
-from chatd.domain.model.capabilities import ModelCapabilities
-from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
+from chatd.domain.model.protocol import EffortRange, ModelCapabilities, ModelConfig, Prices
 from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing
 from chatd.services.mcp_servers import McpServers

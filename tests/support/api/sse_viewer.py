@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from chatd.domain.chat.change import Change
-from chatd.domain.chat.events import Event
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.events import Event
 from chatd.domain.ids import ChatId
 from tests.support.api.server import ME, ApiServer, Json, authorized
 from tests.support.client_state import ClientState

@@ -25,10 +25,10 @@ from chatd.domain.chat.commands import (
     UserCommand,
     WhenBusy,
 )
-from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.messages import UserInput
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.transitions import ReservedSlots
+from chatd.domain.chat_views.events import Cursor
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import (
     ChatId,

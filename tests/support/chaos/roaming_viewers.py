@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
-from chatd.domain.chat.cursor import Cursor
+from chatd.domain.chat_views.events import Cursor
 from chatd.domain.ids import ChatId
 from chatd.store.chat import chats
 from chatd.store.conn import Conn

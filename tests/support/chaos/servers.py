@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout
 from msgspec import Struct
 
-from chatd.domain.chat.events import Event
+from chatd.domain.chat_views.events import Event
 from chatd.domain.ids import ChatId
 from tests.support.client_state import ClientState
 

@@ -26,7 +26,7 @@ from chatd.domain.chat.parts import (
     UnknownPart,
 )
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.prompt.files import ResolvedFile
+from chatd.domain.prompt.prompt_files import ResolvedFile
 from chatd.domain.text import Json
 from tests.support.factories import call, message, result
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.messages import Message, QueuedMessage
 from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.chat.queue_transitions import sort_queue
+from chatd.domain.chat.user_transitions import sort_queue
 from tests.model.invariants import ChangeChecker
 from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
 from tests.support.seeds import Seeded

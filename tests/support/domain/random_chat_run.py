@@ -8,15 +8,11 @@ from random import Random
 
 from chatd.domain.chat import user_transitions, worker_transitions
 from chatd.domain.chat.change import Change
-from chatd.domain.chat.commands import (
-    CreateChat,
-    RecordRetry,
-    Step,
-)
-from chatd.domain.chat.diff import ChatSnapshot
+from chatd.domain.chat.commands import CreateChat, RecordRetry, Step
 from chatd.domain.chat.messages import Draft, TokenUsage
 from chatd.domain.chat.row import Chat, ChatError, Fence, RetryState
 from chatd.domain.chat.states import Transition
+from chatd.domain.chat_views.diff import ChatSnapshot
 from chatd.domain.decisions import (
     PENDING_CALLS_MISMATCH_ERROR,
     Compact,

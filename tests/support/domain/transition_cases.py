@@ -33,23 +33,22 @@ from chatd.domain.chat.commands import (
     WhenBusy,
 )
 from chatd.domain.chat.messages import Draft
-from chatd.domain.chat.queue_transitions import (
-    delete_queued,
-    edit_queued,
-    move_queued,
-    promote_queued,
-    sort_queue,
-)
+from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.chat.row import Chat, Fence, RetryState
 from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, State, Transition, TransitionSide
 from chatd.domain.chat.user_transitions import (
     archive,
+    delete_queued,
     edit_message,
+    edit_queued,
     interrupt,
     interrupt_and_hold,
+    move_queued,
+    promote_queued,
     request_compaction,
     resume_queue,
     send_message,
+    sort_queue,
     unarchive,
 )
 from chatd.domain.chat.worker_transitions import (
@@ -69,7 +68,6 @@ from chatd.domain.chat.worker_transitions import (
 )
 from chatd.domain.errors import ChatBusy, ChatdError, NotFound, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import MessageId, QueueId, WorkerId
-from chatd.domain.questions import QuestionReply
 from tests.support.factories import OTHER_WORKER, OWNER, WORKER, call, draft, prompt, result, text
 from tests.support.seeds import CLIENT_TOOL, FAILED, WAIT, OpenCalls, Seed, Seeded, failing
 

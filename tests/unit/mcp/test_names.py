@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatd.domain.mcp.names import (
+from chatd.domain.mcp.servers import (
     MAX_MODEL_NAME_CHARS,
     ServerToolKey,
     assign_names,

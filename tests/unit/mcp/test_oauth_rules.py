@@ -4,10 +4,10 @@ import pytest
 
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import McpServerId
-from chatd.domain.mcp.configuration import check_header, check_server_url
 from chatd.domain.mcp.oauth import (
     IssuerMetadata,
     OauthClient,
+    OauthFailed,
     RegistrationReply,
     ResourceMetadata,
     TokenError,
@@ -15,21 +15,18 @@ from chatd.domain.mcp.oauth import (
     authorization_header,
     choose_scopes,
     find_token_fault,
-    refusal_reason,
-    registered_client,
-    registration_request,
-    require_own_resource,
-    require_same_issuer,
-)
-from chatd.domain.mcp.oauth_addresses import (
-    OauthFailed,
     is_same_origin,
     issuer_metadata_urls,
     metadata_hint,
+    refusal_reason,
+    registered_client,
+    registration_request,
     require_endpoint,
+    require_own_resource,
+    require_same_issuer,
     resource_metadata_urls,
 )
-from chatd.domain.mcp.selection import is_used
+from chatd.domain.mcp.servers import check_header, check_server_url, is_used
 from tests.support.mcp_servers import mcp_server, mcp_server_id
 
 SERVER = "https://mcp.example.com/team/mcp"

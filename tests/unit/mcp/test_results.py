@@ -4,8 +4,7 @@ from base64 import b64encode
 
 import pytest
 
-from chatd.domain.mcp.redaction import error_text, redact_url
-from chatd.domain.mcp.results import NO_REASON_TEXT, convert_result
+from chatd.domain.mcp.results import NO_REASON_TEXT, convert_result, error_text, redact_url
 
 PNG = b64encode(b"png bytes").decode()
 WAV = b64encode(b"wav bytes").decode()

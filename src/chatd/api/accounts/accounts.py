@@ -12,7 +12,7 @@ from chatd.api.accounts.passwords import Passwords
 from chatd.api.accounts.request_limits import LookUpLanes, RateLimits, RequestLimits
 from chatd.api.accounts.sign_in import SignIn
 from chatd.api.accounts.site import Site, SiteConfig
-from chatd.domain.account.identity import IdentityRules
+from chatd.domain.access.accounts import IdentityRules
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing

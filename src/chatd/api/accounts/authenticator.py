@@ -19,9 +19,9 @@ from chatd.api.accounts.site import SAFE_METHODS, Site
 from chatd.api.auth import ApiCaller
 from chatd.api.errors import Unauthorized
 from chatd.api.request import Scope, header
-from chatd.domain.account.entities import ActiveCredential
-from chatd.domain.account.secret_text import digest, is_csrf_token, is_opaque_secret, is_token
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.access.accounts import ActiveCredential
+from chatd.domain.access.secret_text import digest, is_csrf_token, is_opaque_secret, is_token
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Forbidden
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from chatd.api.accounts.site import Site
 from chatd.api.request import Scope, header
-from chatd.domain.account.secret_text import is_opaque_secret, secret_text
+from chatd.domain.access.secret_text import is_opaque_secret, secret_text
 from chatd.domain.ids import UserId
 from chatd.store.account.credentials import SESSION_LIFETIME
 from chatd.store.conn import Conn

@@ -17,7 +17,7 @@ from joserfc.jwk import KeySet
 from msgspec import Struct
 
 from chatd.api.errors import IdentityProviderFailed, Unauthorized
-from chatd.domain.account.identity import ExpectedToken, find_token_fault
+from chatd.domain.access.accounts import ExpectedToken, find_token_fault
 from chatd.domain.ports import Clock
 
 S = TypeVar("S", bound=Struct)

@@ -20,17 +20,17 @@ from chatd.api.accounts.sign_in import SIGN_IN, SignedIn, SignIn
 from chatd.api.accounts.site import Site
 from chatd.api.errors import Unauthorized
 from chatd.api.request import Scope, header
-from chatd.domain.account.entities import User
-from chatd.domain.account.identity import (
+from chatd.domain.access.accounts import (
     Identity,
     IdentityRules,
+    User,
     check_domain,
     claimed_role,
     local_path,
     proposed_username,
     read_identity,
 )
-from chatd.domain.account.secret_text import SECRET_BYTES, digest, secret_text
+from chatd.domain.access.secret_text import SECRET_BYTES, digest, secret_text
 from chatd.domain.errors import Conflict, Forbidden
 from chatd.domain.ids import GroupId, UserId
 from chatd.domain.ports import Env

@@ -14,8 +14,8 @@ from msgspec import Struct
 from chatd.api.accounts.passwords import PasswordLane
 from chatd.api.auth import ApiCaller
 from chatd.api.errors import RateLimited
-from chatd.domain.account.buckets import Bucket, is_full, take
-from chatd.domain.account.secret_text import digest
+from chatd.domain.access.accounts import Bucket, is_full, take
+from chatd.domain.access.secret_text import digest
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock, Env
 from chatd.store.account import sign_in_attempts

@@ -22,9 +22,9 @@ from chatd.api.accounts.request_limits import (
 from chatd.api.accounts.site import Site
 from chatd.api.errors import RateLimited, Unauthorized
 from chatd.api.request import Scope
-from chatd.domain.access import SystemActor, UserActor
-from chatd.domain.account.entities import Credential, User
-from chatd.domain.account.secret_text import (
+from chatd.domain.access.accounts import Credential, User
+from chatd.domain.access.permissions import SystemActor, UserActor
+from chatd.domain.access.secret_text import (
     SECRET_BYTES,
     csrf_token,
     digest,

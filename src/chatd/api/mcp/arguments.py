@@ -8,10 +8,10 @@ from msgspec import Meta, Raw, Struct, field
 from chatd.api.mcp.transcripts import MAX_MESSAGE_CHARS
 from chatd.domain.chat.answer_transitions import MAX_REASON_CHARS
 from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.chat.questions import MAX_QUESTIONS, QuestionReply
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.description import CHAT_ID, describe
 from chatd.domain.model.protocol import Effort
-from chatd.domain.questions import MAX_QUESTIONS, QuestionReply
 
 DEFAULT_WAIT_S = 45
 """Below the time after which common clients give up a call."""

@@ -10,7 +10,7 @@ from chatd.api.mcp.route_calls import RouteCall, RouteCalls
 from chatd.api.mcp.transcripts import MAX_MESSAGE_CHARS, MAX_PAGE_CHARS, cut, message_text
 from chatd.api.schemas.chats import ChatPage
 from chatd.api.schemas.messages import MessagePage
-from chatd.domain.chat.public_chat import PublicChat
+from chatd.domain.chat_views.public_chat import PublicChat
 from chatd.domain.errors import NotFound
 from chatd.domain.list_page import MAX_PAGE_SIZE
 

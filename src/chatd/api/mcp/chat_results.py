@@ -26,7 +26,7 @@ from chatd.api.mcp.transcripts import (
 from chatd.api.schemas.chats import ChatPage
 from chatd.api.schemas.messages import MessagePage
 from chatd.client.state import ShownChat
-from chatd.domain.chat.public_chat import PublicChat
+from chatd.domain.chat_views.public_chat import PublicChat
 
 
 def chat_result(chat: PublicChat, then: str) -> ChatResult:

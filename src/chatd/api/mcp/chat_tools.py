@@ -25,8 +25,8 @@ from chatd.api.mcp.tool_declaration import ChatTool, list_tool, read_arguments
 from chatd.api.mcp.toolset import ListedTool, ToolCall, ToolReply
 from chatd.api.schemas.chats import ChatPage, SubagentPage
 from chatd.api.schemas.messages import MessagePage, SentReply
-from chatd.domain.access import has_permission, require_permission
-from chatd.domain.chat.public_chat import PublicChat
+from chatd.domain.access.permissions import has_permission, require_permission
+from chatd.domain.chat_views.public_chat import PublicChat
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChatId
 from chatd.domain.list_page import MAX_PAGE_SIZE

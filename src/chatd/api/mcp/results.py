@@ -6,9 +6,9 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from chatd.domain.chat.events import RequestedCall
 from chatd.domain.chat.messages import Role
 from chatd.domain.chat.states import PublicStatus
+from chatd.domain.chat_views.events import RequestedCall
 from chatd.domain.description import CHAT_ID, UPDATED_AT, describe
 
 ResultChatId = Annotated[str, describe("The chat.", CHAT_ID)]

@@ -13,7 +13,7 @@ from chatd.api.errors import STOPPING_TEXT, Draining
 from chatd.api.mcp.resources import Requester
 from chatd.api.request import KEY_HEADER, ApiReply, ApiRequest, Message, Receive, Scope
 from chatd.api.route import PREFIX, ApiRoute
-from chatd.domain.access import Permission, require_permission
+from chatd.domain.access.permissions import Permission, require_permission
 
 T = TypeVar("T")
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import Struct, UnsetType
 
+from chatd.domain.chat.messages import PublicMessage
 from chatd.domain.chat.parts import (
     FilePart,
     FileReferencePart,
@@ -15,7 +16,6 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
 )
-from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.text import Json
 
 MAX_ANSWER_CHARS: Final = 20_000

@@ -34,8 +34,8 @@ from chatd.api.openapi.texts import (
 from chatd.api.request import KEY_HEADER
 from chatd.api.route import PREFIX, ApiRoute, StreamRoute
 from chatd.api.terminal_socket import TERMINAL_PATH
-from chatd.domain.file.media_types import STORED_TYPES, UPLOAD_TYPES
 from chatd.domain.list_page import ListQuery
+from chatd.domain.media_types import STORED_TYPES, UPLOAD_TYPES
 
 STREAM_CODES: Final = ("too_many_streams", "going_away")
 SHARED_ERRORS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -24,9 +24,9 @@ from chatd.api.terminal_socket import (
     TerminalServerFrame,
 )
 from chatd.api.websocket import ClientFrame, ServerFrame
-from chatd.domain.chat.events import Event
-from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady, ChatListRemoved
-from chatd.domain.spend import SpendWarningEvent
+from chatd.domain.chat_views.events import Event
+from chatd.domain.chat_views.public_chat import ChatListEvent, ChatListReady, ChatListRemoved
+from chatd.domain.deployment.spend import SpendWarningEvent
 
 EVENT_STREAM: Final = "text/event-stream"
 UNNAMED_EVENT: Final = "message"

@@ -13,11 +13,11 @@ from chatd.api.route import ApiRoute
 from chatd.api.schemas.runtime_settings import DocumentVersion
 from chatd.domain.chat.answer_transitions import MAX_REASON_CHARS
 from chatd.domain.chat.commands import AnswerCalls, CallAnswer
-from chatd.domain.chat.public_chat import PublicChat, public_chat
+from chatd.domain.chat.questions import MAX_QUESTIONS, QuestionReply
+from chatd.domain.chat_views.public_chat import PublicChat, public_chat
 from chatd.domain.description import describe
 from chatd.domain.errors import CallNotWaiting, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
-from chatd.domain.questions import MAX_QUESTIONS, QuestionReply
 from chatd.domain.text import utc_text
 from chatd.domain.tool_policy.rules import MAX_RULES, LayerName, PolicyAction, ToolRule
 from chatd.store import tool_policies

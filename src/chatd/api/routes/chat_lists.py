@@ -23,12 +23,12 @@ from chatd.api.schemas.chats import (
     SubagentListQuery,
     SubagentPage,
 )
-from chatd.domain.access import UserActor
-from chatd.domain.chat.lists.search import SearchQuery, parse_query
-from chatd.domain.chat.lists.search_text import make_snippet, message_text, one_line
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.messages import Message
-from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.lists import SearchQuery, parse_query
+from chatd.domain.chat_views.public_chat import PublicChat, public_chat
+from chatd.domain.chat_views.search_text import make_snippet, message_text, one_line
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId
 from chatd.store.chat import chats, read_marks, search, subagents

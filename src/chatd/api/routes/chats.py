@@ -33,8 +33,8 @@ from chatd.domain.chat.commands import (
 )
 from chatd.domain.chat.messages import Draft, UserInput
 from chatd.domain.chat.parts import TextPart
-from chatd.domain.chat.public_chat import NOTHING_READ, PublicChat, ReaderView, public_chat
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.public_chat import NOTHING_READ, PublicChat, ReaderView, public_chat
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.prompt.titles import fallback_title, title_input

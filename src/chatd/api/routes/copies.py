@@ -29,19 +29,20 @@ from chatd.api.schemas.chats import (
     ImportedChat,
     ImportQuery,
 )
-from chatd.domain.access import is_allowed
-from chatd.domain.chat.copies.markdown import chat_heading, message_markdown
-from chatd.domain.chat.copies.transfer import (
+from chatd.domain.access.permissions import is_allowed
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.public_chat import PublicChat, public_chat
+from chatd.domain.chat_views.transfer import (
     FORMAT_VERSION,
     MAX_LINE_BYTES,
     MAX_LINE_VALUES,
     EndLine,
     HeaderLine,
     TransferReader,
+    chat_heading,
     encode_line,
+    message_markdown,
 )
-from chatd.domain.chat.public_chat import PublicChat, public_chat
-from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat import forks, transfer

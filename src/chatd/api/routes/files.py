@@ -31,16 +31,23 @@ from chatd.api.request import (
 from chatd.api.route import PREFIX, ApiRoute
 from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.uploads import FileUpload
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.description import CREATED_AT, FILE_ID, USER_ID, describe
 from chatd.domain.errors import NotFound, Unavailable
-from chatd.domain.file.byte_range import ByteRange, RangeOutside, select_range
-from chatd.domain.file.download_link import LINK_LIFETIME_S, DownloadLink, open_link, sign_link
-from chatd.domain.file.entities import StoredFile
-from chatd.domain.file.media_types import PDF, is_text_type
-from chatd.domain.file.names import content_disposition
+from chatd.domain.files import (
+    LINK_LIFETIME_S,
+    ByteRange,
+    DownloadLink,
+    RangeOutside,
+    StoredFile,
+    content_disposition,
+    open_link,
+    select_range,
+    sign_link,
+)
 from chatd.domain.ids import FileId, UserId
 from chatd.domain.list_page import ListPage, ListQuery
+from chatd.domain.media_types import PDF, is_text_type
 from chatd.store.account import credentials
 from chatd.store.chat import chats
 from chatd.store.file import chat_files, files

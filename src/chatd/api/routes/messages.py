@@ -30,12 +30,11 @@ from chatd.api.schemas.messages import (
     ToolResultsBody,
 )
 from chatd.domain.chat.commands import EditMessage, SendMessage, SubmitToolResults
-from chatd.domain.chat.messages import UserInput
+from chatd.domain.chat.messages import UserInput, public_message, public_queued
 from chatd.domain.chat.parts import Part
-from chatd.domain.chat.public_chat import PublicChat, public_chat
-from chatd.domain.chat.public_messages import public_message, public_queued
+from chatd.domain.chat_views.public_chat import PublicChat, public_chat
 from chatd.domain.errors import InvalidInput, NotFound
-from chatd.domain.file.entities import StoredFile
+from chatd.domain.files import StoredFile
 from chatd.domain.ids import ChatId, FileId, McpServerId, MessageId, ModelConfigId
 from chatd.store.chat import chats, message_pages
 from chatd.store.chat.message_pages import MessageRange, StoredMessagePage

@@ -14,12 +14,11 @@ from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest
 from chatd.api.route import ApiRoute
 from chatd.api.routes.messages import build_user_input
 from chatd.api.schemas.messages import EditMessageBody, MoveQueuedBody, QueueReply, SentReply
-from chatd.domain.access import Permission
+from chatd.domain.access.permissions import Permission
 from chatd.domain.chat.commands import DeleteQueued, EditQueued, MoveQueued, PromoteQueued
-from chatd.domain.chat.messages import QueuedMessage
-from chatd.domain.chat.public_messages import PublicQueuedMessage, public_queued
-from chatd.domain.chat.queue_transitions import sort_queue
+from chatd.domain.chat.messages import PublicQueuedMessage, QueuedMessage, public_queued
 from chatd.domain.chat.transitions import LoadedChat
+from chatd.domain.chat.user_transitions import sort_queue
 from chatd.domain.errors import NotFound, QueuedMessageGone
 from chatd.domain.ids import MessageId, QueueId
 from chatd.domain.list_page import ListQuery

@@ -13,11 +13,8 @@ from chatd.api.read_audit import audit_read
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.chat_workspaces import require_chat
-from chatd.domain.access import has_permission
-from chatd.domain.description import CREATED_AT, UPDATED_AT, describe
-from chatd.domain.ids import MessageId, WorkerId
-from chatd.domain.list_page import ListPage, ListQuery
-from chatd.domain.takeover import (
+from chatd.domain.access.permissions import has_permission
+from chatd.domain.chat.takeover import (
     WORKER_ID,
     DeathSign,
     NamedWorker,
@@ -25,6 +22,9 @@ from chatd.domain.takeover import (
     takeover_payload,
     worker_name,
 )
+from chatd.domain.description import CREATED_AT, UPDATED_AT, describe
+from chatd.domain.ids import MessageId, WorkerId
+from chatd.domain.list_page import ListPage, ListQuery
 from chatd.store.chat import chats, runs
 from chatd.store.chat.runs import Holder, RunRow, WorkerRow, group_by_turn
 

@@ -12,7 +12,7 @@ from chatd.api.errors import FieldError, InvalidFields
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.accounts import GROUP_ID_EXAMPLE
-from chatd.domain.chat.shares import MAX_READERS, ShareRequest, ShareRole, UnknownReaders
+from chatd.domain.access.shares import MAX_READERS, ShareRequest, ShareRole, UnknownReaders
 from chatd.domain.description import CHAT_ID, USER_ID, describe
 from chatd.domain.ids import ChatId, GroupId, UserId
 from chatd.store.account import directory

@@ -9,14 +9,13 @@ from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.chats import TitleReply
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.messages import Message
-from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.public_chat import PublicChat, public_chat
 from chatd.domain.errors import Conflict, NotFound, Unavailable
 from chatd.domain.ids import MessageId
-from chatd.domain.prompt.labels import chat_excerpt
-from chatd.domain.prompt.titles import title_input
+from chatd.domain.prompt.titles import chat_excerpt, title_input
 from chatd.store.chat import chats, message_pages, title_leases
 from chatd.store.chat.message_pages import MessageRange
 

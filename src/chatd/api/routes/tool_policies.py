@@ -17,8 +17,8 @@ from chatd.api.routes.answers import (
     ToolTrialReply,
     TrialCommand,
 )
-from chatd.domain.access import UserActor, has_permission
-from chatd.domain.chat.copies.transfer import count_values
+from chatd.domain.access.permissions import UserActor, has_permission
+from chatd.domain.chat_views.transfer import count_values
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.tool_policy.decision import try_call
 from chatd.domain.tool_policy.rules import LayerName, PolicyLayer, ToolPolicy, check_policy

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from chatd.domain.access import Role, TokenScope
-from chatd.domain.account.entities import AuditOutcome, UserStatus
+from chatd.domain.access.accounts import AuditOutcome, UserStatus
+from chatd.domain.access.permissions import Role, TokenScope
 from chatd.domain.description import CREATED_AT, UPDATED_AT, USER_ID, describe
 from chatd.domain.list_page import ListPage, ListQuery
 

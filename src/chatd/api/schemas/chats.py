@@ -21,10 +21,10 @@ from chatd.api.schemas.messages import (
     ModelSelection,
     NonBlankText,
 )
-from chatd.domain.chat.copies.transfer import ExportFormat
-from chatd.domain.chat.lists.search import ChatSource
-from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.chat.states import PublicStatus
+from chatd.domain.chat_views.lists import ChatSource
+from chatd.domain.chat_views.public_chat import PublicChat
+from chatd.domain.chat_views.transfer import ExportFormat
 from chatd.domain.description import (
     CHAT_ID,
     CREATED_AT,

@@ -11,8 +11,8 @@ from uuid import UUID
 from msgspec import Meta, Raw, Struct
 
 from chatd.domain.chat.commands import WhenBusy
-from chatd.domain.chat.cursor import CURSOR_PATTERN
-from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
+from chatd.domain.chat.messages import PublicMessage, PublicQueuedMessage
+from chatd.domain.chat_views.events import CURSOR_PATTERN
 from chatd.domain.description import (
     CHAT_ID,
     CREATED_AT,

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from chatd.domain.description import describe
-from chatd.domain.runtime_settings import (
+from chatd.domain.deployment.runtime_settings import (
     DEBUG_MODE_TEXT,
     EXPLORE_MODEL_TEXT,
     GENERAL_MODEL_TEXT,
     DebugMode,
 )
+from chatd.domain.description import describe
 
 DocumentVersion = Annotated[
     int, Meta(description="Counts the changes of this document.", examples=[3])

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import DecodeError, Meta, Raw, Struct, convert
 
 from chatd.api.schemas.messages import Version
-from chatd.domain.chat.public_chat import PublicChat
+from chatd.domain.chat_views.public_chat import PublicChat
 from chatd.domain.description import (
     AGENT_ID,
     BUILD_ID,

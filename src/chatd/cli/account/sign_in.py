@@ -40,7 +40,7 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.exchange import ServerAddress, clean_url, is_loopback
 from chatd.client.resources import CreatedToken, Token
 from chatd.client.server import ServerApi, open_api, open_session
-from chatd.domain.access import TokenScope
+from chatd.domain.access.permissions import TokenScope
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import CredentialId
 from chatd.settings.schema import SettingsError

@@ -17,6 +17,7 @@ from chatd.cli.options import suggest
 from chatd.cli.output import dollars, field_lines, short_time
 from chatd.client.resources import Chat, ListedChat
 from chatd.client.state import LiveEpisode, ShownChat
+from chatd.domain.chat.messages import PublicMessage
 from chatd.domain.chat.parts import (
     FilePart,
     FileReferencePart,
@@ -27,10 +28,9 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
 )
-from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.chat.row import RetryState
+from chatd.domain.chat.takeover import TakeoverPayload
 from chatd.domain.ids import MessageId, ModelConfigId
-from chatd.domain.takeover import TakeoverPayload
 from chatd.domain.text import Json
 from chatd.terminal.answers.asks import Ask, questions_of
 from chatd.terminal.answers.exact_text import describe_call, exact_text

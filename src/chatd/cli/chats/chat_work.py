@@ -34,9 +34,9 @@ from chatd.client.resources import Chat
 from chatd.client.server import ServerApi
 from chatd.client.state import ShownChat
 from chatd.domain.chat.commands import WhenBusy
-from chatd.domain.chat.events import RequestedCall
 from chatd.domain.chat.row import ChatError, RetryState
 from chatd.domain.chat.states import PublicStatus
+from chatd.domain.chat_views.events import RequestedCall
 from chatd.domain.ids import ChatId
 from chatd.domain.model.protocol import Effort
 from chatd.domain.tool_modes import ModeChoice

@@ -12,12 +12,11 @@ from msgspec import Struct
 
 from chatd.cli.api_session import ExitCode, exit_code_of_error
 from chatd.client.state import ShownChat
-from chatd.domain.chat.events import RequestedCall
-from chatd.domain.chat.notices import early_end
+from chatd.domain.chat.messages import PublicMessage, early_end
 from chatd.domain.chat.parts import KnownPart, NoticePart, TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.chat.row import ChatError
 from chatd.domain.chat.states import PublicStatus
+from chatd.domain.chat_views.events import RequestedCall
 
 PLAN_TOOL: Final = "propose_plan"
 BUSY: Final[frozenset[PublicStatus]] = frozenset({"pending", "running", "interrupting"})

@@ -19,7 +19,7 @@ from chatd.domain.answer.tool_output import (
 from chatd.domain.chat.messages import CallKind, Draft, TokenUsage, UsageEntry
 from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart
 from chatd.domain.chat.row import ChatError
-from chatd.domain.model.config import cost_micros, effective_context_limit
+from chatd.domain.model.config import LearnedLimit, cost_micros, effective_context_limit, is_refuted
 from chatd.domain.model.failures import (
     ClassifiedFailure,
     FailureKind,
@@ -27,7 +27,6 @@ from chatd.domain.model.failures import (
     known_failure,
     redact_urls,
 )
-from chatd.domain.model.learned_limit import LearnedLimit, is_refuted
 from chatd.domain.model.protocol import Finished, ModelConfig
 from chatd.domain.model.usage import complete_usage
 from chatd.domain.text import is_empty_json

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.answer.tool_output import STEP_OUTPUT_BYTES, AnsweredCall, error_output
-from chatd.domain.chat.messages import Draft
-from chatd.domain.chat.notices import notice_draft
+from chatd.domain.chat.messages import Draft, notice_draft
 from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.ids import ChatId, ToolCallId
 from chatd.domain.model.protocol import ToolSpec

@@ -15,11 +15,11 @@ from chatd.domain.chat.change import CallDecision, Change, error_result, require
 from chatd.domain.chat.commands import AnswerCalls, CallAnswer, ClientResult, SubmitToolResults
 from chatd.domain.chat.messages import Draft, PendingCall
 from chatd.domain.chat.parts import ToolResultPart, validate_json
+from chatd.domain.chat.questions import answer_questions, read_questions
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import Transition
 from chatd.domain.errors import CallNotWaiting, Forbidden, InvalidInput
 from chatd.domain.ids import ToolCallId, UserId, WorkerId
-from chatd.domain.questions import answer_questions, read_questions
 from chatd.domain.text import clip, replace_surrogates
 from chatd.domain.tool_policy.decision import decide, rule_for_call
 from chatd.domain.tool_policy.rules import PolicyLayer, ToolPolicy, ToolRule, check_rule

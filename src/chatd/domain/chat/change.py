@@ -12,14 +12,20 @@ import msgspec
 from msgspec import Raw, Struct
 
 from chatd.domain.chat.call_waits import UNASKED_TEXT, has_surely_not_run
-from chatd.domain.chat.messages import Draft, PendingCall, UsageEntry, UserInput, proposes_plan
-from chatd.domain.chat.notices import stopped_notice
+from chatd.domain.chat.messages import (
+    Draft,
+    PendingCall,
+    UsageEntry,
+    UserInput,
+    proposes_plan,
+    stopped_notice,
+)
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.chat.row import NO_SETBACKS, AgentWait, Chat, ChatError, Fence, RetryState
 from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, State, Transition, TransitionSide
+from chatd.domain.chat.takeover import LostOwner, Takeover
 from chatd.domain.errors import InvalidInput, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import MessageId, QueueId, RequestId, ToolCallId, UserId, WorkerId
-from chatd.domain.takeover import LostOwner, Takeover
 from chatd.domain.tool_modes import ModeChoice, chosen_mode
 from chatd.domain.tool_policy.rules import ToolRule
 

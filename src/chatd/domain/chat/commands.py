@@ -1,4 +1,4 @@
-"""Commands: what a user or a worker asks of a chat, as values.
+"""Commands: what a user or a worker asks of a chat, as values, and the permission that each needs.
 
 `chat.transitions` maps each to its transition function.
 """
@@ -9,10 +9,13 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from chatd.domain.access.permissions import Permission
 from chatd.domain.chat.call_waits import CallWait
 from chatd.domain.chat.messages import Draft, UsageEntry, UserInput
+from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.chat.row import AgentWait, ChatError, Episode, Fence, RetryState
 from chatd.domain.chat.states import Transition
+from chatd.domain.chat.takeover import DeathNotice
 from chatd.domain.ids import (
     ChatId,
     McpServerId,
@@ -24,8 +27,6 @@ from chatd.domain.ids import (
     WorkerId,
     WorkspaceId,
 )
-from chatd.domain.questions import QuestionReply
-from chatd.domain.takeover import DeathNotice
 from chatd.domain.text import Json
 from chatd.domain.tool_modes import ModeChoice
 from chatd.domain.tool_policy.rules import ToolRule
@@ -305,3 +306,26 @@ WorkerCommand = (
 TreeCommand = UpdateChat | ArchiveIdleTree | InterruptTree | DeleteTree
 ChatCommand = UserCommand | WorkerCommand
 Command = CreateChat | ChatCommand | TreeCommand
+
+
+# The permission that a command on a chat needs.
+
+
+def command_permission(command: Command) -> Permission:
+    """`chats.control` for what stops a chat or puts it away, so that an administrator can do it to
+    another user's chat."""
+    match command:
+        case CreateChat():
+            return "chats.create"
+        case InterruptChat() | InterruptTree() | DeleteTree() | ArchiveIdleTree():
+            return "chats.control"
+        case UpdateChat() if _only_archives(command):
+            return "chats.control"
+        case _:
+            return "chats.write"
+
+
+def _only_archives(command: UpdateChat) -> bool:
+    others = (command.title, command.labels, command.pin_order)
+    has_others = command.workspace_id is not UNSET or any(value is not None for value in others)
+    return command.archived is not None and not has_others

@@ -1,12 +1,12 @@
-"""Messages: drafts, committed rows and queued messages, with their usage and pending calls.
+"""Messages: drafts, committed rows and queued messages; their public form; notices of chatd itself.
 
 A part of an unknown kind, written by a newer replica, is read as `UnknownPart` and written back
 byte for byte.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 from uuid import UUID
 
 import msgspec
@@ -14,14 +14,24 @@ from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.chat.parts import (
     CONTENT_VERSION,
+    BoundaryPart,
+    ContextFilePart,
+    FilePart,
+    FileReferencePart,
+    InstructionPart,
     KnownPart,
+    NoticePart,
     Part,
+    ReasoningPart,
+    SkillPart,
+    SourcePart,
+    TextPart,
     ToolCallPart,
     ToolResultPart,
     UnknownPart,
 )
-from chatd.domain.description import describe
-from chatd.domain.ids import MessageId, ModelConfigId, QueueId, ToolCallId, UserId
+from chatd.domain.description import CHAT_ID, CREATED_AT, MODEL_ID, USER_ID, describe
+from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, ToolCallId, UserId
 from chatd.domain.text import Json, replace_surrogates
 from chatd.domain.tool_modes import PLAN_MODE_TOOLS, ModeChoice
 
@@ -251,3 +261,201 @@ def _scrub(part: KnownPart) -> KnownPart:
         if isinstance(value := getattr(part, name), str)
     }
     return msgspec.structs.replace(part, **changed)
+
+
+# Messages as clients see them, in replies and in events.
+
+
+class PublicMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message of a chat's history."""
+
+    id: Annotated[
+        MessageId, describe("Counts from 1 in each chat; a later message has a higher id.", 7)
+    ]
+    chat_id: Annotated[ChatId, describe("The chat.", CHAT_ID)]
+    role: Annotated[
+        Role, describe("Who said it. `system` is a notice of chatd itself.", "assistant")
+    ]
+    content: Annotated[tuple[KnownPart, ...], describe("Its parts, in order.")]
+    created_at: Annotated[datetime, describe("When it was stored.", CREATED_AT)]
+    created_by: Annotated[UserId | None, describe("The user who sent it.", USER_ID)] = None
+    model_config_id: Annotated[
+        ModelConfigId | None, describe("The model that answered, or that was asked to.", MODEL_ID)
+    ] = None
+    usage: Annotated[TokenUsage | None, describe("The tokens of the model call.")] = None
+    finish_reason: Annotated[
+        str | None,
+        describe(
+            "Why the answer ended. Absent if it was interrupted. Treat an unknown word like"
+            " `other`.",
+            "stop",
+        ),
+    ] = None
+
+
+class PublicQueuedMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message that waits in the queue of a busy chat."""
+
+    id: Annotated[QueueId, describe("Counts from 1 in each chat's queue.", 3)]
+    chat_id: Annotated[ChatId, describe("The chat.", CHAT_ID)]
+    content: Annotated[tuple[KnownPart, ...], describe("Its parts, in order.")]
+    created_at: Annotated[datetime, describe("When it was sent.", CREATED_AT)]
+    created_by: Annotated[UserId, describe("The user who sent it.", USER_ID)]
+    steer: Annotated[
+        bool, describe("It joins history before the next model call, not after the turn.")
+    ] = False
+    model_config_id: Annotated[
+        ModelConfigId | None, describe("The model that will answer it.", MODEL_ID)
+    ] = None
+    mode: Annotated[ModeChoice | None, describe("The mode that the chat gets with it.", "plan")] = (
+        None
+    )
+
+
+def public_message(chat_id: ChatId, row: Message) -> PublicMessage | None:
+    """None for messages that only the model sees: system prompts and summaries. Of a message of the
+    role `system` the notices are public: that of an imported prompt shows its text."""
+    if row.visibility == "model":
+        return None
+    content = _known(row.content)
+    if row.role == "system":
+        content = tuple(part for part in content if isinstance(part, NoticePart))
+    return PublicMessage(
+        id=row.id,
+        chat_id=chat_id,
+        role=row.role,
+        content=content,
+        created_at=row.created_at,
+        created_by=row.created_by,
+        model_config_id=row.model_config_id,
+        usage=None if row.usage == TokenUsage() else row.usage,
+        finish_reason=row.finish_reason,
+    )
+
+
+def public_queued(chat_id: ChatId, row: QueuedMessage) -> PublicQueuedMessage:
+    return PublicQueuedMessage(
+        id=row.id,
+        chat_id=chat_id,
+        content=_known(row.content),
+        created_at=row.created_at,
+        created_by=row.created_by,
+        steer=row.steer,
+        model_config_id=row.model_config_id,
+        mode=row.mode,
+    )
+
+
+def _known(content: Sequence[Part]) -> tuple[KnownPart, ...]:
+    return tuple(part for part in public_parts(content) if not isinstance(part, UnknownPart))
+
+
+def public_part(part: Part) -> Part | None:
+    """The part as clients may see it; None hides it. REST and streams both use this."""
+    match part:
+        case TextPart() | ReasoningPart() | ToolCallPart() | ToolResultPart():
+            return msgspec.structs.replace(part, provider_metadata=UNSET)
+        case FilePart(file_id=str()):
+            return msgspec.structs.replace(part, data=None)
+        case ContextFilePart():
+            return msgspec.structs.replace(
+                part,
+                context_file_content=None,
+                context_file_os=None,
+                context_file_directory=None,
+            )
+        case SkillPart():
+            return msgspec.structs.replace(part, skill_dir=None)
+        case InstructionPart() | BoundaryPart() | UnknownPart():
+            return None
+        case SourcePart() | FilePart() | FileReferencePart() | NoticePart():
+            return part
+
+
+def public_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
+    return tuple(public for part in parts if (public := public_part(part)) is not None)
+
+
+# Notices: what chatd itself tells the people who read a chat, as messages of its history.
+#
+# A notice is no part of the conversation: the model never gets it, and it neither starts nor ends a
+# turn nor counts as a step. It is one of the messages of the step or of the change that it tells
+# about, before or after the others, so that it is committed with it and said exactly once.
+
+NoticeCode = Literal[
+    "step_limit",
+    "stopped",
+    "empty_answer",
+    "model_stream_cut",
+    "model_replaced",
+    "effort_not_sent",
+    "summary_failed",
+    "results_cleared",
+    "calls_over_limit",
+    "imported",
+    "imported_prompt",
+]
+NOTICE_CODES: Final[frozenset[str]] = frozenset(get_args(NoticeCode))
+CONTINUABLE_NOTICES: Final = frozenset({"step_limit", "empty_answer", "model_stream_cut"})
+"""Codes of notices that tell why a turn ended early: a user may send the chat on."""
+
+
+def notice_draft(code: NoticeCode, text: str, detail: Mapping[str, str] | None = None) -> Draft:
+    part = NoticePart(
+        code=code,
+        text=replace_surrogates(text),
+        detail={name: replace_surrogates(value) for name, value in (detail or {}).items()},
+    )
+    return Draft(role="system", content=(part,), visibility="user")
+
+
+def step_limit_notice(steps: int) -> Draft:
+    text = f"The turn ended after {steps:,} steps, its limit. The task may not be complete."
+    return notice_draft("step_limit", text, {"steps": str(steps)})
+
+
+def stopped_notice() -> Draft:
+    text = "Stopped by you, before the next step. What was done is kept."
+    return notice_draft("stopped", text)
+
+
+def empty_answer_notice(*, has_reasoning: bool) -> Draft:
+    end = ", after reasoning only." if has_reasoning else "."
+    return notice_draft("empty_answer", f"The model ended the turn without an answer{end}")
+
+
+def ends_early(message: Draft | PublicMessage) -> bool:
+    """Whether it is a notice that tells why the turn ended early."""
+    codes = (part.code for part in message.content if isinstance(part, NoticePart))
+    return message.role == "system" and any(code in CONTINUABLE_NOTICES for code in codes)
+
+
+def is_stop(message: Draft | PublicMessage) -> bool:
+    """Whether it is the notice that the turn was stopped between two steps."""
+    parts = (part for part in message.content if isinstance(part, NoticePart))
+    return message.role == "system" and any(part.code == "stopped" for part in parts)
+
+
+def early_end(drafts: Iterable[Draft | PublicMessage]) -> NoticePart | None:
+    """The notice among these messages that tells why their turn ended early."""
+    notices = (part for draft in drafts if ends_early(draft) for part in draft.content)
+    return next((part for part in notices if isinstance(part, NoticePart)), None)
+
+
+def has_notice(
+    history: Sequence[Message], code: str, detail: Mapping[str, str] | None = None
+) -> bool:
+    """Whether the current turn has this notice already, with these facts if `detail` is given."""
+    for row in reversed(history):
+        if row.deleted:
+            continue
+        if row.starts_turn:
+            return False
+        for part in row.content if row.is_notice else ():
+            if isinstance(part, NoticePart) and _is_same(part, code, detail or {}):
+                return True
+    return False
+
+
+def _is_same(part: NoticePart, code: str, detail: Mapping[str, str]) -> bool:
+    return part.code == code and detail.items() <= part.detail.items()

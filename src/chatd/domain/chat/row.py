@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.chat.messages import PendingCall
-from chatd.domain.chat.pull_requests import PullRequest
 from chatd.domain.chat.states import PublicStatus, State, Status
+from chatd.domain.chat.takeover import LostOwner, Takeover
 from chatd.domain.description import UPDATED_AT, describe
 from chatd.domain.errors import InvariantBroken, StaleFence
 from chatd.domain.ids import (
@@ -27,8 +27,8 @@ from chatd.domain.ids import (
     WorkerId,
     WorkspaceId,
 )
-from chatd.domain.takeover import LostOwner, Takeover
 from chatd.domain.text import Json
+from chatd.domain.workspace.pull_requests import PullRequest
 
 MAX_QUEUED_MESSAGES = 20
 MAX_RUNNABLE_DELAY_S = 75 * 60

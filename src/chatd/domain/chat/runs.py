@@ -9,11 +9,11 @@ from typing import Final, Literal, get_args
 from msgspec import Struct
 
 from chatd.domain.chat.change import QUEUE_HELD_ERROR, Change
-from chatd.domain.chat.notices import early_end
+from chatd.domain.chat.messages import early_end
 from chatd.domain.chat.parts import ReasoningPart, TextPart
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat.takeover import DeathSign
 from chatd.domain.ids import MessageId, WorkerId
-from chatd.domain.takeover import DeathSign
 
 RunOutcome = Literal[
     "finished",

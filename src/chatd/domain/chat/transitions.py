@@ -37,23 +37,21 @@ from chatd.domain.chat.commands import (
     UpdateChat,
     WakeTurn,
 )
-from chatd.domain.chat.file_links import require_file_limit
 from chatd.domain.chat.messages import Message, QueuedMessage
-from chatd.domain.chat.queue_transitions import (
-    delete_queued,
-    edit_queued,
-    move_queued,
-    promote_queued,
-)
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.user_transitions import (
     archive_idle,
+    delete_queued,
     delete_tree,
     edit_message,
+    edit_queued,
     interrupt,
     interrupt_and_hold,
     interrupt_tree,
+    move_queued,
+    promote_queued,
     request_compaction,
+    require_file_limit,
     resume_queue,
     send_message,
     update_chat,

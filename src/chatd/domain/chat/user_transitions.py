@@ -1,4 +1,5 @@
-"""Transitions of users: pure functions from a row and a command to a change (None: no change).
+"""Transitions of users, of queued messages too: pure functions from a row and a command to a change
+(None: no change), with the links to files that the messages of a change name.
 
 `worker` is this replica's worker if it reserved a slot: it acquires the chat in the same write.
 Changes of a chat tree come root first, then by id, which is the order of row locks.
@@ -6,24 +7,33 @@ Changes of a chat tree come root first, then by id, which is the order of row lo
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
 
 import msgspec
 
-from chatd.domain.chat.change import Change, require_allowed, require_mode_choice
+from chatd.domain.chat.change import (
+    Change,
+    MovedQueuedMessage,
+    require_allowed,
+    require_mode_choice,
+)
 from chatd.domain.chat.commands import (
     SEND_TRANSITIONS,
     ArchiveIdleTree,
     CreateChat,
     EditMessage,
+    EditQueued,
     InterruptTree,
+    MoveQueued,
     RequestCompaction,
     SendMessage,
     UpdateChat,
 )
-from chatd.domain.chat.file_links import require_file_limit
-from chatd.domain.chat.messages import Message, UserInput, pending_calls
+from chatd.domain.chat.messages import Message, QueuedMessage, UserInput, pending_calls
+from chatd.domain.chat.parts import FilePart
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat, ChatError
-from chatd.domain.chat.states import BUSY_STATES, State, Transition
+from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, State, Transition
 from chatd.domain.errors import (
     ChatBusy,
     Conflict,
@@ -31,9 +41,147 @@ from chatd.domain.errors import (
     InvariantBroken,
     NotFound,
     NothingToCompact,
+    QueuedMessageGone,
     QueueFull,
+    RequestError,
+    TooManyFiles,
 )
-from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.ids import ChatId, FileId, QueueId, WorkerId
+
+# Transitions of queued messages. They read the whole queue at the row's version.
+
+
+def sort_queue(queue: Sequence[QueuedMessage]) -> list[QueuedMessage]:
+    return sorted(queue, key=lambda item: (not item.steer, item.position))
+
+
+def edit_queued(chat: Chat, queue: Sequence[QueuedMessage], command: EditQueued) -> Change:
+    """*1 -> same. Raises QueuedMessageGone if the message was promoted, with its old text. The
+    author stays; so do model, effort and mode unless the edit sets them."""
+    item = _queued_item(chat, queue, command.id, Transition.EDIT_QUEUED)
+    require_allowed(chat, Transition.EDIT_QUEUED)
+    require_mode_choice(chat, command.prompt.mode)
+    prompt = msgspec.structs.replace(
+        command.prompt,
+        created_by=item.created_by,
+        model_config_id=command.prompt.model_config_id or item.model_config_id,
+        reasoning_effort=command.prompt.reasoning_effort or item.reasoning_effort,
+        mode=command.prompt.mode or item.mode,
+    )
+    return Change.of(chat).edit_queued(item.id, prompt)
+
+
+def move_queued(chat: Chat, queue: Sequence[QueuedMessage], command: MoveQueued) -> Change | None:
+    """*1 -> same. Steering messages stay ahead of the others. None if the order does not change."""
+    item = _queued_item(chat, queue, command.id, Transition.MOVE_QUEUED)
+    require_allowed(chat, Transition.MOVE_QUEUED)
+    peers = [other for other in sort_queue(queue) if other.steer == item.steer]
+    rest = [other for other in peers if other.id != item.id]
+    rest.insert(_index(chat, queue, rest, item, command.before), item)
+    positions = sorted(other.position for other in peers)
+    places = tuple(
+        MovedQueuedMessage(id=other.id, position=position, steer=other.steer)
+        for other, position in zip(rest, positions, strict=True)
+        if other.position != position
+    )
+    if not places:
+        return None
+    return Change.of(chat).move_queued(places, steering=chat.steer_len)
+
+
+def _index(
+    chat: Chat,
+    queue: Sequence[QueuedMessage],
+    rest: Sequence[QueuedMessage],
+    item: QueuedMessage,
+    before: QueueId | None,
+) -> int:
+    if before is None:
+        return len(rest)
+    if before == item.id:
+        raise InvalidInput("before", "a message cannot be put ahead of itself")
+    target = _queued_item(chat, queue, before, Transition.MOVE_QUEUED)
+    if target.steer != item.steer:
+        raise InvalidInput("before", "steering messages always stand ahead of the others")
+    return [other.id for other in rest].index(target.id)
+
+
+def promote_queued(
+    chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId, worker: WorkerId | None
+) -> Change:
+    """P1|E1|A1 -> R|P with the message in history. R1|I1, P1 with a step in progress -> I1: the
+    partial answer is saved first."""
+    found = next((item for item in queue if item.id == item_id), None)
+    if found is None and chat.state not in ARCHIVED_STATES:
+        raise NotFound("There is no such queued message.")
+    state = require_allowed(chat, Transition.PROMOTE_QUEUED)
+    assert found is not None  # the table allows no state with an empty queue
+    steering = [item for item in sort_queue(queue) if item.steer and item.id != item_id]
+    change = Change.of(chat)
+    if chat.has_step_in_progress or state is State.I1:
+        first = min(item.position for item in queue) - 1
+        place = MovedQueuedMessage(id=item_id, position=first, steer=True)
+        change = change.move_queued((place,), steering=len(steering) + 1).mark_touched()
+        change = change.release_queue()
+        return change.interrupt(worker) if chat.has_step_in_progress else change
+    joining = (item_id, *(item.id for item in steering))
+    return change.promote_named(joining, steering=0).run(worker)
+
+
+def delete_queued(chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId) -> Change | None:
+    """*1 -> *0|*1. None if the message is not queued."""
+    require_allowed(chat, Transition.DELETE_QUEUED)
+    found = next((item for item in queue if item.id == item_id), None)
+    if found is None:
+        return None
+    return Change.of(chat).dequeue_message(item_id, steer=found.steer)
+
+
+def _queued_item(
+    chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId, transition: Transition
+) -> QueuedMessage:
+    for item in queue:
+        if item.id == item_id:
+            return item
+    if chat.state in ARCHIVED_STATES:
+        require_allowed(chat, transition)
+    raise _missing_error(chat, item_id)
+
+
+def _missing_error(chat: Chat, item_id: QueueId) -> RequestError:
+    if 0 < item_id < chat.next_queue_id:
+        return QueuedMessageGone("The message has already left the queue.")
+    return NotFound("There is no such queued message.")
+
+
+# The files that the messages of a change name. Each becomes a link, which keeps the file.
+
+MAX_FILES_PER_CHAT: Final = 50
+_NO_FILES: Final[frozenset[FileId]] = frozenset()
+
+
+def named_files(change: Change) -> frozenset[FileId]:
+    """Of the messages of users. A promoted message has named its files when it was queued."""
+    contents = [one.draft.content for one in change.messages if one.draft.role == "user"]
+    if change.enqueue or change.rewrite:
+        contents += [one.prompt.content for one in (*change.enqueue, *change.rewrite)]
+    if not contents:  # most changes, and every commit asks
+        return _NO_FILES
+    return frozenset(
+        FileId(UUID(part.file_id))
+        for content in contents
+        for part in content
+        if isinstance(part, FilePart) and part.file_id is not None
+    )
+
+
+def require_file_limit(change: Change, linked: frozenset[FileId] = frozenset()) -> Change:
+    """`linked` are the files that the chat's messages have named so far. Raises TooManyFiles."""
+    named = named_files(change)
+    if named and len(named | linked) > MAX_FILES_PER_CHAT:
+        raise TooManyFiles(MAX_FILES_PER_CHAT)
+    return change
+
 
 _UNSET_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 """Placeholder in a new row; the database sets the time by its own clock."""
@@ -240,7 +388,7 @@ def unarchive(chat: Chat) -> Change:
 
 def update_chat(members: Sequence[Chat], target: ChatId, command: UpdateChat) -> tuple[Change, ...]:
     """The transitions of an update. Setting a value that the chat already has is allowed."""
-    chat = _find(members, target)
+    chat = _member_with_id(members, target)
     _check_pin(chat, command)
     require_mode_choice(chat, command.mode)
     if command.archived is None or command.archived == chat.archived:
@@ -262,7 +410,7 @@ def archive_idle(
     members: Sequence[Chat], target: ChatId, command: ArchiveIdleTree
 ) -> tuple[Change, ...]:
     """No change if the root is archived or pinned, or a chat is busy or was touched since."""
-    root = _find(members, target)
+    root = _member_with_id(members, target)
     is_idle = all(
         member.status in ("waiting", "error") and member.updated_at < command.idle_since
         for member in members
@@ -274,7 +422,7 @@ def archive_idle(
 
 def archive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
     """Archive a root chat with its unarchived subagents, or a subagent alone."""
-    addressed = _find(members, target)
+    addressed = _member_with_id(members, target)
     first = archive(addressed)
     others = [member for member in _subagents_of(members, addressed) if not member.archived]
     return (first, *(archive(member) for member in others))
@@ -285,7 +433,7 @@ def interrupt_tree(
 ) -> tuple[Change, ...]:
     """Interrupt the addressed chat as `interrupt` does, and its subagents that are busy. A subagent
     with a queue keeps it held: its parent is stopped, so that no other message may start it."""
-    addressed = _find(members, target)
+    addressed = _member_with_id(members, target)
     stop = interrupt_and_hold if command.hold_queue else interrupt
     busy = [one for one in _subagents_of(members, addressed) if one.state in BUSY_STATES]
     changes = (stop(addressed, None), *(interrupt_and_hold(one, None) for one in busy))
@@ -295,7 +443,7 @@ def interrupt_tree(
 def delete_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
     """Archive what is not archived, and give every other chat a new version, by which its viewers
     and other replicas learn of the deletion. No change if the tree is deleted already."""
-    root = _find(members, target)
+    root = _member_with_id(members, target)
     if not root.is_root:
         raise Conflict(
             "Only a root chat can be deleted. Archive the subagent, or delete its root chat.",
@@ -311,9 +459,9 @@ def delete_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
 def unarchive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
     """Unarchive a root chat with its archived subagents, or a subagent alone. Raises Conflict if
     the subagent's root or parent is archived."""
-    addressed = _find(members, target)
+    addressed = _member_with_id(members, target)
     first = unarchive(addressed)
-    if any(_find(members, above).archived for above in _ancestor_ids(addressed)):
+    if any(_member_with_id(members, above).archived for above in _ancestor_ids(addressed)):
         raise Conflict(
             "Cannot unarchive the chat: the chat it belongs to is archived.",
             code="parent_archived",
@@ -322,7 +470,7 @@ def unarchive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...
     return (first, *(unarchive(member) for member in others))
 
 
-def _find(members: Sequence[Chat], chat_id: ChatId) -> Chat:
+def _member_with_id(members: Sequence[Chat], chat_id: ChatId) -> Chat:
     for member in members:
         if member.id == chat_id:
             return member

@@ -16,19 +16,19 @@ from chatd.domain.chat.commands import (
     Step,
     SuspendTurn,
 )
-from chatd.domain.chat.messages import Draft, PendingCall, local_calls, local_results
-from chatd.domain.chat.parts import ToolCallPart
-from chatd.domain.chat.row import NO_SETBACKS, Chat, Episode
-from chatd.domain.chat.states import Transition
-from chatd.domain.chat.suspicion import (
+from chatd.domain.chat.lease import (
     MAX_LONE_DEATHS,
     WORKER_CRASHED_ERROR,
     is_isolated,
     suspect_delay_s,
 )
+from chatd.domain.chat.messages import Draft, PendingCall, local_calls, local_results
+from chatd.domain.chat.parts import ToolCallPart
+from chatd.domain.chat.row import NO_SETBACKS, Chat, Episode
+from chatd.domain.chat.states import Transition
+from chatd.domain.chat.takeover import DeathNotice, DeathSign, LostOwner
 from chatd.domain.errors import InvariantBroken, StaleFence
 from chatd.domain.ids import MessageId, ToolCallId, WorkerId
-from chatd.domain.takeover import DeathNotice, DeathSign, LostOwner
 
 
 def acquire(chat: Chat, worker: WorkerId) -> Change:

@@ -1,14 +1,16 @@
-"""The result of an MCP tool call as a tool output: text, or one image, sound or file."""
+"""Results of MCP tool calls as tool outputs, and errors of MCP servers without credentials."""
 
 import binascii
+import re
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 import msgspec
 from msgspec import Struct
 
 from chatd.domain.answer.tool_output import ToolMedia, ToolOutput
+from chatd.domain.errors import ChatdError
 from chatd.domain.text import clip, parse_json, replace_surrogates
 
 MAX_RESULT_PARTS: Final = 1000
@@ -107,3 +109,64 @@ def _link_label(fields: _Object) -> str:
 def _string(fields: _Object, key: str) -> str:
     value = fields.get(key)
     return replace_surrogates(value) if isinstance(value, str) else ""
+
+
+# Error texts of MCP servers without what a URL may hold: credentials, queries, fragments.
+
+MAX_ERROR_CHARS: Final = 1000
+
+_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s\"'<>`]+)")
+
+
+def redact_url(url: str) -> str:
+    """Scheme, host, port and path."""
+    match = _URL.fullmatch(url)
+    return url if match is None else _without_secrets(match)
+
+
+def redact_urls(text: str) -> str:
+    return _URL.sub(_without_secrets, text)
+
+
+def _without_secrets(match: re.Match[str]) -> str:
+    whole = re.split(r"[?#]", match["rest"], maxsplit=1)[0]
+    authority, slash, path = whole.partition("/")
+    return f"{match['scheme']}://{authority.rpartition('@')[2]}{slash}{path}"
+
+
+def error_text(error: object) -> str:
+    """For a model or a log: one bounded line without secrets of URLs."""
+    text = " ".join(redact_urls(replace_surrogates(str(error))).split())
+    return clip(text, MAX_ERROR_CHARS)
+
+
+# Why a call to an MCP server gave no result, and whether the tool may have run.
+
+FaultKind = Literal[
+    "refused",  # 401: the credential is not accepted
+    "gone",  # the server does not know the session any more: nothing ran
+    "unreachable",  # the request was not sent
+    "lost",  # the request was sent, and the connection broke before the reply
+    "timeout",
+    "too_large",
+    "busy",
+    "failed",  # the server replied with an error
+]
+
+_MAY_HAVE_RUN: Final = frozenset({"lost", "timeout", "too_large"})
+
+OUTCOME_UNKNOWN_TEXT: Final = (
+    "Its outcome is unknown: look at the state it would have changed before you repeat it."
+)
+
+
+class McpFault(ChatdError):
+    code = "mcp_fault"
+
+    def __init__(self, kind: FaultKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: FaultKind = kind
+
+    @property
+    def may_have_run(self) -> bool:
+        return self.kind in _MAY_HAVE_RUN

@@ -1,10 +1,14 @@
-"""A circuit per provider and key: after several failures in a row only one chat calls, as a probe.
+"""A circuit per provider and key: after several failures in a row only one chat calls, as a probe;
+and
+which of a provider's keys a call uses.
 
 Closed: calls are made. Open: none until a time. Half open: one call, the probe, decides. Pure
 values; times are of one monotonic clock.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -116,3 +120,33 @@ def is_wait_over(cause: ClassifiedFailure, waited_ms: int, outage_s: float = 0.0
         return True
     is_new = MAX_UNREACHED_WAIT_S * 1000 <= waited_ms <= MAX_UNREACHED_WAIT_S * 4000
     return cause.never_reached is not None and is_new
+
+
+# Which of a provider's keys a call uses.
+#
+# Keys are used in their order. A key that the provider refused or limited rests for a while, and
+# the same call goes on with the next key. If all keys rest, the one that has rested longest
+# relative to its time is tried.
+
+REFUSED_KEY_REST_S: Final = 300.0
+"""The provider does not accept the key, or its account has no credit left."""
+LIMITED_KEY_REST_S: Final = 30.0
+"""The provider limits the key's rate and has not said for how long."""
+MAX_KEY_REST_S: Final = 900.0
+
+
+def rest_time_s(failure: ClassifiedFailure) -> float | None:
+    """How long the key rests. None: another key would fail too."""
+    match failure.kind:
+        case "auth" | "usage_limit":
+            return REFUSED_KEY_REST_S
+        case "rate_limit":
+            told = failure.retry_after_s
+            return min(LIMITED_KEY_REST_S if told is None else told, MAX_KEY_REST_S)
+        case _:
+            return None
+
+
+def order_keys(keys: Sequence[UUID], rests_until: Mapping[UUID, float], now: float) -> list[UUID]:
+    """Rested keys in their order, then the resting ones, the soonest first."""
+    return sorted(keys, key=lambda key: max(rests_until.get(key, now), now))

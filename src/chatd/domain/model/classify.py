@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.domain.chat.row import ChatError
+from chatd.domain.model.config import read_stated_limit
 from chatd.domain.model.failures import (
     ClassifiedFailure,
     FailureKind,
@@ -22,7 +23,6 @@ from chatd.domain.model.failures import (
     read_provider,
     read_status,
 )
-from chatd.domain.model.learned_limit import read_stated_limit
 from chatd.domain.model.protocol import ProviderFault
 
 _Outcome = tuple[FailureKind, bool]

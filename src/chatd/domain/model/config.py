@@ -1,5 +1,7 @@
-"""Values derived from a model's configuration: reasoning effort, cost and context limit; and what a
-chat is told if its model or its effort is not used."""
+"""Values derived from a model's configuration: reasoning effort, cost, context limit (also the one
+that refusals teach), where a key may be sent; and what a chat is told if its model or effort is not
+used.
+"""
 
 import re
 from collections.abc import Sequence
@@ -7,11 +9,11 @@ from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Final, get_args
 
 import msgspec
+from msgspec import Struct
 
-from chatd.domain.chat.messages import Draft, Message, TokenUsage
-from chatd.domain.chat.notices import NoticeCode, notice_draft
+from chatd.domain.chat.messages import Draft, Message, NoticeCode, TokenUsage, notice_draft
 from chatd.domain.chat.parts import NoticePart
-from chatd.domain.model.failures import RemovedModel
+from chatd.domain.model.failures import ClassifiedFailure, RemovedModel
 from chatd.domain.model.protocol import Effort, EffortRange, ModelConfig, Prices, PriceTier
 from chatd.domain.text import Json, parse_json
 
@@ -261,3 +263,131 @@ def _number(value: object) -> int:
         case _:
             return 0
     return number if 0 < number <= MAX_CONTEXT_LIMIT_TOKENS else 0
+
+
+# The context limit that a model's refusals teach: the number that the provider names, else the
+# size of the request that it refused as too long.
+
+MIN_LEARNED_LIMIT_TOKENS: Final = 1_000
+"""No model that can hold a chat has a smaller context window, so a smaller number is a mistake, or
+stands in a text of the chat that the error quotes."""
+
+_NUMBER: Final = r"(\d[\d,_]{2,13})"
+
+# The first that matches counts. The text is in lower case.
+_STATED_LIMITS: Final = tuple(
+    re.compile(pattern.replace("NUMBER", _NUMBER))
+    for pattern in (
+        # llama.cpp and LM Studio
+        r"\bn_ctx\\?\"?\s*[:=]\s*NUMBER",
+        r"context length of only NUMBER",
+        # Anthropic
+        r"prompt is too long: [\d,]+ tokens > NUMBER",
+        r"context limit: [\d,]+ \+ [\d,]+ > NUMBER",
+        # OpenAI, Azure, DeepSeek, OpenRouter, vLLM, xAI, Fireworks
+        r"maximum (?:context|prompt) length(?: is|:| of)? NUMBER",
+        r"maximum model length(?: is|:| of)? NUMBER",
+        r"context window of NUMBER tokens",
+        # Mistral
+        r"model with NUMBER maximum context length",
+        # Gemini, GitHub
+        r"maximum number of tokens allowed \(?NUMBER",
+        r"token count of [\d,]+ exceeds the limit of NUMBER",
+        # Moonshot, SGLang, Cerebras
+        r"exceeded model token limit: NUMBER",
+        r"context length \(NUMBER tokens\)",
+        r"current length is [\d,]+ while limit is NUMBER",
+        # Text Generation Inference, Together
+        r"tokens \+ `?max_new_tokens`? must be <= NUMBER",
+    )
+)
+
+
+class LearnedLimit(Struct, frozen=True, kw_only=True):
+    """`is_bound`: the provider named no number. The window is smaller than `tokens`, which is an
+    estimate: it decides when a chat is summarized, and never that it is too long."""
+
+    tokens: int
+    is_bound: bool = False
+
+    def supersedes(self, known: "LearnedLimit | None") -> bool:
+        """The newest number that the provider named counts; of estimates the smallest."""
+        if known is None or not self.is_bound:
+            return known != self
+        return known.is_bound and self.tokens < known.tokens
+
+
+def read_stated_limit(text: str) -> int | None:
+    """The context window that the text of an error names, in tokens. The text is in lower case."""
+    for pattern in _STATED_LIMITS:
+        if (found := pattern.search(text)) is None:
+            continue
+        tokens = int(found[1].replace(",", "").replace("_", ""))
+        if MIN_LEARNED_LIMIT_TOKENS <= tokens <= MAX_CONTEXT_LIMIT_TOKENS:
+            return tokens
+    return None
+
+
+def learn_limit(
+    failed: ClassifiedFailure,
+    *,
+    known: int | None,
+    request_tokens: int | None,
+    by_user_key: bool = False,
+) -> LearnedLimit | None:
+    """What a failed call teaches. `known` is the limit that the model is used with, and
+    `request_tokens` the estimated size of the request; None if files make it unknown. The size
+    counts only if nothing better is known. Status 413 is about bytes, 429 about a minute.
+    `by_user_key`: a vendor may give one user's key a smaller window than all others have, so that
+    it only teaches what nobody knows."""
+    if failed.kind != "context_overflow" or (by_user_key and known is not None):
+        return None
+    if failed.context_limit is not None:
+        return LearnedLimit(tokens=failed.context_limit)
+    if known is not None or request_tokens is None or failed.error.status_code in (413, 429):
+        return None
+    if request_tokens < MIN_LEARNED_LIMIT_TOKENS:
+        return None
+    return LearnedLimit(tokens=request_tokens, is_bound=True)
+
+
+def is_refuted(learned: LearnedLimit, told: TokenUsage | None) -> bool:
+    """Whether the model has answered a prompt that is longer than its learned limit."""
+    if told is None or told.estimated:
+        return False
+    read = told.input_tokens + told.cache_read_tokens + told.cache_creation_tokens
+    return (read if told.context_tokens is None else told.context_tokens) > learned.tokens
+
+
+# Where a provider's keys are sent. A key is bound to the destination that it was given for, and is
+# sent to no other: an administrator who changes an address cannot read the keys of users.
+
+VENDOR: Final = "vendor"
+"""The address of the provider's vendor, which no administrator chooses."""
+NO_PROXY: Final = "none"
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+_ORIGIN: Final = re.compile(r"(https?)://([^/?#]+)", re.IGNORECASE)
+
+
+def origin_of(address: str) -> str:
+    """Scheme, host and port, in one form. An address of another form stays whole: two different
+    hosts never have one origin."""
+    text = re.sub(r"[\t\r\n]", "", address).strip()
+    if (found := _ORIGIN.match(text)) is None:
+        return text
+    scheme, host = found[1].lower(), found[2].rpartition("@")[2].lower()
+    return f"{scheme}://{host.removesuffix(_DEFAULT_PORTS[scheme])}"
+
+
+def proxy_origin(proxy: str | None) -> str | None:
+    """Without its password."""
+    return None if proxy is None or proxy == NO_PROXY else origin_of(proxy)
+
+
+def key_destination(base_url: str | None, proxy: str | None, ca_file: str | None) -> str:
+    """`proxy` is an origin. A proxy reads the keys of a plain address; of an encrypted one only if
+    an administrator also names an authority that is trusted."""
+    origin = VENDOR if not base_url else origin_of(base_url)
+    if proxy is None or (ca_file is None and not origin.startswith("http:")):
+        return origin
+    return f"{origin} through {proxy}" + ("" if ca_file is None else f" trusting {ca_file}")

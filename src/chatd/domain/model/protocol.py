@@ -1,20 +1,71 @@
-"""Vendor-neutral model requests, model events and model configuration.
+"""Vendor-neutral model requests, model events, and the configuration and capabilities of models.
 
 `prompt` builds a `ModelRequest`, a provider encodes it and decodes the response to `ModelEvent`s,
 and `answer` assembles those. Vendor data travels as opaque `provider_metadata` on its part.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import UNSET, Raw, Struct
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct
+from msgspec.structs import replace
 
 from chatd.domain.chat.messages import Role, TokenUsage
 from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ModelConfigId, ToolCallId
-from chatd.domain.model.accepted_files import FileInputKind
 from chatd.domain.text import Json
+
+# Which files a model takes unchanged, and how large they may be.
+
+BYTES_PER_MIB: Final = 1024 * 1024
+
+FileInputKind = Literal["image", "pdf"]
+"""What a model can be configured to take. Text is always sent as text."""
+
+
+class AcceptedFiles(Struct, frozen=True, kw_only=True):
+    """The media types that one API takes unchanged. A type may end in `/*`. `max_total_bytes` is of
+    all files of a request, which the request contains in base64. The side of an image is in
+    pixels; None: no limit."""
+
+    images: frozenset[str] = frozenset()
+    documents: frozenset[str] = frozenset()
+    media: frozenset[str] = frozenset()
+    max_image_bytes: int = 20 * BYTES_PER_MIB
+    max_document_bytes: int = 32 * BYTES_PER_MIB
+    max_total_bytes: int = 22 * BYTES_PER_MIB
+    max_image_side_px: int | None = None
+
+    def takes(self, kind: str) -> bool:
+        return any(has_type(kind, kinds) for kinds in (self.images, self.documents, self.media))
+
+    def max_bytes(self, kind: str) -> int:
+        """Of one file. A file of this size is too large already."""
+        return self.max_image_bytes if has_type(kind, self.images) else self.max_document_bytes
+
+    def limited_to(self, inputs: tuple[FileInputKind, ...] | None) -> "AcceptedFiles":
+        """What a model takes of it, by its configuration; None: all of it."""
+        if inputs is None:
+            return self
+        return replace(
+            self,
+            images=self.images if "image" in inputs else frozenset(),
+            documents=self.documents if "pdf" in inputs else frozenset(),
+            media=frozenset(),
+        )
+
+
+ANY_IMAGE_OR_PDF: Final = AcceptedFiles(
+    images=frozenset({"image/*"}), documents=frozenset({"application/pdf"})
+)
+"""Of a provider that says nothing."""
+
+
+def has_type(kind: str, accepted: frozenset[str]) -> bool:
+    return kind in accepted or f"{kind.partition('/')[0]}/*" in accepted
+
 
 FinishReason = Literal[
     "stop",
@@ -357,3 +408,49 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     options: Json = UNSET
     prices: Prices | None = None
     file_inputs: tuple[FileInputKind, ...] | None = None
+
+
+# What a model can do: known of the vendor's models, reported by the provider, or set by an
+# administrator.
+
+TokenCount = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+
+
+class ModelCapabilities(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a model can do. A field that is missing is unknown."""
+
+    context_limit: Annotated[
+        TokenCount | None,
+        Meta(description="Size of the context window in tokens.", examples=[200_000]),
+    ] = None
+    max_output_tokens: Annotated[
+        TokenCount | None, Meta(description="The longest answer in tokens.", examples=[64_000])
+    ] = None
+    efforts: Annotated[
+        tuple[Effort, ...] | None,
+        Meta(
+            description="The reasoning efforts that the model takes; none for a model that does"
+            " not reason.",
+            examples=[["low", "medium", "high"]],
+        ),
+    ] = None
+    images: Annotated[
+        bool | None, Meta(description="Whether the model reads images.", examples=[True])
+    ] = None
+    pdfs: Annotated[
+        bool | None, Meta(description="Whether the model reads PDF files.", examples=[True])
+    ] = None
+    web_search: Annotated[
+        bool | None,
+        Meta(description="Whether the provider searches the web for it.", examples=[True]),
+    ] = None
+
+
+def merge_capabilities(*layers: ModelCapabilities | None) -> ModelCapabilities:
+    """For each field the first layer that knows it."""
+    known: dict[str, object] = {}
+    for layer in reversed([one for one in layers if one is not None]):
+        for field in ModelCapabilities.__struct_fields__:
+            if (value := getattr(layer, field)) is not None:
+                known[field] = value
+    return msgspec.convert(known, ModelCapabilities, strict=False)

@@ -1,4 +1,4 @@
-"""Builds the messages of a model request from history, independent of any wire format.
+"""Builds the messages of a model request from history, and appends instructions that have changed.
 
 Owns the order of the steps (convert, pair calls, apply strict rules), not tools, options or the
 wire. Inputs are never modified.
@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from chatd.domain.answer.assembler import EMPTY_OBJECT
-from chatd.domain.chat.messages import Message
+from chatd.domain.chat.messages import Draft, Message
 from chatd.domain.chat.parts import (
     CONTENT_VERSION,
     ContextFilePart,
@@ -26,8 +26,9 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
 )
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvariantBroken
-from chatd.domain.ids import ModelConfigId
+from chatd.domain.ids import MessageId, ModelConfigId
 from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
@@ -38,20 +39,22 @@ from chatd.domain.model.protocol import (
     PromptText,
 )
 from chatd.domain.prompt.compaction import rows_for_prompt
-from chatd.domain.prompt.files import (
+from chatd.domain.prompt.instructions import (
+    BEGINNING,
+    Instructions,
+    context_block,
+    reference_text,
+    update_block,
+)
+from chatd.domain.prompt.kept_rows import ClearedResults, find_cleared, shorten_result
+from chatd.domain.prompt.prompt_files import (
     AcceptsMediaType,
     ResolvedFile,
     base_media_type,
     convert_file,
 )
-from chatd.domain.prompt.instructions import context_block, reference_text, update_block
-from chatd.domain.prompt.kept_rows import ClearedResults, find_cleared, shorten_result
 from chatd.domain.prompt.provider_content import drop_unpaired, strip_provider_content
-from chatd.domain.prompt.repair import (
-    join_consecutive,
-    pair_calls_with_results,
-    rename_call_ids,
-)
+from chatd.domain.prompt.repair import join_consecutive, pair_calls_with_results, rename_call_ids
 from chatd.domain.text import (
     Json,
     is_empty_json,
@@ -343,3 +346,60 @@ def _field(value: object, name: str) -> str | None:
 
 def _fields(value: object) -> dict[str, object]:
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+# Instruction updates: a chat's instructions as rows of its history, appended when they change.
+#
+# A request must begin with the bytes of the one before it: the provider's prompt cache depends on
+# it, and newer models drop their reasoning otherwise. So instructions that the model has been given
+# are never rewritten. The first update is part of the system prompt; later ones are messages that
+# only the model sees. An update is committed with the answer that it preceded.
+
+
+def next_update(history: Sequence[Message], instructions: Instructions) -> Draft | None:
+    """What the next model call must be told in addition to the history; None: nothing is new.
+
+    A summary hides earlier updates, except the first one: the next update repeats what is not
+    in the system prompt. An imported chat has answers and was told nothing: it gets everything.
+    """
+    rows = rows_for_prompt(history)
+    told = _told_sections(rows)
+    is_first = not told and not any(row.role == "assistant" for row in rows)
+    changed = tuple(
+        InstructionPart(section=section, text=text)
+        for section, text in instructions.sections()
+        if text != told.get(section, "") and (not told or section != BEGINNING)
+    )
+    if not changed:
+        return None
+    role = "system" if is_first else "user"
+    return Draft(role=role, content=changed, visibility="model")
+
+
+def _told_sections(rows: Iterable[Message]) -> dict[str, str]:
+    """The newest text of each section."""
+    return {part.section: part.text for row in rows for part in _parts(row)}
+
+
+def _parts(row: Message) -> Iterable[InstructionPart]:
+    return (part for part in row.content if isinstance(part, InstructionPart))
+
+
+class PendingUpdate(Struct, frozen=True, kw_only=True):
+    """A message that the next commit of the chat will store before its answer, with the row as it
+    will be: number `place` of these, from 0."""
+
+    draft: Draft
+    row: Message
+
+    @staticmethod
+    def of(draft: Draft, chat: Chat, place: int = 0) -> "PendingUpdate":
+        row = Message(
+            id=MessageId(chat.next_message_id + place),
+            revision=chat.snapshot_version + 1,
+            created_at=chat.updated_at,
+            role=draft.role,
+            content=draft.content,
+            visibility=draft.visibility,
+        )
+        return PendingUpdate(draft=draft, row=row)

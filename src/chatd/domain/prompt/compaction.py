@@ -14,8 +14,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from chatd.domain.answer.answer import Answer, ModelCallRecord, RejectAnswer, judge_answer
-from chatd.domain.chat.messages import Draft, Message, TokenUsage, local_calls
-from chatd.domain.chat.notices import has_notice, notice_draft
+from chatd.domain.chat.messages import (
+    Draft,
+    Message,
+    TokenUsage,
+    has_notice,
+    local_calls,
+    notice_draft,
+)
 from chatd.domain.chat.parts import (
     SUMMARY_PREFIX,
     SUMMARY_TOOL_NAME,

@@ -11,11 +11,10 @@ from typing import Final
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from chatd.domain.chat.messages import Draft, Message, local_calls, local_results
-from chatd.domain.chat.notices import notice_draft
+from chatd.domain.chat.messages import Draft, Message, local_calls, local_results, notice_draft
 from chatd.domain.chat.parts import BoundaryPart, FilePart, NoticePart, Part, ToolResultPart
 from chatd.domain.ids import MessageId, ToolCallId
-from chatd.domain.model.learned_limit import LearnedLimit
+from chatd.domain.model.config import LearnedLimit
 from chatd.domain.model.protocol import PromptResult
 from chatd.domain.model.usage import BYTES_PER_TOKEN, IMAGE_TOKENS, utf8_size
 from chatd.domain.prompt.compaction import (

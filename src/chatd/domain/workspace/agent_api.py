@@ -1,10 +1,12 @@
-"""The API of a workspace agent as tools see it, and a chat's binding, pinned context and diffs.
+"""The API of a workspace agent as tools and people use it (commands, files, terminals), and a
+chat's
+binding, pinned context and diffs.
 
 The agent is a separate program; `workspaces` connects to it. A chat uses its pinned context until
 the user pins a newer one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal, Protocol
 
@@ -297,3 +299,155 @@ class GitChanges(Struct, frozen=True, kw_only=True, tag_field="type", tag="chang
 
     scanned_at: Annotated[str, describe("When the repositories were read.", UPDATED_AT)]
     repositories: Annotated[tuple[RepositoryDiff, ...], describe("The repositories that changed.")]
+
+
+# The files of a workspace as a person sees them.
+
+MAX_PIECE_BYTES: Final = 1 << 20
+"""Of a file, in one request to its workspace agent."""
+_PROBED_BYTES: Final = 8 << 10
+_UTF8_TAIL_BYTES: Final = 3
+
+EntryKind = Literal["file", "directory", "link", "other"]
+
+
+class WorkspaceEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An entry of a directory. A pipe, a socket or a device is `other`."""
+
+    name: Annotated[str, describe("The name.", "app.py")]
+    kind: Annotated[EntryKind, describe("What it is.", "file")]
+    size_bytes: Annotated[int | None, describe("The size of a file.", 1834)] = None
+    modified_at: Annotated[
+        datetime | None, describe("When its content changed last.", UPDATED_AT)
+    ] = None
+    target: Annotated[
+        str | None, describe("What a link says, at most 512 characters.", "../shared/app.py")
+    ] = None
+    target_kind: Annotated[
+        Literal["file", "directory"] | None,
+        describe("What a link leads to; null: nothing that can be read here.", "file"),
+    ] = None
+    detail: Annotated[str | None, describe("The kind of an `other` entry.", "socket")] = None
+
+
+DirectoryPath = Annotated[str, describe("Its path, without links.", "/home/dev/app")]
+HomePath = Annotated[str, describe("The home directory. Other paths cannot be read.", "/home/dev")]
+StartPath = Annotated[str, describe("Where commands begin.", "/home/dev/app")]
+IsCut = Annotated[bool, describe("The directory has more than 2,000 entries: some are missing.")]
+
+
+class WorkspaceDirectory(Struct, frozen=True, kw_only=True):
+    """A directory of a workspace: directories first, then by name."""
+
+    path: DirectoryPath
+    home: HomePath
+    directory: StartPath
+    entries: tuple[WorkspaceEntry, ...]
+    is_cut: IsCut = False
+
+
+class FilePiece(Struct, frozen=True, kw_only=True):
+    """Some bytes of a file. `version` changes with the file."""
+
+    path: str
+    size: int
+    version: str
+    modified_at: datetime | None
+    content: bytes
+
+
+class WorkspaceFiles(Protocol):
+    """The files of one running workspace. Raises AgentRefused and AgentUnreachable."""
+
+    async def list_directory(self, path: str) -> WorkspaceDirectory: ...
+
+    async def read_piece(self, path: str, *, offset: int, limit: int) -> FilePiece: ...
+
+
+def is_text(content: bytes, *, is_beginning: bool, is_end: bool) -> bool:
+    """Whether a piece of a file is UTF-8 text. Characters may be cut where the piece is."""
+    probed = content[:_PROBED_BYTES]
+    if b"\0" in probed:
+        return False
+    first = 0
+    if not is_beginning:
+        while first < min(_UTF8_TAIL_BYTES, len(probed)) and probed[first] & 0xC0 == 0x80:
+            first += 1
+    is_whole = is_end and len(probed) == len(content)
+    try:
+        probed[first:].decode()
+    except UnicodeDecodeError as error:
+        at_the_end = error.end == len(probed) - first and error.reason == "unexpected end of data"
+        return at_the_end and not is_whole
+    return True
+
+
+# What a person does in a chat's workspace: stop a command of the chat, revert a file.
+
+
+class WorkspaceEffects(Protocol):
+    """Raises AgentRefused and AgentUnreachable within a minute."""
+
+    async def processes(self) -> Sequence[ProcessInfo]:
+        """The commands of this chat, of which the agent still knows."""
+        ...
+
+    async def signal(self, process_id: str, signal: ProcessSignal) -> ProcessInfo:
+        """The command as it is shortly after the signal. Refused with 404 for a command of another
+        chat, and with `not_running`."""
+        ...
+
+    async def revert(self, scope: DiffScope, repo_root: str, paths: Sequence[str]) -> None:
+        """Put one file back, or the new and the old name of a renamed one. Refused with
+        `not_reverted`."""
+        ...
+
+
+# Terminals of a workspace: what a person types and what the shell prints.
+
+MAX_TERMINAL_SIDE: Final = 1000
+MAX_INPUT_BYTES: Final = 64 * 1024
+"""Of one request to the workspace agent."""
+
+
+class TerminalSize(Struct, frozen=True, kw_only=True):
+    cols: int
+    rows: int
+
+
+class TerminalOutput(Struct, frozen=True):
+    """Bytes that the shell has printed."""
+
+    data: bytes
+
+
+class TerminalExited(Struct, frozen=True):
+    """The shell has ended. -1: by a signal."""
+
+    exit_code: int
+
+
+class TerminalTaken(Struct, frozen=True):
+    """Another viewer reads the terminal now."""
+
+
+TerminalEvent = TerminalOutput | TerminalExited | TerminalTaken
+
+
+class WorkspaceTerminal(Protocol):
+    """An open terminal. Raises AgentRefused and AgentUnreachable."""
+
+    @property
+    def is_again(self) -> bool:
+        """The terminal was there before: its last output comes first."""
+        ...
+
+    def follow(self) -> AsyncGenerator[TerminalEvent]: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def resize(self, size: TerminalSize) -> None: ...
+
+    async def close(self) -> None:
+        """End the shell."""
+        ...

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from chatd.domain.access import Permission
+from chatd.domain.access.permissions import Permission
 from chatd.domain.errors import ChatdError
 from chatd.domain.workspace.entities import (
     AgentRow,

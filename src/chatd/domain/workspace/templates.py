@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import Role
+from chatd.domain.access.permissions import Role
 from chatd.domain.text import clip
 from chatd.domain.workspace.entities import FieldProblem, Parameter, Template, TemplateId
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, structs
 
-from chatd.domain.model.accepted_files import AcceptedFiles
+from chatd.domain.model.protocol import AcceptedFiles
 from chatd.providers.file_inputs import CHAT_COMPLETIONS_FILES
 from chatd.providers.file_inputs import COMPATIBLE_FILES as IMAGES_ONLY
 from chatd.providers.openai.chat_answer import GEMINI_TAGS, THINK_TAGS

@@ -9,8 +9,8 @@ from typing import Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from chatd.domain.model.accepted_files import AcceptedFiles
 from chatd.domain.model.protocol import (
+    AcceptedFiles,
     PromptCall,
     PromptFile,
     PromptMessage,

@@ -14,16 +14,20 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from chatd.domain.access import SystemActor
-from chatd.domain.config_change import ConfigChange, ConfigKind
+from chatd.domain.access.permissions import SystemActor
+from chatd.domain.deployment.config_change import ConfigChange, ConfigKind
 from chatd.domain.errors import ChatdError, InvariantBroken
 from chatd.domain.ids import ModelConfigId, UserId
-from chatd.domain.model.accepted_files import FileInputKind
-from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
-from chatd.domain.model.config import is_priced
+from chatd.domain.model.config import LearnedLimit, is_priced
 from chatd.domain.model.failures import ModelError, ModelRemoved, RemovedModel
-from chatd.domain.model.learned_limit import LearnedLimit
-from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, ModelConfig, Prices
+from chatd.domain.model.protocol import (
+    DEFAULT_MAX_OUTPUT_TOKENS,
+    FileInputKind,
+    ModelCapabilities,
+    ModelConfig,
+    Prices,
+    merge_capabilities,
+)
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
 from chatd.providers.known_models import known_capabilities

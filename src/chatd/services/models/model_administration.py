@@ -12,10 +12,9 @@ from msgspec import UNSET, structs
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvalidInput, NotFound, ToolError
 from chatd.domain.ids import ModelConfigId, UserId
-from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.model.config import effort_objection
 from chatd.domain.model.failures import ModelError
-from chatd.domain.model.protocol import ModelConfig, Prices, ProviderError
+from chatd.domain.model.protocol import ModelCapabilities, ModelConfig, Prices, ProviderError
 from chatd.domain.ports import Env
 from chatd.domain.subagents import ModelPreferences, SubagentModel, SubagentType
 from chatd.providers.provider_config import ProviderKind

@@ -12,8 +12,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from chatd.domain.description import CREATED_AT, MODEL_ID, PROVIDER_ID, UPDATED_AT, describe
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.list_page import ListPage, ListQuery
-from chatd.domain.model.capabilities import ModelCapabilities, TokenCount
-from chatd.domain.model.protocol import Effort, EffortRange, Prices
+from chatd.domain.model.protocol import Effort, EffortRange, ModelCapabilities, Prices, TokenCount
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^\S(.*\S)?$")]
 VendorName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^\S+$")]

@@ -15,10 +15,14 @@ from msgspec import UNSET, Struct, structs
 
 from chatd.domain.decode_errors import show_value
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
-from chatd.domain.model.capabilities import ModelCapabilities
-from chatd.domain.model.config import is_effort_range_empty
-from chatd.domain.model.key_destination import proxy_origin
-from chatd.domain.model.protocol import Effort, EffortRange, ModelConfig, ProviderError
+from chatd.domain.model.config import is_effort_range_empty, proxy_origin
+from chatd.domain.model.protocol import (
+    Effort,
+    EffortRange,
+    ModelCapabilities,
+    ModelConfig,
+    ProviderError,
+)
 from chatd.domain.ports import Env
 from chatd.domain.text import Json
 from chatd.providers.known_models import find_objection

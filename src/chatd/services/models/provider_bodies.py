@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from chatd.domain.description import CREATED_AT, PROVIDER_ID, UPDATED_AT, describe
 from chatd.domain.list_page import ListPage
-from chatd.domain.model.capabilities import ModelCapabilities
+from chatd.domain.model.protocol import ModelCapabilities
 from chatd.services.models.model_bodies import DisplayName, Name, Source, VendorName
 from chatd.store.providers import StoredKey
 

@@ -9,12 +9,16 @@ from uuid import UUID
 
 from msgspec import structs
 
-from chatd.domain.access import SystemActor
+from chatd.domain.access.permissions import SystemActor
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
-from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ClassifiedFailure, ModelError
-from chatd.domain.model.protocol import ProviderError, ProviderFault
+from chatd.domain.model.protocol import (
+    ModelCapabilities,
+    ProviderError,
+    ProviderFault,
+    merge_capabilities,
+)
 from chatd.domain.ports import Env, Provider
 from chatd.domain.prompt.titles import CHEAP_TITLE_MODELS
 from chatd.providers.known_models import (

@@ -8,7 +8,7 @@ close a client that holds a replaced key.
 from collections.abc import Sequence
 from uuid import UUID
 
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Env

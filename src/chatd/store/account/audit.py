@@ -12,15 +12,15 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from chatd.domain.access import (
+from chatd.domain.access.accounts import AuditEntry, AuditOutcome
+from chatd.domain.access.audit_text import actions_like
+from chatd.domain.access.permissions import (
     Actor,
     SystemActor,
     UserActor,
     has_permission,
     require_permission,
 )
-from chatd.domain.account.audit_text import actions_like
-from chatd.domain.account.entities import AuditEntry, AuditOutcome
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import UserId
 from chatd.store.conn import Conn, Row, json_or_none, strip_unstorable

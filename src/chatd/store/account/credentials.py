@@ -14,9 +14,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import Actor, SystemActor, UserActor
-from chatd.domain.account.entities import ActiveCredential, Credential, CredentialKind
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.access.accounts import ActiveCredential, Credential, CredentialKind
+from chatd.domain.access.permissions import Actor, SystemActor, UserActor
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId, UserId
 from chatd.store import config_changes

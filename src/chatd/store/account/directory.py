@@ -5,8 +5,8 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.access import UserActor, require_permission, require_sharing
-from chatd.domain.chat.shares import Readers
+from chatd.domain.access.permissions import UserActor, require_permission, require_sharing
+from chatd.domain.access.shares import Readers
 from chatd.domain.ids import GroupId, UserId
 from chatd.store.conn import Conn, strip_unstorable
 

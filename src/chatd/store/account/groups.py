@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, LiteralString
 
-from chatd.domain.access import Actor, require_permission
-from chatd.domain.account.entities import Group, User
-from chatd.domain.account.rules import redacted_diff
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.access.accounts import Group, User, redacted_diff
+from chatd.domain.access.permissions import Actor, require_permission
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import GroupId, UserId
 from chatd.store import config_changes

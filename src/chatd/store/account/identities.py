@@ -2,8 +2,8 @@
 
 from typing import Final, LiteralString
 
-from chatd.domain.access import SystemActor
-from chatd.domain.account.identity import Identity
+from chatd.domain.access.accounts import Identity
+from chatd.domain.access.permissions import SystemActor
 from chatd.domain.ids import UserId
 from chatd.store.conn import Conn, strip_unstorable
 

@@ -1,6 +1,6 @@
 """Which rows of accounts an actor reaches: all, or the user's own."""
 
-from chatd.domain.access import Actor, has_permission, row_filter
+from chatd.domain.access.permissions import Actor, has_permission, row_filter
 from chatd.domain.ids import UserId
 
 

@@ -10,10 +10,9 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import Actor, Role, SystemActor, require_permission
-from chatd.domain.account.entities import User, UserStatus
-from chatd.domain.account.rules import redacted_diff
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.access.accounts import User, UserStatus, redacted_diff
+from chatd.domain.access.permissions import Actor, Role, SystemActor, require_permission
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import UserId
 from chatd.store import config_changes

@@ -10,25 +10,20 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.chat.action_summary import action_summary
 from chatd.domain.chat.call_waits import deadline_shift_s
 from chatd.domain.chat.change import (
     INTERRUPT_DEADLINE_S,
     AppendedMessage,
     Change,
 )
-from chatd.domain.chat.file_links import named_files
-from chatd.domain.chat.messages import (
-    Draft,
-    UsageEntry,
-    UserInput,
-    encode_parts,
-)
+from chatd.domain.chat.messages import Draft, UsageEntry, UserInput, encode_parts
 from chatd.domain.chat.parts import CONTENT_VERSION
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
 from chatd.domain.chat.runs import RunChange, run_change
 from chatd.domain.chat.transitions import LoadedChat
-from chatd.domain.chat.turn_events import turn_event
+from chatd.domain.chat.user_transitions import named_files
+from chatd.domain.chat_views.public_chat import action_summary
+from chatd.domain.deployment.webhooks import turn_event
 from chatd.domain.errors import InvalidInput, InvariantBroken, TooManyRules
 from chatd.domain.ids import ChangeId
 from chatd.domain.tool_policy.rules import PolicyLayer, ToolPolicy

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.access import (
+from chatd.domain.access.permissions import (
     Actor,
     Permission,
     UserActor,
@@ -20,13 +20,13 @@ from chatd.domain.access import (
     require_allowed,
     require_permission,
 )
-from chatd.domain.chat.lists.search import ChatSource
 from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage
 from chatd.domain.chat.row import AgentWait, Chat, ChatError, DiffStatus, RetryState, Setbacks
 from chatd.domain.chat.states import PublicStatus
+from chatd.domain.chat.takeover import LostOwner, Takeover
 from chatd.domain.chat.transitions import LoadedChat
+from chatd.domain.chat_views.lists import ChatSource
 from chatd.domain.ids import ChangeId, ChatId, McpServerId, MessageId, UserId
-from chatd.domain.takeover import LostOwner, Takeover
 from chatd.store.chat.messages import (
     MAX_READ_BYTES,
     MESSAGE_COLUMNS,

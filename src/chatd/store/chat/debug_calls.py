@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
-from chatd.domain.access import Actor
+from chatd.domain.access.permissions import Actor
 from chatd.domain.answer.debug_calls import DebugCall, DebugDocument, DebugKind
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId

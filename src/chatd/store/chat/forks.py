@@ -10,10 +10,10 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.access import UserActor
-from chatd.domain.chat.copies.forks import closing_results, fork_title
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.messages import Draft, encode_parts
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.transfer import closing_results, fork_title
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChangeId, ChatId, MessageId
 from chatd.store.chat import chats

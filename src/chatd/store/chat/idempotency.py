@@ -10,7 +10,7 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.access import Actor
+from chatd.domain.access.permissions import Actor
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.row import Fence
 from chatd.domain.errors import StaleFence

@@ -4,7 +4,7 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.access import Actor
+from chatd.domain.access.permissions import Actor
 from chatd.domain.chat.messages import Message, QueuedMessage
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId

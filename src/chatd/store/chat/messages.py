@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from chatd.aio import run_other_tasks
-from chatd.domain.access import Actor, WorkerActor
+from chatd.domain.access.permissions import Actor, WorkerActor
 from chatd.domain.chat.change import AppendedMessage, Change
 from chatd.domain.chat.messages import (
     Message,

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from chatd.domain.access import Actor
+from chatd.domain.access.permissions import Actor
 from chatd.domain.chat.change import Change, IdempotencyKey
 from chatd.domain.chat.commands import Command
 from chatd.domain.chat.messages import Message

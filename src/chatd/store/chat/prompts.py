@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.messages import decode_parts
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId, MessageId

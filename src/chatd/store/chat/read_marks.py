@@ -5,9 +5,9 @@ Read marks only move forward."""
 from collections.abc import Collection
 from typing import Final, LiteralString
 
-from chatd.domain.access import UserActor
-from chatd.domain.chat.public_chat import ReaderView
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.public_chat import ReaderView
 from chatd.domain.ids import ChatId, MessageId, UserId
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.conn import Conn

@@ -7,10 +7,10 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import Actor, require_permission
+from chatd.domain.access.permissions import Actor, require_permission
 from chatd.domain.chat.runs import RunDetail
+from chatd.domain.chat.takeover import Takeover
 from chatd.domain.ids import ChatId, MessageId, WorkerId
-from chatd.domain.takeover import Takeover
 from chatd.store.chat.run_statements import RUNS_KEPT_PER_CHAT
 from chatd.store.conn import Conn, Row
 from chatd.store.row_access import chat_condition, chat_reach

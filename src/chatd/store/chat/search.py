@@ -12,8 +12,10 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.access import Actor, UserActor
-from chatd.domain.chat.lists.search_text import (
+from chatd.domain.access.permissions import Actor, UserActor
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.search_text import (
     fold,
     has_terms,
     index_keys,
@@ -22,8 +24,6 @@ from chatd.domain.chat.lists.search_text import (
     query_grams,
     title_gram,
 )
-from chatd.domain.chat.messages import Message
-from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat.chats import FILTERS, ChatListFilter, chat_from_row, filter_values
 from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json, take_within_bytes

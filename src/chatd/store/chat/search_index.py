@@ -17,7 +17,8 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.chat.lists.search_text import (
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat_views.search_text import (
     fold,
     index_keys,
     message_text,
@@ -25,7 +26,6 @@ from chatd.domain.chat.lists.search_text import (
     text_grams,
     title_gram,
 )
-from chatd.domain.chat.messages import Message
 from chatd.domain.ids import ChatId, MessageId, UserId
 from chatd.store.chat.messages import messages_from_json
 from chatd.store.chat.search import TITLE_ENTRY, changed_messages

@@ -8,16 +8,16 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.access import Permission, UserActor
-from chatd.domain.chat.row import Chat
-from chatd.domain.chat.shares import (
+from chatd.domain.access.permissions import Permission, UserActor
+from chatd.domain.access.shares import (
     ShareChange,
     ShareRequest,
     ShareTarget,
     UnknownReaders,
     decide_shares,
 )
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.chat.row import Chat
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChatId, UserId
 from chatd.store import config_changes

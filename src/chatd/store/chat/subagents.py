@@ -6,7 +6,7 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.access import Actor
+from chatd.domain.access.permissions import Actor
 from chatd.domain.chat.messages import decode_parts
 from chatd.domain.chat.parts import Part
 from chatd.domain.chat.row import Chat

@@ -3,7 +3,7 @@
 from typing import Final, LiteralString
 from uuid import UUID
 
-from chatd.domain.access import Actor
+from chatd.domain.access.permissions import Actor
 from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn
 from chatd.store.row_access import chat_condition, chat_reach

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from chatd.domain.access import Permission, SystemActor, is_allowed, require_allowed
+from chatd.domain.access.permissions import Permission, SystemActor, is_allowed, require_allowed
 from chatd.domain.chat.change import Change
-from chatd.domain.chat.command_permissions import command_permission
 from chatd.domain.chat.commands import (
     ArchiveIdleTree,
     ChatCommand,
@@ -25,6 +24,7 @@ from chatd.domain.chat.commands import (
     SendMessage,
     TreeCommand,
     UpdateChat,
+    command_permission,
 )
 from chatd.domain.chat.parts import FilePart
 from chatd.domain.chat.row import Chat

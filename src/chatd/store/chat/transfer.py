@@ -12,13 +12,24 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.access import Actor, Permission, UserActor
-from chatd.domain.chat.copies.forks import close_calls
-from chatd.domain.chat.copies.transfer import ChatLine, MessageLine, content_fields, one_line
-from chatd.domain.chat.messages import Message, Role, Visibility, decode_parts, encode_parts
+from chatd.domain.access.permissions import Actor, Permission, UserActor
+from chatd.domain.chat.messages import (
+    Message,
+    Role,
+    Visibility,
+    decode_parts,
+    encode_parts,
+    public_parts,
+)
 from chatd.domain.chat.parts import NoticePart, UnknownPart
-from chatd.domain.chat.public_messages import public_parts
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.transfer import (
+    ChatLine,
+    MessageLine,
+    close_calls,
+    content_fields,
+    one_line,
+)
 from chatd.domain.ids import ChangeId, ChatId, MessageId, ModelConfigId, UserId
 from chatd.domain.tool_policy.rules import (
     ToolPolicy,

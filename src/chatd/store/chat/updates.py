@@ -5,10 +5,10 @@ from typing import Final, LiteralString
 
 from msgspec import UNSET, UnsetType
 
-from chatd.domain.access import Actor
+from chatd.domain.access.permissions import Actor
 from chatd.domain.chat.commands import UpdateChat
-from chatd.domain.chat.lists.pins import place_pin
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.lists import place_pin
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChatId, McpServerId, WorkspaceId
 from chatd.store.chat.chats import chat_from_row

@@ -12,11 +12,10 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.chat.lease import LEASE_TTL_S, IsolatedRun, SeenWorker, WorkerDeath, find_suspects
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat.suspicion import IsolatedRun, WorkerDeath, find_suspects
+from chatd.domain.chat.takeover import DeathNotice
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.lease import LEASE_TTL_S, SeenWorker
-from chatd.domain.takeover import DeathNotice
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.run_statements import BEGIN_RUNS, RELEASE_RUNS, take_over
 from chatd.store.conn import Conn

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, LiteralString
 
-from chatd.domain.access import Actor
-from chatd.domain.chat.file_links import MAX_FILES_PER_CHAT
+from chatd.domain.access.permissions import Actor
 from chatd.domain.chat.row import Fence
+from chatd.domain.chat.user_transitions import MAX_FILES_PER_CHAT
 from chatd.domain.errors import StaleFence, TooManyFiles
-from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
+from chatd.domain.files import FileLimits, NewFile, StoredFile
 from chatd.domain.ids import ChatId, FileId
 from chatd.store.chat import chats
 from chatd.store.conn import Conn

@@ -4,8 +4,7 @@ from collections.abc import AsyncGenerator
 from typing import Final, LiteralString
 
 from chatd.domain.errors import Unavailable
-from chatd.domain.file.byte_range import ByteRange
-from chatd.domain.file.entities import StoredFile
+from chatd.domain.files import ByteRange, StoredFile
 from chatd.domain.ids import FileId
 from chatd.store.conn import Conn
 from chatd.store.file.uploads import upload_ended

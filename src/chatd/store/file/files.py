@@ -9,9 +9,9 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.domain.access import Actor, UserActor, row_filter
+from chatd.domain.access.permissions import Actor, UserActor, row_filter
 from chatd.domain.errors import Conflict, Forbidden, NotFound
-from chatd.domain.file.entities import StoredFile
+from chatd.domain.files import StoredFile
 from chatd.domain.ids import ChatId, FileId, UserId
 from chatd.store.conn import Conn
 from chatd.store.errors import MissingReference

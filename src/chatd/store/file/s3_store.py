@@ -14,8 +14,7 @@ from msgspec import Struct
 from yarl import URL
 
 from chatd.domain.errors import Unavailable
-from chatd.domain.file.byte_range import ByteRange
-from chatd.domain.file.entities import MAX_FILE_BYTES, StoredFile
+from chatd.domain.files import MAX_FILE_BYTES, ByteRange, StoredFile
 from chatd.domain.ids import FileId
 from chatd.domain.ports import Clock
 from chatd.store.file.s3_signature import S3Credentials, s3_signature_headers

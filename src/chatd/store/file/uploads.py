@@ -9,9 +9,9 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.errors import Conflict, TooManyUploads
-from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
+from chatd.domain.files import FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId
 from chatd.store.conn import Conn, Row
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from chatd.domain.mcp.connections import ConnectionState
+from chatd.domain.mcp.servers import ConnectionState
 from chatd.store.mcp.servers import StoredMcpServer
 from chatd.store.mcp.tokens import StoredToken
 

@@ -10,9 +10,8 @@ from msgspec import Struct
 
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import McpServerId, UserId
-from chatd.domain.mcp.configuration import McpCredentials, McpSource
-from chatd.domain.mcp.oauth_addresses import split_url
-from chatd.domain.mcp.servers import McpServer
+from chatd.domain.mcp.oauth import split_url
+from chatd.domain.mcp.servers import McpCredentials, McpServer, McpSource
 from chatd.domain.mcp.tools import ListedTool
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
 from chatd.store.errors import DuplicateRow

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import UserActor, require_permission
+from chatd.domain.access.permissions import UserActor, require_permission
 from chatd.domain.ids import McpServerId, UserId
 from chatd.domain.mcp.oauth import OauthClient
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text

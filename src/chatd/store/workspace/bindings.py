@@ -9,7 +9,7 @@ from typing import Final, LiteralString
 
 import msgspec
 
-from chatd.domain.access import Actor, UserActor, require_permission
+from chatd.domain.access.permissions import Actor, UserActor, require_permission
 from chatd.domain.chat.row import Fence
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId, UserId, WorkspaceId

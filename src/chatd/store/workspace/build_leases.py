@@ -11,7 +11,7 @@ from typing import Final, Literal, LiteralString
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import Actor
+from chatd.domain.access.permissions import Actor
 from chatd.domain.ids import WorkerId
 from chatd.domain.workspace.entities import (
     AgentSpec,

@@ -9,7 +9,7 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import Actor, Permission
+from chatd.domain.access.permissions import Actor, Permission
 from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace.entities import Build, BuildId, BuildReason, BuildTransition, VersionId
 from chatd.domain.workspace.rules import build_permission

@@ -6,7 +6,7 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import Actor, Permission, require_allowed
+from chatd.domain.access.permissions import Actor, Permission, require_allowed
 from chatd.domain.ids import UserId
 from chatd.domain.workspace.entities import (
     Parameter,

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import (
+from chatd.domain.access.permissions import (
     Actor,
     Permission,
     UserActor,

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from chatd.client.state import ShownChat
 from chatd.domain.chat.call_waits import EXPIRED_APPROVAL_TEXT, EXPIRED_QUESTION_TEXT, UNASKED_TEXT
-from chatd.domain.chat.events import RequestedCall
 from chatd.domain.chat.parts import ToolResultPart
+from chatd.domain.chat.questions import Question, QuestionReply, answer_questions, read_questions
+from chatd.domain.chat_views.events import RequestedCall
 from chatd.domain.errors import InvalidInput, ToolError
 from chatd.domain.ids import ChatId, ToolCallId
-from chatd.domain.questions import Question, QuestionReply, answer_questions, read_questions
 from chatd.domain.text import Json
 from chatd.terminal.answers.exact_text import arguments_of
 from chatd.terminal.safe_text import safe_line

@@ -15,8 +15,8 @@ from msgspec import UNSET, Struct
 from rich.cells import get_character_cell_size
 
 from chatd.client.state import ShownChat
-from chatd.domain.chat.events import RequestedCall
 from chatd.domain.chat.parts import ToolCallPart
+from chatd.domain.chat_views.events import RequestedCall
 from chatd.domain.text import Json
 from chatd.domain.tool_policy.matching import COMMAND_ARGUMENT, read_arguments
 from chatd.terminal.safe_text import character_width, safe_text

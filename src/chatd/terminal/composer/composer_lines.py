@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from chatd.client.drafts import PendingSend
 from chatd.client.resources import ChatCost, ModelChoice
-from chatd.domain.chat.public_messages import PublicMessage
+from chatd.domain.chat.messages import PublicMessage
 from chatd.domain.model.protocol import Effort
 from chatd.terminal.composer.commands import Behaviour
 from chatd.terminal.composer.drafts import Attachment

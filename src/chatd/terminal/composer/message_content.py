@@ -10,9 +10,8 @@ from msgspec import Struct
 from chatd.client.drafts import Draft, EditBody, FileInput, FileReferenceInput, InputPart, TextInput
 from chatd.client.outbox import Outbox
 from chatd.domain.chat.commands import WhenBusy
-from chatd.domain.chat.notices import ends_early
+from chatd.domain.chat.messages import PublicMessage, ends_early
 from chatd.domain.chat.parts import FilePart, FileReferencePart, KnownPart, TextPart, UnknownPart
-from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, FileId, McpServerId, WorkspaceId
 from chatd.terminal.composer.drafts import Attachment, WrittenDraft

@@ -12,7 +12,7 @@ from textual.worker import Worker
 from chatd.client.connection import FollowedChat
 from chatd.client.drafts import InputPart
 from chatd.client.resources import ModelChoice
-from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
+from chatd.domain.chat.messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId, QueueId
 from chatd.domain.model.protocol import Effort

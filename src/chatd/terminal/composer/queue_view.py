@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from chatd.client.connection import FollowedChat
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.domain.chat.public_messages import PublicQueuedMessage
+from chatd.domain.chat.messages import PublicQueuedMessage
 from chatd.domain.ids import ChatId, QueueId
 from chatd.terminal.composer.chat_requests import QueueActions, SentMeanwhile
 from chatd.terminal.composer.composer import Composer

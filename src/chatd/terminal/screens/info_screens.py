@@ -13,8 +13,7 @@ from textual.widgets import Static
 
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import ChatCost, SpendStatus
-from chatd.domain.chat.messages import TokenUsage
-from chatd.domain.chat.public_messages import PublicMessage
+from chatd.domain.chat.messages import PublicMessage, TokenUsage
 from chatd.domain.ids import ChatId
 from chatd.terminal.composer.commands import COMMANDS
 from chatd.terminal.composer.model_texts import dollars

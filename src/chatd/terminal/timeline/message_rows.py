@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.client.state import LiveAnswer, ShownChat
-from chatd.domain.chat.notices import CONTINUABLE_NOTICES
+from chatd.domain.chat.messages import CONTINUABLE_NOTICES, PublicMessage
 from chatd.domain.chat.parts import (
     SUMMARY_TOOL_NAME,
     ContextFilePart,
@@ -23,7 +23,6 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
 )
-from chatd.domain.chat.public_messages import PublicMessage
 from chatd.terminal.timeline.row import (
     CompactedMark,
     CompactionFailedMark,

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from chatd.domain.chat.parts import FilePart, FileReferencePart, SourcePart
 from chatd.domain.chat.row import ChatError, RetryState
-from chatd.domain.takeover import TakeoverPayload
+from chatd.domain.chat.takeover import TakeoverPayload
 from chatd.terminal.timeline.tool_call import ToolCall
 
 

@@ -17,8 +17,8 @@ from chatd.client.drafts import (
     PendingSend,
     TextInput,
 )
+from chatd.domain.chat.messages import PublicMessage
 from chatd.domain.chat.parts import FilePart, FileReferencePart, TextPart
-from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.ids import ChatId, FileId
 from chatd.terminal.safe_text import safe_text
 from chatd.terminal.session import Session

@@ -7,10 +7,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.client.state import ShownChat
-from chatd.domain.chat.notices import is_stop
+from chatd.domain.chat.messages import PublicMessage, is_stop
 from chatd.domain.chat.parts import SUMMARY_TOOL_NAME, KnownPart, ToolCallPart, ToolResultPart
-from chatd.domain.chat.public_messages import PublicMessage
-from chatd.domain.takeover import TakeoverPayload
+from chatd.domain.chat.takeover import TakeoverPayload
 from chatd.terminal.timeline.message_rows import (
     LiveKeys,
     PartsContext,

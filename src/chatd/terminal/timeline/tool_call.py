@@ -10,8 +10,8 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from chatd.domain.chat.events import RequestedCall
 from chatd.domain.chat.parts import KnownPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat_views.events import RequestedCall
 from chatd.domain.text import parse_json
 
 JsonObject = Mapping[str, object]

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from chatd.domain.access import WORKER
+from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.row import Fence
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId

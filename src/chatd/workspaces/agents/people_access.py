@@ -22,19 +22,19 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import (
+    MAX_PIECE_BYTES,
     AgentRefused,
     AgentUnreachable,
     DiffScope,
+    FilePiece,
     ProcessInfo,
     ProcessSignal,
-)
-from chatd.domain.workspace.files import MAX_PIECE_BYTES, FilePiece, WorkspaceDirectory
-from chatd.domain.workspace.terminals import (
     TerminalEvent,
     TerminalExited,
     TerminalOutput,
     TerminalSize,
     TerminalTaken,
+    WorkspaceDirectory,
 )
 from chatd.workspaces.agents.agent_client import (
     API_PREFIX,

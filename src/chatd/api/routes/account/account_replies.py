@@ -8,8 +8,8 @@ from chatd.api.schemas.accounts import (
     TokenReply,
     UserReply,
 )
-from chatd.domain.account.entities import Credential, Group, User
-from chatd.domain.account.secret_text import token_label
+from chatd.domain.access.accounts import Credential, Group, User
+from chatd.domain.access.secret_text import token_label
 from chatd.domain.ids import CredentialId
 
 

@@ -12,11 +12,16 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.domain.chat.pull_requests import WELL_KNOWN_HOSTS, GitHostKind, api_address, parse_remote
 from chatd.domain.description import CREATED_AT, describe
 from chatd.domain.errors import InvalidInput
 from chatd.domain.list_page import ListPage, ListQuery
-from chatd.domain.mcp.oauth_addresses import split_url
+from chatd.domain.mcp.oauth import split_url
+from chatd.domain.workspace.pull_requests import (
+    WELL_KNOWN_HOSTS,
+    GitHostKind,
+    api_address,
+    parse_remote,
+)
 from chatd.store import git_credentials
 from chatd.store.git_credentials import TOKEN, GitCredential
 

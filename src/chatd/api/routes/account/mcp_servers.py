@@ -14,9 +14,8 @@ from chatd.api.routes.administration.mcp_servers import require_mcp
 from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.ids import McpServerId
 from chatd.domain.list_page import ListQuery
-from chatd.domain.mcp.connections import CONNECT_LIFETIME, ConnectAnswer
-from chatd.domain.mcp.oauth import CLIENT_NAME
-from chatd.domain.mcp.oauth_addresses import document_url
+from chatd.domain.mcp.oauth import CLIENT_NAME, document_url
+from chatd.domain.mcp.servers import CONNECT_LIFETIME, ConnectAnswer
 from chatd.services.mcp_bodies import (
     McpCallbackQuery,
     McpClientReply,

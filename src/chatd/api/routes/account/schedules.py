@@ -16,7 +16,8 @@ from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.administration.models import check_effort, find_model_or_default
 from chatd.api.schemas.messages import ModelSelection
-from chatd.domain.access import Permission
+from chatd.domain.access.permissions import Permission
+from chatd.domain.deployment.schedules import MAX_CRON_CHARS, Schedule, parse_cron
 from chatd.domain.description import (
     CHAT_ID,
     CREATED_AT,
@@ -27,7 +28,6 @@ from chatd.domain.description import (
 )
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.list_page import ListPage, ListQuery
-from chatd.domain.schedules import MAX_CRON_CHARS, Schedule, parse_cron
 from chatd.store import schedules
 from chatd.store.workspace import bindings
 

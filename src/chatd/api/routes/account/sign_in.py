@@ -23,10 +23,9 @@ from chatd.api.schemas.accounts import (
     SignInMethodsReply,
     TicketReply,
 )
-from chatd.domain.access import SystemActor
-from chatd.domain.account.entities import User
-from chatd.domain.account.rules import check_password
-from chatd.domain.account.secret_text import SECRET_BYTES, csrf_token, digest, secret_text
+from chatd.domain.access.accounts import User, check_password
+from chatd.domain.access.permissions import SystemActor
+from chatd.domain.access.secret_text import SECRET_BYTES, csrf_token, digest, secret_text
 from chatd.domain.errors import Conflict, Forbidden
 from chatd.domain.ids import CredentialId
 from chatd.store.account import credentials, users

@@ -17,9 +17,15 @@ from chatd.api.schemas.accounts import (
     SessionPage,
     TokenPage,
 )
-from chatd.domain.account.entities import Credential, CredentialKind, User
-from chatd.domain.account.rules import redacted_diff, token_expiry, token_scopes
-from chatd.domain.account.secret_text import SECRET_BYTES, digest, token_text
+from chatd.domain.access.accounts import (
+    Credential,
+    CredentialKind,
+    User,
+    redacted_diff,
+    token_expiry,
+    token_scopes,
+)
+from chatd.domain.access.secret_text import SECRET_BYTES, digest, token_text
 from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.ids import CredentialId, UserId
 from chatd.domain.list_page import ListQuery

@@ -14,11 +14,17 @@ from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.validation import check_webhook_url
-from chatd.domain.chat.turn_events import TurnEvent
+from chatd.domain.deployment.webhooks import (
+    MAX_URL_CHARS,
+    SECRET_BYTES,
+    TurnEvent,
+    Webhook,
+    decode_secret,
+    encode_secret,
+)
 from chatd.domain.description import CHAT_ID, CREATED_AT, UPDATED_AT, describe
 from chatd.domain.errors import NotFound
 from chatd.domain.list_page import ListPage, ListQuery
-from chatd.domain.webhooks import MAX_URL_CHARS, SECRET_BYTES, Webhook, decode_secret, encode_secret
 from chatd.store import webhooks
 from chatd.store.account import audit
 from chatd.store.conn import DatabaseSession

@@ -16,8 +16,8 @@ from chatd.api.schemas.accounts import (
     AuditPage,
     AuditQuery,
 )
-from chatd.domain.access import Actor
-from chatd.domain.account.audit_text import (
+from chatd.domain.access.accounts import AuditEntry
+from chatd.domain.access.audit_text import (
     OBJECT_TYPES,
     actor_text,
     csv_entries,
@@ -25,7 +25,7 @@ from chatd.domain.account.audit_text import (
     object_text,
     summary,
 )
-from chatd.domain.account.entities import AuditEntry
+from chatd.domain.access.permissions import Actor
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import UserId
 from chatd.store.account import audit

@@ -8,8 +8,7 @@ from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import PREFIX, ApiRoute
 from chatd.domain.errors import NotFound
 from chatd.domain.list_page import ListQuery
-from chatd.domain.mcp.configuration import McpCredentials
-from chatd.domain.mcp.names import is_allowed
+from chatd.domain.mcp.servers import McpCredentials, is_allowed
 from chatd.services.mcp_bodies import (
     CreateMcpServerBody,
     McpOauthReply,

@@ -12,9 +12,8 @@ from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import ModelSelection
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.capabilities import ModelCapabilities
-from chatd.domain.model.config import effort_objection
-from chatd.domain.model.learned_limit import LearnedLimit
+from chatd.domain.model.config import LearnedLimit, effort_objection
+from chatd.domain.model.protocol import ModelCapabilities
 from chatd.domain.text import clip
 from chatd.services.models.model_bodies import (
     CreateModelBody,

@@ -9,16 +9,17 @@ from chatd.api.deps import ApiDeps
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.runtime_settings import DeploymentSettingsReply, UserSettingsReply
-from chatd.domain.access import SystemActor
-from chatd.domain.experiments import EXPERIMENTS, active_experiments
-from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
-from chatd.domain.runtime_settings import (
+from chatd.domain.access.permissions import SystemActor
+from chatd.domain.deployment.runtime_settings import (
+    EXPERIMENTS,
     PROMPT_BODY_BYTES,
     DeploymentPatch,
     UserPatch,
+    active_experiments,
     check_debug_choice,
     patched,
 )
+from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT
 from chatd.store import runtime_settings
 from chatd.store.runtime_settings import StoredDeployment, StoredUser
 

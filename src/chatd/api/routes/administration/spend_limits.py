@@ -10,10 +10,10 @@ from chatd.api.pages import NamePosition, Paging
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import MAX_INT64
+from chatd.domain.deployment.spend import LimitSource, Period
 from chatd.domain.description import UPDATED_AT, USER_ID, describe
 from chatd.domain.ids import GroupId, UserId
 from chatd.domain.list_page import MAX_PAGE_SIZE, ListPage, ListQuery
-from chatd.domain.spend import LimitSource, Period
 from chatd.store import spend, spend_limits
 from chatd.store.spend_limits import GroupLimit, UserLimit
 

@@ -16,8 +16,12 @@ from chatd.api.schemas.accounts import (
     UserPatchBody,
     UserReply,
 )
-from chatd.domain.account.entities import CredentialKind
-from chatd.domain.account.rules import check_email, check_password, check_username
+from chatd.domain.access.accounts import (
+    CredentialKind,
+    check_email,
+    check_password,
+    check_username,
+)
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.list_page import ListQuery

@@ -23,7 +23,7 @@ from chatd.api.schemas.workspaces import (
     build_log_reply,
     build_reply,
 )
-from chatd.domain.access import Permission
+from chatd.domain.access.permissions import Permission
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.list_page import ListQuery
 from chatd.domain.workspace.entities import Build, BuildId, BuildLog

@@ -22,9 +22,9 @@ from chatd.api.schemas.workspaces import (
     context_reply,
     mcp_server_reply,
 )
-from chatd.domain.access import Actor
-from chatd.domain.chat.public_chat import public_chat
+from chatd.domain.access.permissions import Actor
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.public_chat import public_chat
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable

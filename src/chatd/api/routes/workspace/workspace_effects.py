@@ -19,7 +19,7 @@ from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.routes.workspace.workspace_files import MAX_PATH_CHARS
 from chatd.api.schemas.workspaces import SCOPE_TEXT
-from chatd.domain.access import Permission
+from chatd.domain.access.permissions import Permission
 from chatd.domain.chat.row import Chat
 from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError, Conflict, InvalidInput, NotFound

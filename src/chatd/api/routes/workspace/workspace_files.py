@@ -20,17 +20,17 @@ from chatd.api.route import ApiRoute
 from chatd.api.routes.files import ACCESS_KINDS
 from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
-from chatd.domain.access import UserActor
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError, Conflict, Forbidden, InvalidInput, NotFound
-from chatd.domain.file.media_types import IMAGE_TYPES, PLAIN_TEXT, detect_type
-from chatd.domain.file.names import clean_file_name, content_disposition
+from chatd.domain.files import clean_file_name, content_disposition
 from chatd.domain.list_page import ListPage, ListQuery
-from chatd.domain.workspace.agent_api import AgentRefused
-from chatd.domain.workspace.files import (
+from chatd.domain.media_types import IMAGE_TYPES, PLAIN_TEXT, detect_type
+from chatd.domain.workspace.agent_api import (
     MAX_PIECE_BYTES,
+    AgentRefused,
     DirectoryPath,
     FilePiece,
     HomePath,

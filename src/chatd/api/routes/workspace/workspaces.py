@@ -27,7 +27,7 @@ from chatd.api.schemas.workspaces import (
     build_reply,
     workspace_reply,
 )
-from chatd.domain.access import Actor
+from chatd.domain.access.permissions import Actor
 from chatd.domain.errors import Conflict, InvalidInput, RequestReused
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.list_page import ListQuery
