@@ -7,8 +7,8 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from chatd.store.workspace import build_leases
-from chatd.store.workspace.build_leases import BuildLogLine
+from chatd.store.workspace import builds
+from chatd.store.workspace.builds import BuildLogLine
 from tests.api.workspace_api import HERE, WorkspaceApi, end_build, first_build
 from tests.support.api.server import Json
 from tests.support.api.sse_viewer import event_source
@@ -16,14 +16,14 @@ from tests.support.outcomes import present
 from tests.support.workspaces import hold, wanted
 
 
-async def take(api: WorkspaceApi) -> build_leases.BuildLease:
-    [taken] = await build_leases.acquire_builds(api.pool, wanted(hosts=(HERE,)))
+async def take(api: WorkspaceApi) -> builds.BuildLease:
+    [taken] = await builds.acquire_builds(api.pool, wanted(hosts=(HERE,)))
     return hold(taken.build)
 
 
-async def say(api: WorkspaceApi, held: build_leases.BuildLease, *words: str) -> None:
+async def say(api: WorkspaceApi, held: builds.BuildLease, *words: str) -> None:
     lines = [BuildLogLine(stage="seed", level="info", output=text) for text in words]
-    await build_leases.append_log(api.pool, held, lines)
+    await builds.append_log(api.pool, held, lines)
 
 
 async def test_builds_stop_start_and_delete_a_workspace(api: WorkspaceApi) -> None:
@@ -118,7 +118,7 @@ async def test_a_pending_build_is_cancelled_at_once_and_a_running_one_later(
     for _ in range(2):
         asked = await api.ask("POST", f"/builds/{second}/cancel")
         assert (asked.status, asked.json["status"]) == (200, "canceling")
-    await build_leases.finish_build(api.pool, held, build_leases.BuildResult(status="canceled"))
+    await builds.finish_build(api.pool, held, builds.BuildResult(status="canceled"))
     third = (await api.build(made, "start")).json["id"]
     await end_build(api)
     assert (await api.ask("POST", f"/builds/{third}/cancel")).code == (409, "build_ended")
@@ -132,9 +132,7 @@ async def test_a_build_log_is_paged(api: WorkspaceApi) -> None:
     assert (page.json["has_more"], page.json["ended"]) == (True, False)
     rest = await api.ask("GET", f"/builds/{build}/logs?cursor={page.cursor}")
     assert [one["output"] for one in rest.items] == ["three"]
-    await build_leases.finish_build(
-        api.pool, held, build_leases.BuildResult(status="failed", error="no")
-    )
+    await builds.finish_build(api.pool, held, builds.BuildResult(status="failed", error="no"))
     last = await api.ask("GET", f"/builds/{build}/logs?after_id={rest.items[-1]['id']}")
     assert last.json == {"items": [], "has_more": False, "next_cursor": None, "ended": True}
 
@@ -152,8 +150,8 @@ async def test_a_build_log_streams_to_its_end_and_resumes_at_any_line(api: Works
         await say(api, held, "three")
         assert (await source.json())["output"] == "three"
         await say(api, held, "four")
-        await build_leases.finish_build(
-            api.pool, held, build_leases.BuildResult(status="failed", error="broken")
+        await builds.finish_build(
+            api.pool, held, builds.BuildResult(status="failed", error="broken")
         )
         assert (await source.json())["output"] == "four"
         ended = present(await source.event())
@@ -175,9 +173,7 @@ async def test_the_events_of_a_build_log_are_as_described(api: WorkspaceApi) -> 
     build = first_build(await api.make())["id"]
     held = await take(api)
     await say(api, held, "one")
-    await build_leases.finish_build(
-        api.pool, held, build_leases.BuildResult(status="failed", error="broken")
-    )
+    await builds.finish_build(api.pool, held, builds.BuildResult(status="failed", error="broken"))
     seen: list[str] = []
     async with event_source(api.server, f"/builds/{build}/logs?follow=true") as source:
         while event := await source.event():

@@ -12,8 +12,7 @@ from chatd.domain.access.permissions import WORKER as WORKER_ACTOR
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import ChatId
-from chatd.store import retention
-from chatd.store.chat import search, search_index
+from chatd.store import retention, search
 from chatd.store.conn import Row
 from chatd.store.pool import Pool
 from tests.support.api.server import OTHER_USER, ApiServer, Json, message_body
@@ -135,7 +134,7 @@ async def answer(server: ApiServer, chat: ChatId, words: str) -> None:
 
 
 async def index(server: ApiServer) -> None:
-    while await search_index.index_batch(server.replica.pool):
+    while await search.index_batch(server.replica.pool):
         pass
 
 
@@ -238,16 +237,16 @@ async def test_any_text_can_be_indexed(server: ApiServer, words: str) -> None:
 async def test_a_long_history_is_indexed_in_several_reads(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_index, "MAX_MESSAGES_PER_READ", 2)
+    monkeypatch.setattr(search, "MAX_MESSAGES_PER_READ", 2)
     chat = await server.create("word0")
     for number in range(1, 6):
         await answer(server, chat, f"word{number}")
         await server.ask("POST", f"/chats/{chat}/messages", message_body("go on"))
-    assert await search_index.index_batch(server.replica.pool)
+    assert await search.index_batch(server.replica.pool)
     await index(server)
     for number in range(6):
         assert await listed(server, q=f"word{number}") == [chat]
-    assert not await search_index.index_batch(server.replica.pool)
+    assert not await search.index_batch(server.replica.pool)
 
 
 async def test_all_messages_of_a_long_imported_chat_are_found(server: ApiServer) -> None:
@@ -393,18 +392,18 @@ async def test_a_killed_run_of_the_index_is_continued(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each batch commits; what a batch did that was killed is done again."""
-    monkeypatch.setattr(search_index, "MAX_CHATS_PER_BATCH", 1)
+    monkeypatch.setattr(search, "MAX_CHATS_PER_BATCH", 1)
     ids = [await server.create(f"walrus {number}") for number in range(3)]
-    await search_index.index_batch(server.replica.pool)
-    write = search_index.make_entries
+    await search.index_batch(server.replica.pool)
+    write = search.make_entries
 
     def die(*_: object) -> NoReturn:
         raise KilledError
 
-    monkeypatch.setattr(search_index, "make_entries", die)
+    monkeypatch.setattr(search, "make_entries", die)
     with pytest.raises(KilledError):
-        await search_index.index_batch(server.replica.pool)
-    monkeypatch.setattr(search_index, "make_entries", write)
+        await search.index_batch(server.replica.pool)
+    monkeypatch.setattr(search, "make_entries", write)
     await index(server)
     assert await listed(server, q="walrus") == list(reversed(ids))
 
@@ -416,13 +415,13 @@ class KilledError(Exception):
 async def test_a_chat_of_today_need_not_wait_until_all_older_ones_are_indexed(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_index, "MAX_CHATS_PER_BATCH", 1)
+    monkeypatch.setattr(search, "MAX_CHATS_PER_BATCH", 1)
     for number in range(3):
         await server.create(f"old walrus {number}")
     pool = server.replica.pool
     await pool.execute("UPDATE chats SET updated_at = now() - interval '1 day'")
     new = await server.create("new walrus")
-    assert await search_index.index_batch(pool)
+    assert await search.index_batch(pool)
     assert (await listed(server, q="walrus"))[0] == new
     await index(server)
     assert len(await listed(server, q="walrus")) == 4
@@ -431,7 +430,7 @@ async def test_a_chat_of_today_need_not_wait_until_all_older_ones_are_indexed(
 async def test_after_an_upgrade_the_newest_chats_are_found_first_and_a_search_says_what_is_missing(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_index, "MAX_CHATS_PER_BATCH", 1)
+    monkeypatch.setattr(search, "MAX_CHATS_PER_BATCH", 1)
     ids = [await server.create(f"walrus {number}") for number in range(3)]
     pool = server.replica.pool
     await pool.execute("UPDATE chats SET updated_at = updated_at - interval '1 day'")
@@ -440,7 +439,7 @@ async def test_after_an_upgrade_the_newest_chats_are_found_first_and_a_search_sa
     )
     for found in (1, 2, 3):
         assert (await server.ask("GET", "/chats?q=walrus")).json["indexing"] is True
-        assert await search_index.index_batch(pool)
+        assert await search.index_batch(pool)
         assert await listed(server, q="walrus") == list(reversed(ids))[:found]
     await index(server)
     assert (await server.ask("GET", "/chats?q=walrus")).json["indexing"] is False
@@ -465,4 +464,4 @@ async def test_what_replicas_of_the_previous_release_do_reaches_the_index(
     await pool.execute("UPDATE chat_search_state SET title = 'Gate'")
     await index(server)
     assert await listed(server, q="title:gate") == [chat]
-    assert not await search_index.index_batch(pool)
+    assert not await search.index_batch(pool)

@@ -6,7 +6,7 @@ import pytest
 
 from chatd.domain.errors import TitleFailed, UsageLimit
 from chatd.domain.ids import ChatId
-from chatd.store.chat import title_leases
+from chatd.store.chat import updates
 from tests.support.api.server import OTHER_USER, ApiServer, FakeTitles
 from tests.support.api.sse_viewer import event_source
 from tests.support.factories import CHAT, HARNESS
@@ -118,15 +118,15 @@ async def test_a_lease_ends_by_itself_and_a_repeated_attempt_keeps_it(server: Ap
     chat, pool = await server.create(), server.replica.pool
 
     async def acquire(lease: ChatId) -> bool:
-        return await title_leases.acquire(pool, HARNESS, chat, lease, seconds=60)
+        return await updates.acquire_title_lease(pool, HARNESS, chat, lease, seconds=60)
 
     first, second = ChatId(CHAT), chat
     assert await acquire(first)
     assert await acquire(first)
     assert not await acquire(second)
-    await title_leases.release(pool, chat, second)
+    await updates.release_title_lease(pool, chat, second)
     assert not await acquire(second)
     await pool.execute("UPDATE chat_title_leases SET until = now() - interval '1 s'")
     assert await acquire(second)
-    await title_leases.release(pool, chat, first)
+    await updates.release_title_lease(pool, chat, first)
     assert not await acquire(first)

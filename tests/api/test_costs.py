@@ -8,7 +8,7 @@ import pytest
 
 from chatd.api.routes.administration.costs import csv_pieces
 from chatd.domain.chat.states import State
-from chatd.store.costs import ExportedCost
+from chatd.store.model.costs import ExportedCost
 from tests.engine.test_event_loop import ticking
 from tests.support.api.server import ADMINISTRATOR, OTHER_OWNER, OTHER_USER, ApiServer
 from tests.support.factories import CHAT, OWNER

@@ -8,7 +8,7 @@ from chatd.domain.answer.debug_calls import build_document
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
 from chatd.domain.model.protocol import ModelRequest
-from chatd.store.chat import debug_calls
+from chatd.store.chat import model_calls
 from chatd.store.pool import Pool
 from tests.support.api.server import ADMINISTRATOR, ME, OTHER_USER, ApiServer
 from tests.support.debug_calls import debug_call
@@ -19,7 +19,7 @@ async def record(pool: Pool, chat: ChatId, count: int) -> None:
         answer = Answer(content=(TextPart(text=f"answer {number}"),))
         call = debug_call(ModelRequest(model="m", messages=()), answer, number=number)
         call = replace(call, chat_id=chat)
-        await debug_calls.insert(pool, call, build_document(call))
+        await model_calls.insert_debug_call(pool, call, build_document(call))
 
 
 async def test_records_are_listed_newest_first_and_read_one_by_one(
@@ -41,7 +41,7 @@ async def test_records_are_listed_newest_first_and_read_one_by_one(
 async def test_old_records_of_a_chat_make_place_for_new_ones(
     server: ApiServer, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(debug_calls, "DEBUG_CALLS_KEPT_PER_CHAT", 2)
+    monkeypatch.setattr(model_calls, "DEBUG_CALLS_KEPT_PER_CHAT", 2)
     chat = await server.create("hello")
     await record(pool, chat, 4)
     items = (await server.ask("GET", f"/chats/{chat}/debug/runs")).items

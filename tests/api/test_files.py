@@ -11,9 +11,9 @@ import pytest
 from chatd.domain.access.permissions import UserActor
 from chatd.domain.files import FileLimits
 from chatd.domain.ids import FileId
-from chatd.store.file import uploads
+from chatd.store import file_stores
 from chatd.store.pool import Pool
-from chatd.store.shared_keys import DOWNLOAD_LINKS, shared_key
+from chatd.store.sealed_columns import DOWNLOAD_LINKS, shared_key
 from tests.support.api.server import (
     ME,
     OTHER_USER,
@@ -405,8 +405,10 @@ async def test_a_deleted_file_is_gone_with_its_bytes(server: ApiServer) -> None:
 
 async def test_a_user_has_a_bounded_number_of_uploads_at_once(server: ApiServer) -> None:
     pool = server.replica.pool
-    for number in range(uploads.MAX_UPLOADS_AT_ONCE_PER_USER):
-        await uploads.begin(pool, FileId(UUID(int=number)), ACTOR, store="database", chunk_bytes=10)
+    for number in range(file_stores.MAX_UPLOADS_AT_ONCE_PER_USER):
+        await file_stores.begin_upload(
+            pool, FileId(UUID(int=number)), ACTOR, store="database", chunk_bytes=10
+        )
     assert (await upload(server)).code == (429, "too_many_uploads")
 
 

@@ -6,8 +6,8 @@ from uuid import UUID
 import msgspec
 
 from chatd.domain.ids import ChatId
+from chatd.store import mcp_servers
 from chatd.store.chat import chats
-from chatd.store.mcp import servers
 from tests.support.api.server import OTHER_USER, ApiServer, message_body
 from tests.support.factories import HARNESS
 from tests.support.mcp_servers import insert_mcp_server, mcp_server_id
@@ -21,7 +21,7 @@ async def prepare(server: ApiServer) -> None:
     for number in (1, 2, 3):
         await insert_mcp_server(pool, number)
     async with pool.transaction() as session:
-        await servers.delete(session, mcp_server_id(3))
+        await mcp_servers.delete(session, mcp_server_id(3))
 
 
 async def chosen(server: ApiServer, chat: object) -> Sequence[str] | None:

@@ -7,8 +7,8 @@ import pytest
 
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import MAX_FILES_PER_CHAT
+from chatd.store import files
 from chatd.store.chat import chats
-from chatd.store.file import files
 from chatd.store.pool import Pool
 from tests.support.api.server import OTHER_USER, ApiServer, Json
 from tests.support.eventually import eventually

@@ -25,13 +25,13 @@ from chatd.services.models.provider_bodies import (
     UserKeyBody,
 )
 from chatd.settings.schema import ModelEntry, ProviderEntry, Settings
-from chatd.store import model_configs
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import ConnectConfig
-from chatd.store.model_configs import StoredModel
+from chatd.store.model import model_configs
+from chatd.store.model.model_configs import StoredModel
+from chatd.store.model.providers import StoredProvider
 from chatd.store.notifications import HintListener, ListenConfig
 from chatd.store.pool import Pool
-from chatd.store.providers import StoredProvider
 from tests.support.clock import FakeClock
 from tests.support.factories import OWNER
 from tests.support.models import ModelRig, model_rig

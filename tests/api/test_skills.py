@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.store.skills import MAX_SKILLS_PER_USER
+from chatd.store.account.skills import MAX_SKILLS_PER_USER
 from tests.support.api.server import ApiServer, Json
 
 NEW: Json = {"name": "release-notes", "description": "Writes them.", "body": "Read the log."}

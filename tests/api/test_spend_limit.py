@@ -14,9 +14,9 @@ from chatd.domain.ids import ChatId
 from chatd.engine.budget import SpendBudget, SpendLimit
 from chatd.engine.open_call_writer import OpenCallWriter
 from chatd.engine.spend_guard import SpendGuard
-from chatd.store.chat import usage
-from chatd.store.chat.usage import Payer
-from chatd.store.config_changes import ConfigChanges
+from chatd.store.chat import model_calls
+from chatd.store.chat.model_calls import Payer
+from chatd.store.notifications import ConfigChanges
 from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, listening, message_body
 from tests.support.factories import CHAT, WORKER
 from tests.support.seeds import Seed
@@ -57,7 +57,7 @@ async def test_a_reached_spend_limit_refuses_requests_and_nothing_is_written(
     made = await limited.ask("POST", "/chats", message_body("hello"), headers=KEY)
     first = await send(limited, CHAT)
     assert (made.status, first.status) == (201, 200)
-    await usage.insert_usage(limited.replica.pool, Payer.of(await limited.chat(CHAT)), PAID)
+    await model_calls.insert_usage(limited.replica.pool, Payer.of(await limited.chat(CHAT)), PAID)
     before = await limited.chat(CHAT)
     refused = await limited.ask("POST", "/chats", message_body("hello"))
     assert refused.code == TOO_MUCH
@@ -78,7 +78,7 @@ async def test_a_granted_request_is_replayed_and_other_users_learn_nothing(
     await insert_seed(limited.replica.pool, Seed(state=State.W))
     made = await limited.ask("POST", "/chats", message_body("hello"), headers=KEY)
     first = await send(limited, CHAT)
-    await usage.insert_usage(limited.replica.pool, Payer.of(await limited.chat(CHAT)), PAID)
+    await model_calls.insert_usage(limited.replica.pool, Payer.of(await limited.chat(CHAT)), PAID)
     again = await limited.ask("POST", "/chats", message_body("hello"), headers=KEY)
     assert (again.status, again.json["id"]) == (201, made.json["id"])
     repeated = await send(limited, CHAT)

@@ -19,7 +19,7 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     VersionId,
 )
-from chatd.store.workspace import agents, templates
+from chatd.store.workspace import templates, workspaces
 from tests.api.workspace_api import WorkspaceApi, end_build, first_build, id_of
 from tests.support.api.server import ADMINISTRATOR, ME, OTHER_OWNER, OTHER_USER, ApiServer, Json
 from tests.support.api.shares import create_group
@@ -67,7 +67,7 @@ async def test_a_workspace_is_created_with_its_first_build(api: WorkspaceApi) ->
     assert not {"endpoints", "boot_id"} & agent.keys()
 
     heard = {AgentId(id_of(agent)): AgentHealth(boot_id="b", directory="/home/dev/x")}
-    await agents.record_healthy(api.pool, heard)
+    await workspaces.record_agent_healthy(api.pool, heard)
     seen = await api.ask("GET", path)
     assert seen.at("agents")[0]["status"] == "connected"
     assert seen.json["directory"] == "/home/dev/x"

@@ -24,7 +24,7 @@ from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Templ
 from chatd.services.workspaces import LocalWorkspaceControl, WorkspaceServicesConfig
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
-from chatd.store.workspace import build_leases
+from chatd.store.workspace import builds
 from tests.support.api.server import ApiOptions, ApiReply, ApiServer, Json, serve_api
 from tests.support.stream_replica import env_with
 from tests.support.workspaces import agent_spec, hold, insert_template, wanted
@@ -114,7 +114,7 @@ def first_build(made: Json) -> Json:
 
 async def end_build(api: WorkspaceApi, **agent: object) -> None:
     """Play the build worker: the one pending build succeeds, a start with an agent."""
-    [taken] = await build_leases.acquire_builds(api.pool, wanted(hosts=(HERE,)))
+    [taken] = await builds.acquire_builds(api.pool, wanted(hosts=(HERE,)))
     starts = taken.build.transition == "start"
     columns: Json = {
         "isolation": "bwrap",
@@ -124,8 +124,8 @@ async def end_build(api: WorkspaceApi, **agent: object) -> None:
         **agent,
     }
     made = (agent_spec(taken.build.build_number, **columns),)
-    ended = build_leases.BuildResult(status="succeeded", agents=made if starts else ())
-    assert await build_leases.finish_build(api.pool, hold(taken.build), ended) is not None
+    ended = builds.BuildResult(status="succeeded", agents=made if starts else ())
+    assert await builds.finish_build(api.pool, hold(taken.build), ended) is not None
 
 
 @asynccontextmanager

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from chatd.engine.file_removal import FileSweep
-from chatd.store.file.database_store import DatabaseFileStore
-from chatd.store.file.stores import FileStores
+from chatd.store.file_stores import DatabaseFileStore, FileStores
 from chatd.store.pool import Pool
 from tests.e2e.test_serve import TOKEN, address, chatd, client_of
 from tests.support.clock import FakeClock

@@ -1,8 +1,8 @@
 """Model calls are recorded behind their commits, only where the gate is open."""
 
 from chatd.domain.ids import ChatId, UserId
-from chatd.store.chat import debug_calls
-from chatd.store.chat.debug_calls import StoredDebugCall
+from chatd.store.chat import model_calls
+from chatd.store.chat.model_calls import StoredDebugCall
 from tests.support.engine_rig import EngineRig, engine_rig_with
 from tests.support.factories import HARNESS
 from tests.support.providers.openai_chat import FakeCompatible
@@ -16,7 +16,7 @@ async def is_open(_owner_id: UserId) -> bool:
 async def recorded(rig: EngineRig, chat_id: ChatId) -> list[StoredDebugCall]:
     """In the order of time."""
     await rig.replica.debug_recorder.wait_idle()
-    found = await debug_calls.list_of_chat(rig.pool, HARNESS, chat_id, None, limit=100)
+    found = await model_calls.list_debug_calls(rig.pool, HARNESS, chat_id, None, limit=100)
     return found[::-1]
 
 
@@ -43,7 +43,7 @@ async def test_answers_failures_and_interrupts_are_recorded(
         assert answered.first_part_ms is not None
         assert (failed.error_kind, failed.status_code) == ("auth", 401)
         assert (stopped.error_kind, stopped.finish_reason) == ("cancelled", None)
-        found = await debug_calls.get(rig.pool, HARNESS, chat_id, stopped.id)
+        found = await model_calls.get_debug_call(rig.pool, HARNESS, chat_id, stopped.id)
         assert found is not None
         assert b"half an ans" in bytes(found.response or b"")
         assert b"and again" in bytes(found.request or b"")

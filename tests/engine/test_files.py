@@ -22,8 +22,7 @@ from chatd.engine.attempt import Attempt
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.model_call import ModelCallError, TurnContext, build_request
 from chatd.providers.registry import accepted_files
-from chatd.store.file.database_store import DatabaseFileStore
-from chatd.store.file.stores import FileStores
+from chatd.store.file_stores import DatabaseFileStore, FileStores
 from chatd.store.pool import Pool
 from tests.engine.test_event_loop import attempt_with
 from tests.support.engine_rig import EngineRig, engine_rig

@@ -13,8 +13,8 @@ from chatd.domain.deployment.runtime_settings import DeploymentSettings, UserSet
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT
 from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
-from chatd.store import runtime_settings
-from chatd.store.runtime_settings import StoredDeployment
+from chatd.store.account import runtime_settings
+from chatd.store.account.runtime_settings import StoredDeployment
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.eventually import eventually
 from tests.support.stream_replica import env_with

@@ -10,9 +10,9 @@ from chatd.domain.access.permissions import ADMIN_USER_ID, UserActor
 from chatd.domain.deployment.spend import SpendWarningEvent
 from chatd.domain.ids import ChatId, GroupId
 from chatd.engine.budget import SpendLimit
-from chatd.store import spend, spend_limits
 from chatd.store.account import groups
-from chatd.store.spend import DefaultLimit
+from chatd.store.model import spend
+from chatd.store.model.spend import DefaultLimit
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.eventually import eventually
 from tests.support.outcomes import present
@@ -36,7 +36,7 @@ async def add_owner(rig: EngineRig) -> None:
 async def limit_owner(rig: EngineRig, micros: int) -> None:
     await add_owner(rig)
     async with rig.pool.transaction() as session:
-        await spend_limits.set_user(session, ADMIN, rig.owner, micros)
+        await spend.set_user(session, ADMIN, rig.owner, micros)
 
 
 async def spend_some(rig: EngineRig, micros: int) -> None:
@@ -181,8 +181,8 @@ async def test_the_strictest_group_limits_its_members(rig: EngineRig) -> None:
         async with rig.pool.transaction() as session:
             await groups.create(session, ADMIN, group_id, f"group {number}")
             await groups.add_member(session, ADMIN, group_id, rig.owner)
-            await spend_limits.set_group(session, ADMIN, group_id, micros)
-            await spend_limits.set_default(session, ADMIN, 1_000, "day")
+            await spend.set_group(session, ADMIN, group_id, micros)
+            await spend.set_default(session, ADMIN, 1_000, "day")
     found = await spend.read_spending(rig.pool, rig.owner, DefaultLimit())
     account = present(found.user)
     assert (account.limit_micros, account.source, account.period) == (4_000, "group", "day")

@@ -8,9 +8,10 @@ import pytest
 
 from chatd.bench.round_trips import SHARED_STATEMENTS
 from chatd.domain.tool_policy.rules import ToolRule
-from chatd.store import spend, tool_policies
-from chatd.store.chat import apply, chats, idempotency, messages, prompts, runs, subagents
+from chatd.store import tool_policies
+from chatd.store.chat import apply, chats, idempotency, message_pages, messages, runs, subagents
 from chatd.store.conn import NamedStatement
+from chatd.store.model import spend
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.tools import GatedTool
 
@@ -36,7 +37,7 @@ def statements_of(*modules: ModuleType) -> Iterator[tuple[str, str]]:
 
 
 NAMES = dict(
-    statements_of(apply, chats, idempotency, messages, prompts, runs, spend, subagents)
+    statements_of(apply, chats, idempotency, message_pages, messages, runs, spend, subagents)
 ) | {tool_policies.LOAD_LAYERS: "LOAD_LAYERS"}
 
 

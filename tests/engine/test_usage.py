@@ -21,8 +21,8 @@ from chatd.engine.budget import SpendLimit
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.provider_config import ProviderConfig
 from chatd.providers.registry import build_provider
-from chatd.store.chat import journal, messages, open_calls
-from chatd.store.chat.open_calls import OpenCall
+from chatd.store.chat import journal, messages, model_calls
+from chatd.store.chat.model_calls import OpenCall
 from chatd.store.conn import Row
 from chatd.stream.journal_tail import read_episode
 from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with, usage_chunk
@@ -443,7 +443,7 @@ async def test_a_call_that_was_never_sent_costs_nothing_and_says_so(rig: EngineR
             record=record,
             sent=sent,
         )
-        await open_calls.write(rig.pool, [call], [])
+        await model_calls.write_open_calls(rig.pool, [call], [])
     await rig.replica.usage_writer.settle_workers([gone])
     found = await rig.pool.fetch("SELECT call_id FROM usage_events WHERE call_id IS NOT NULL")
     assert UUID(int=2) not in {row["call_id"] for row in found}

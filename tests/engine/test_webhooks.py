@@ -27,7 +27,7 @@ from chatd.domain.tool_policy.rules import ToolRule
 from chatd.sealed_secrets import KeyRing, SecretKey
 from chatd.services.push import PushRequests
 from chatd.services.webhooks import PRIVATE_TEXT, WebhookSender
-from chatd.store import push, webhooks
+from chatd.store import webhooks
 from chatd.store.webhooks import SECRET_COLUMN
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.eventually import eventually
@@ -312,7 +312,7 @@ async def subscribe(rig: EngineRig, url: str, browser: Browser, sender: WebhookS
     subscription_id = rig.replica.env.new_id()
     sealed = RING.seal(browser.keys.encode(), SECRET_COLUMN.context(subscription_id))
     owner = UserActor(user_id=rig.owner, role="member")
-    await push.subscribe(rig.pool, owner, subscription_id, endpoint=url, secret=sealed)
+    await webhooks.subscribe(rig.pool, owner, subscription_id, endpoint=url, secret=sealed)
     sender.wake()
     return subscription_id
 
@@ -405,7 +405,7 @@ async def test_a_subscription_that_the_browser_ended_gets_no_more_messages(dsn: 
         await until_got(hook, 1)
         await until_recorded(rig, "ended_at")
         owner = UserActor(user_id=rig.owner, role="member")
-        (found,) = await push.list_own(rig.pool, owner)
+        (found,) = await webhooks.list_own_push(rig.pool, owner)
         assert (found.enabled, found.disabled_by) == (
             False,
             "The browser has ended its subscription.",

@@ -12,7 +12,7 @@ from chatd.domain.ids import McpServerId
 from chatd.domain.mcp.oauth import MAX_FAILURE_CHARS
 from chatd.mcp.oauth_tokens import CANNOT_REFRESH, NEEDS_CONNECT, REFRESH_TIMEOUT_S
 from chatd.sealed_secrets import KeyRing, new_key
-from chatd.store.mcp.tokens import TOKENS
+from chatd.store.mcp_tokens import TOKENS
 from chatd.store.pool import Pool
 from chatd.store.sealed_columns import SEALED_COLUMNS, reseal_batch
 from tests.support.api.server import ApiServer, serve_api

@@ -17,7 +17,7 @@ from chatd.app.database import open_database
 from chatd.domain.errors import ChatdError
 from chatd.settings.schema import DatabaseSettings, Settings
 from chatd.store.conn import ConnectConfig, DatabaseSession
-from chatd.store.server_check import check_server, unsafe_settings
+from chatd.store.pool import check_server, unsafe_settings
 from tests.support.clock import FakeClock
 from tests.support.store import session_to
 

@@ -9,14 +9,15 @@ from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.runtime_settings import DeploymentSettings
 from chatd.domain.ids import CredentialId, GroupId, UserId
-from chatd.store import costs, runtime_settings, spend_limits
-from chatd.store.account import audit, credentials, directory, groups, users
+from chatd.store.account import audit, credentials, groups, runtime_settings, users
 from chatd.store.account.credentials import NewCredential
+from chatd.store.account.runtime_settings import StoredDeployment
 from chatd.store.account.users import NewUser, UserChanges
+from chatd.store.chat import shares
 from chatd.store.conn import DatabaseSession
-from chatd.store.costs import DayRange
+from chatd.store.model import costs, spend
+from chatd.store.model.costs import DayRange
 from chatd.store.pool import Pool
-from chatd.store.runtime_settings import StoredDeployment
 from tests.support.factories import CHAT, HARNESS, OWNER
 
 Case = Callable[[Pool, UserActor, Chat], Awaitable[object]]
@@ -79,7 +80,7 @@ OWN_ACCOUNT: Final[Mapping[str, Case]] = {
     "account.credentials.revoke_of_user": in_transaction(
         lambda session, who: credentials.revoke_of_user(session, who, OWNER, ["token"])
     ),
-    "account.directory.find_readers": lambda pool, who, _: directory.find_readers(
+    "account.directory.find_readers": lambda pool, who, _: shares.find_readers(
         pool, who, "test", limit=9
     ),
     "costs.require_readable": lambda pool, who, _: _is_readable(pool, who),
@@ -139,24 +140,24 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
             session, who, DeploymentSettings(), before=StoredDeployment(version=1)
         )
     ),
-    "spend_limits.get_default": lambda pool, who, _: spend_limits.get_default(pool, who),
+    "spend_limits.get_default": lambda pool, who, _: spend.get_default(pool, who),
     "spend_limits.set_default": in_transaction(
-        lambda session, who: spend_limits.set_default(session, who, 7, "day")
+        lambda session, who: spend.set_default(session, who, 7, "day")
     ),
-    "spend_limits.delete_default": in_transaction(spend_limits.delete_default),
-    "spend_limits.list_users": lambda pool, who, _: spend_limits.list_users(pool, who, limit=9),
+    "spend_limits.delete_default": in_transaction(spend.delete_default),
+    "spend_limits.list_users": lambda pool, who, _: spend.list_users(pool, who, limit=9),
     "spend_limits.set_user": in_transaction(
-        lambda session, who: spend_limits.set_user(session, who, OWNER, 7)
+        lambda session, who: spend.set_user(session, who, OWNER, 7)
     ),
     "spend_limits.delete_user": in_transaction(
-        lambda session, who: spend_limits.delete_user(session, who, OWNER)
+        lambda session, who: spend.delete_user(session, who, OWNER)
     ),
-    "spend_limits.list_groups": lambda pool, who, _: spend_limits.list_groups(pool, who, limit=9),
+    "spend_limits.list_groups": lambda pool, who, _: spend.list_groups(pool, who, limit=9),
     "spend_limits.set_group": in_transaction(
-        lambda session, who: spend_limits.set_group(session, who, GROUP, 7)
+        lambda session, who: spend.set_group(session, who, GROUP, 7)
     ),
     "spend_limits.delete_group": in_transaction(
-        lambda session, who: spend_limits.delete_group(session, who, GROUP)
+        lambda session, who: spend.delete_group(session, who, GROUP)
     ),
 }
 
@@ -170,9 +171,9 @@ async def prepare_accounts(pool: Pool) -> None:
         await groups.create(session, HARNESS, GROUP, "Readers")
         await groups.create(session, HARNESS, SPARE_GROUP, "Spare")
         await groups.add_member(session, HARNESS, GROUP, OWNER)
-        await spend_limits.set_default(session, admin, 5, "day")
-        await spend_limits.set_user(session, admin, OWNER, 5)
-        await spend_limits.set_group(session, admin, GROUP, 5)
+        await spend.set_default(session, admin, 5, "day")
+        await spend.set_user(session, admin, OWNER, 5)
+        await spend.set_group(session, admin, GROUP, 5)
         before = StoredDeployment()
         await runtime_settings.save_deployment(session, admin, before.document, before=before)
     await pool.execute(

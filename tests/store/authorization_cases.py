@@ -27,29 +27,24 @@ from chatd.domain.errors import (
 from chatd.domain.ids import ChangeId, ChatId, MessageId, RequestId, UserId
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
+from chatd.store import search
 from chatd.store.chat import (
     chats,
-    debug_calls,
-    forks,
     idempotency,
     message_pages,
     messages,
+    model_calls,
     operation,
-    prompts,
-    read_marks,
     runs,
-    search,
-    search_index,
     shares,
     subagents,
-    title_leases,
     transfer,
     updates,
 )
 from chatd.store.chat.chats import ChatListFilter
-from chatd.store.errors import DuplicateRow
+from chatd.store.conn import DuplicateRow
 from chatd.store.pool import Pool
-from chatd.store.workspace import bindings, build_leases, builds, templates, workspaces
+from chatd.store.workspace import bindings, builds, templates, workspaces
 from tests.store.account_cases import ADMINISTRATION, OWN_ACCOUNT, READER, prepare_accounts
 from tests.store.owned_row_cases import OWNED_ROWS, prepare_owned_rows
 from tests.store.policy_cases import POLICIES, SHARED_POLICIES, prepare_policies
@@ -150,7 +145,7 @@ async def _list_subagents(pool: Pool, who: UserActor) -> object:
 
 async def _own_mark(pool: Pool, who: UserActor) -> object:
     """0: the actor has read nothing of the chat."""
-    return (await read_marks.list_views_of(pool, who, [CHAT]))[CHAT].read_up_to
+    return (await updates.list_views_of(pool, who, [CHAT]))[CHAT].read_up_to
 
 
 async def _is_usable(pool: Pool, who: UserActor) -> object:
@@ -165,10 +160,12 @@ CASES: Final[Mapping[str, Case]] = {
     "chat.chats.set_diff_status": lambda pool, who, _: chats.set_diff_status(
         pool, who, CHAT, DIFF_STATUS
     ),
-    "chat.debug_calls.list_of_chat": lambda pool, who, _: debug_calls.list_of_chat(
+    "chat.debug_calls.list_of_chat": lambda pool, who, _: model_calls.list_debug_calls(
         pool, who, CHAT, None, limit=5
     ),
-    "chat.debug_calls.get": lambda pool, who, _: debug_calls.get(pool, who, CHAT, UUID(int=1)),
+    "chat.debug_calls.get": lambda pool, who, _: model_calls.get_debug_call(
+        pool, who, CHAT, UUID(int=1)
+    ),
     "chat.runs.list_runs": lambda pool, who, _: runs.list_runs(pool, who, CHAT),
     "chat.runs.get_holder": lambda pool, who, _: runs.get_holder(pool, who, CHAT),
     "chat.runs.list_workers": lambda pool, who, _: runs.list_workers(pool, who),
@@ -207,11 +204,13 @@ CASES: Final[Mapping[str, Case]] = {
     "chat.subagents.list_page": lambda pool, who, _: _list_subagents(pool, who),
     "chat.subagents.list_oldest": lambda pool, who, _: subagents.list_oldest(pool, who, CHAT),
     "chat.subagents.read_report": lambda pool, who, _: subagents.read_report(pool, who, CHAT),
-    "chat.read_marks.move": lambda pool, who, _: read_marks.move(pool, who, CHAT, MessageId(1)),
+    "chat.read_marks.move": lambda pool, who, _: updates.move_read_mark(
+        pool, who, CHAT, MessageId(1)
+    ),
     "chat.read_marks.list_views_of": lambda pool, who, _: _own_mark(pool, who),
     "chat.shares.list_readers": lambda pool, who, _: shares.list_readers(pool, who, CHAT),
     "chat.shares.update": lambda pool, who, _: _share(pool, who),
-    "chat.title_leases.acquire": lambda pool, who, _: title_leases.acquire(
+    "chat.title_leases.acquire": lambda pool, who, _: updates.acquire_title_lease(
         pool, who, CHAT, UUID(int=5), seconds=60
     ),
     "chat.updates.update_chat": _update,
@@ -226,16 +225,16 @@ CASES: Final[Mapping[str, Case]] = {
         who,
         [search.SearchHit(root=chat, chat_id=CHAT, message_id=MessageId(1), at=chat.created_at)],
     ),
-    "chat.prompts.list_of_chat": lambda pool, who, _: prompts.list_of_chat(
+    "chat.prompts.list_of_chat": lambda pool, who, _: message_pages.list_prompts_of_chat(
         pool, who, CHAT, None, limit=9
     ),
-    "chat.prompts.list_of_user": lambda pool, who, _: prompts.list_of_user(
+    "chat.prompts.list_of_user": lambda pool, who, _: message_pages.list_prompts_of_user(
         pool, who, None, limit=9
     ),
-    "chat.forks.fork": lambda pool, who, _: forks.fork(
+    "chat.forks.fork": lambda pool, who, _: transfer.fork(
         pool,
         who,
-        forks.ForkRequest(id=ChatId(UUID(int=77)), source_id=CHAT, change_id=ChangeId(9)),
+        transfer.ForkRequest(id=ChatId(UUID(int=77)), source_id=CHAT, change_id=ChangeId(9)),
     ),
     "chat.transfer.write_import": lambda pool, who, _: transfer.write_import(
         pool, who, IMPORT, max_files=1
@@ -281,9 +280,7 @@ CASES: Final[Mapping[str, Case]] = {
     "workspace.builds.insert_stop_build": lambda pool, who, _: builds.insert_stop_build(
         pool, who, OVERDUE, build_id(13)
     ),
-    "workspace.build_leases.list_log": lambda pool, who, _: build_leases.list_log(
-        pool, who, build_id(1)
-    ),
+    "workspace.build_leases.list_log": lambda pool, who, _: builds.list_log(pool, who, build_id(1)),
     "workspace.workspaces.create": lambda pool, who, _: workspaces.create(
         pool, who, new_workspace(4)
     ),
@@ -348,8 +345,8 @@ async def prepare(pool: Pool) -> Chat:
         "INSERT INTO chat_workers (worker_id, lock_key, lease_until) VALUES ($1, 1, now())", WORKER
     )
     call = debug_call(ModelRequest(model="m", messages=()), Answer(content=()))
-    await debug_calls.insert(pool, call, build_document(call))
-    while await search_index.index_batch(pool):
+    await model_calls.insert_debug_call(pool, call, build_document(call))
+    while await search.index_batch(pool):
         pass
     await _prepare_workspaces(pool)
     await prepare_accounts(pool)
@@ -362,9 +359,9 @@ async def _prepare_workspaces(pool: Pool) -> None:
     """The first has a pending build, the others run."""
     for number in (2, 3):
         await insert_workspace(pool, number)
-        [taken] = await build_leases.acquire_builds(pool, wanted())
-        ended = build_leases.BuildResult(status="succeeded", agents=(agent_spec(number),))
-        assert await build_leases.finish_build(pool, hold(taken.build), ended)
+        [taken] = await builds.acquire_builds(pool, wanted())
+        ended = builds.BuildResult(status="succeeded", agents=(agent_spec(number),))
+        assert await builds.finish_build(pool, hold(taken.build), ended)
     await insert_workspace(pool, 1, made_by="k")
     await pool.execute(
         "INSERT INTO workspace_build_logs (build_id, stage, level, output)"

@@ -17,11 +17,10 @@ from chatd.domain.deployment.schedules import Schedule
 from chatd.domain.errors import Conflict
 from chatd.domain.files import FileLimits, NewFile
 from chatd.domain.ids import FileId
-from chatd.store import git_credentials, push, runtime_settings, schedules, skills, webhooks
-from chatd.store.file import chat_files, files, uploads
-from chatd.store.mcp import tokens
+from chatd.store import file_stores, files, mcp_tokens, schedules, webhooks
+from chatd.store.account import git_credentials, runtime_settings, skills
+from chatd.store.account.skills import SkillPatch
 from chatd.store.pool import Pool
-from chatd.store.skills import SkillPatch
 from tests.support.factories import AT, CHAT, OWNER, member
 from tests.support.mcp_servers import insert_mcp_server, mcp_server_id, new_token
 from tests.support.outcomes import present
@@ -64,14 +63,16 @@ def _schedule(row_id: UUID) -> Schedule:
 
 
 async def _begin(pool: Pool, who: UserActor, file_id: UUID) -> object:
-    await uploads.begin(pool, FileId(file_id), who, store=f"of {who.user_id}", chunk_bytes=9)
+    await file_stores.begin_upload(
+        pool, FileId(file_id), who, store=f"of {who.user_id}", chunk_bytes=9
+    )
     return True
 
 
 async def _has_full_quota(pool: Pool, who: UserActor) -> object:
     """Of one file, which the owner has."""
     try:
-        await uploads.check_quota(pool, who, 1, FileLimits(user_files=1))
+        await file_stores.check_quota(pool, who, 1, FileLimits(user_files=1))
     except Conflict:
         return True
     return None
@@ -83,7 +84,7 @@ async def _save_settings(pool: Pool, who: UserActor) -> object:
 
 
 async def _subscribe(pool: Pool, who: UserActor, row_id: UUID) -> object:
-    return await push.subscribe(
+    return await webhooks.subscribe(
         pool, who, row_id, endpoint=f"https://push.test/{row_id}", secret=f"v1.key.{who.user_id}"
     )
 
@@ -103,12 +104,12 @@ async def _save_token(pool: Pool, who: UserActor) -> object:
     """A user may always have tokens of its own, so a stranger asks for an older configuration."""
     version = 1 if who.user_id == OWNER else 0
     async with pool.transaction() as session:
-        return await tokens.save(session, who, new_token(1, server_version=version))
+        return await mcp_tokens.save(session, who, new_token(1, server_version=version))
 
 
 async def _delete_token(pool: Pool, who: UserActor) -> object:
     async with pool.transaction() as session:
-        return await tokens.delete_own(session, who, mcp_server_id(1))
+        return await mcp_tokens.delete_own(session, who, mcp_server_id(1))
 
 
 async def _save_git_credential(pool: Pool, who: UserActor, row_id: UUID) -> object:
@@ -148,7 +149,7 @@ async def _delete_skill(pool: Pool, who: UserActor) -> object:
 
 
 OWNED_ROWS: Final[Mapping[str, Case]] = {
-    "file.chat_files.list_page": lambda pool, who, chat: chat_files.list_page(
+    "file.chat_files.list_page": lambda pool, who, chat: files.list_page(
         pool, who, chat.id, after=None, limit=9
     ),
     "file.files.get": lambda pool, who, _: files.get(pool, FILE, who),
@@ -161,15 +162,15 @@ OWNED_ROWS: Final[Mapping[str, Case]] = {
     "git_credentials.save": lambda pool, who, _: _save_git_credential(pool, who, _row_to_make(who)),
     "git_credentials.list_own": lambda pool, who, _: git_credentials.list_own(pool, who),
     "git_credentials.delete": lambda pool, who, _: _delete_git_credential(pool, who),
-    "mcp.tokens.list_own": lambda pool, who, _: tokens.list_own(pool, who),
+    "mcp.tokens.list_own": lambda pool, who, _: mcp_tokens.list_own(pool, who),
     "mcp.tokens.save": lambda pool, who, _: _save_token(pool, who),
     "mcp.tokens.delete_own": lambda pool, who, _: _delete_token(pool, who),
     "push.subscribe": lambda pool, who, _: _subscribe(
         pool, who, BROWSER if who.user_id != OWNER else UUID(int=45)
     ),
-    "push.list_own": lambda pool, who, _: push.list_own(pool, who),
-    "push.insert_ping": lambda pool, who, _: push.insert_ping(pool, who, BROWSER),
-    "push.delete": lambda pool, who, _: push.delete(pool, who, BROWSER),
+    "push.list_own": lambda pool, who, _: webhooks.list_own_push(pool, who),
+    "push.insert_ping": lambda pool, who, _: webhooks.insert_push_ping(pool, who, BROWSER),
+    "push.delete": lambda pool, who, _: webhooks.delete_push(pool, who, BROWSER),
     "runtime_settings.get_user": lambda pool, who, _: runtime_settings.get_user(pool, who, OWNER),
     "runtime_settings.save_user": lambda pool, who, _: _save_settings(pool, who),
     "schedules.insert": lambda pool, who, _: schedules.insert(
@@ -207,9 +208,9 @@ async def prepare_owned_rows(pool: Pool) -> None:
     new = NewFile(
         name="a", media_type="text/plain", size_bytes=1, sha256="0" * 64, request_key="key"
     )
-    await uploads.finish(pool, FILE, new, FileLimits())
+    await file_stores.finish_upload(pool, FILE, new, FileLimits())
     await _begin(pool, owner, LINKED)
-    await uploads.finish(pool, LINKED, replace(new, request_key=None), FileLimits())
+    await file_stores.finish_upload(pool, LINKED, replace(new, request_key=None), FileLimits())
     await pool.execute("INSERT INTO chat_files (chat_id, file_id) VALUES ($1, $2)", CHAT, LINKED)
     await _begin(pool, owner, ROW)
     await pool.execute(

@@ -18,17 +18,18 @@ from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.ids import CredentialId, GroupId, UserId
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
-from chatd.store import providers, secret_keys, skills, tool_policies, webhooks
-from chatd.store.account import audit, credentials, groups, sign_in_attempts, users
+from chatd.store import sealed_columns, tool_policies, webhooks
+from chatd.store.account import audit, credentials, groups, skills, users
 from chatd.store.account.audit import AuditFilter, AuditPosition
 from chatd.store.account.credentials import NewCredential
+from chatd.store.account.skills import SkillPatch
 from chatd.store.account.users import NewUser, UserChanges
-from chatd.store.config_changes import CONFIG_CHANNEL
 from chatd.store.conn import DatabaseSession
+from chatd.store.model import providers
+from chatd.store.model.providers import StoredKey
+from chatd.store.notifications import CONFIG_CHANNEL
 from chatd.store.pool import Pool
-from chatd.store.providers import StoredKey
-from chatd.store.secret_keys import KeyRecord
-from chatd.store.skills import SkillPatch
+from chatd.store.sealed_columns import KeyRecord
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed, plan_of, session_to
@@ -261,8 +262,8 @@ async def test_a_deleted_user_keeps_no_skills_and_gets_no_new_ones(pool: Pool) -
 async def keep_secrets(pool: Pool, *names: str) -> None:
     """A key for a provider, and a webhook with its secret, of each user."""
     record = KeyRecord(id="k", check_value="c", state="current")
-    if not await secret_keys.list_keys(pool):
-        await secret_keys.insert_key(pool, record)
+    if not await sealed_columns.list_keys(pool):
+        await sealed_columns.insert_key(pool, record)
         await pool.execute(
             """INSERT INTO providers (id, name, kind, has_api_key, enabled, source)
                VALUES ($1, 'p', 'anthropic', false, true, 'database')""",
@@ -426,10 +427,10 @@ async def test_expired_credentials_and_old_attempts_are_removed(pool: Pool) -> N
     await grant(pool, SYSTEM, "ada", "link", lifetime=timedelta(hours=-1))
     await grant(pool, SYSTEM, "ada", "session", lifetime=timedelta(hours=1))
     assert await credentials.delete_expired(pool, SYSTEM, limit=10) == 1
-    await sign_in_attempts.take(pool, "a", per_minute=10)
+    await credentials.take_attempt(pool, "a", per_minute=10)
     await pool.execute("UPDATE sign_in_attempts SET updated_at = now() - interval '1 hour'")
-    await sign_in_attempts.take(pool, "b", per_minute=10)
-    assert await sign_in_attempts.delete_old(pool, limit=10) == 1
+    await credentials.take_attempt(pool, "b", per_minute=10)
+    assert await credentials.delete_old_attempts(pool, limit=10) == 1
 
 
 # Groups, attempts, audit
@@ -475,13 +476,13 @@ async def test_attempts_are_counted_for_all_replicas_and_refused_ones_cost_nothi
     pool: Pool,
 ) -> None:
     async def allowed() -> list[bool]:
-        tries = (sign_in_attempts.take(pool, "ada", per_minute=10) for _ in range(20))
+        tries = (credentials.take_attempt(pool, "ada", per_minute=10) for _ in range(20))
         return await asyncio.gather(*tries)
 
     assert sum(await allowed()) == 10
     await pool.execute("UPDATE sign_in_attempts SET updated_at = now() - interval '12 seconds'")
     assert sum(await allowed()) == 2
-    await sign_in_attempts.clear(pool, "ada")
+    await credentials.clear_attempts(pool, "ada")
     assert sum(await allowed()) == 10
 
 

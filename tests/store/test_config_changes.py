@@ -7,10 +7,9 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict
-from chatd.store import config_changes
-from chatd.store.config_changes import ConfigChanges
+from chatd.store import notifications
 from chatd.store.conn import ConnectConfig
-from chatd.store.notifications import HintListener, ListenConfig
+from chatd.store.notifications import ConfigChanges, HintListener, ListenConfig
 from chatd.store.pool import Pool
 
 
@@ -35,7 +34,7 @@ def listener(dsn: str, changes: ConfigChanges) -> HintListener:
 
 async def roll_back_a_change(pool: Pool) -> None:
     async with pool.transaction() as session:
-        await config_changes.publish(session, ConfigChange(kind="user", id="undone"))
+        await notifications.publish(session, ConfigChange(kind="user", id="undone"))
         raise Conflict("undo")
 
 
@@ -50,9 +49,9 @@ async def test_a_committed_change_is_heard_and_a_rolled_back_one_is_not(
         assert changes.is_current
         with pytest.raises(Conflict):
             await roll_back_a_change(pool)
-        await pool.execute("SELECT pg_notify($1, 'noise')", config_changes.CONFIG_CHANNEL)
+        await pool.execute("SELECT pg_notify($1, 'noise')", notifications.CONFIG_CHANNEL)
         async with pool.transaction() as session:
-            await config_changes.publish(session, ConfigChange(kind="credential", id="7"))
+            await notifications.publish(session, ConfigChange(kind="credential", id="7"))
         assert await heard.next() == ConfigChange(kind="credential", id="7")
         task.cancel()
     assert not changes.is_current

@@ -8,7 +8,7 @@ from chatd.domain.chat.row import Fence
 from chatd.domain.chat.states import State
 from chatd.domain.errors import InvariantBroken
 from chatd.store.pool import Pool
-from chatd.store.workspace import bindings, build_leases
+from chatd.store.workspace import bindings, builds
 from tests.support.factories import CHAT, HARNESS
 from tests.support.seeds import Seed
 from tests.support.store import chat_id, dump, insert_seed, open_child
@@ -411,7 +411,7 @@ async def test_an_impossible_workspace_build_or_agent_is_refused(pool: Pool) -> 
         pool, HARNESS, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
     )
     await insert_workspace(pool, 2)
-    await build_leases.acquire_builds(pool, wanted())
+    await builds.acquire_builds(pool, wanted())
     await insert_workspace(pool, 3)
     for name, statement in IMPOSSIBLE_WORKSPACES:
         with pytest.raises(InvariantBroken, match=f'"{name}"'):

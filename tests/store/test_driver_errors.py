@@ -9,8 +9,14 @@ import msgspec
 import pytest
 
 from chatd.domain.errors import InvalidInput, InvariantBroken, Unavailable
-from chatd.store.conn import ConnectConfig, DatabaseSession, connect
-from chatd.store.errors import DuplicateRow, MissingReference, translate_driver_error
+from chatd.store.conn import (
+    ConnectConfig,
+    DatabaseSession,
+    DuplicateRow,
+    MissingReference,
+    connect,
+    translate_driver_error,
+)
 from tests.support.eventually import eventually
 from tests.support.outcomes import raised
 from tests.support.proxy import Proxy, proxy_to

@@ -13,11 +13,10 @@ from chatd.domain.errors import Conflict, NotFound, Unavailable
 from chatd.domain.files import ByteRange, FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId
 from chatd.engine.file_removal import FileSweep
-from chatd.store.errors import DuplicateRow, MissingReference
-from chatd.store.file import database_store, files, uploads
-from chatd.store.file.database_store import DatabaseFileStore
-from chatd.store.file.files import SweepPosition
-from chatd.store.file.stores import FileStores
+from chatd.store import file_stores, files
+from chatd.store.conn import DuplicateRow, MissingReference
+from chatd.store.file_stores import DatabaseFileStore, FileStores
+from chatd.store.files import SweepPosition
 from chatd.store.pool import Pool
 from tests.support.api.server import OTHER_OWNER
 from tests.support.clock import FakeClock
@@ -38,7 +37,7 @@ def file_id(number: int) -> FileId:
 async def begin(pool: Pool, number: int, data: bytes = b"abcdefghij") -> DatabaseFileStore:
     """An upload with all of its bytes."""
     store = DatabaseFileStore(pool, chunk_bytes=CHUNK_BYTES)
-    await uploads.begin(
+    await file_stores.begin_upload(
         pool, file_id(number), ACTOR, store=store.name, chunk_bytes=store.chunk_bytes
     )
     for start in range(0, len(data), CHUNK_BYTES):
@@ -55,7 +54,7 @@ def new_file(size: int = 10, key: str | None = None) -> NewFile:
 
 async def insert_file(pool: Pool, number: int, *, key: str | None = None) -> StoredFile:
     await begin(pool, number)
-    return await uploads.finish(pool, file_id(number), new_file(key=key), LIMITS)
+    return await file_stores.finish_upload(pool, file_id(number), new_file(key=key), LIMITS)
 
 
 async def age(pool: Pool, days: float) -> None:
@@ -91,7 +90,7 @@ async def test_a_file_exists_from_the_end_of_its_upload_on(pool: Pool) -> None:
     assert await counts(pool) == (0, 1, 3, 0, 0)
     with pytest.raises(NotFound):
         await files.get(pool, file_id(1), ACTOR)
-    made = await uploads.finish(pool, file_id(1), new_file(), LIMITS)
+    made = await file_stores.finish_upload(pool, file_id(1), new_file(), LIMITS)
     assert await files.get(pool, file_id(1), ACTOR) == made
     assert await counts(pool) == (1, 0, 3, 1, 10)
 
@@ -109,8 +108,8 @@ async def test_any_part_of_a_file_is_read_chunk_by_chunk(pool: Pool, part: ByteR
 async def test_a_repeat_after_a_lost_reply_changes_nothing(pool: Pool) -> None:
     store = await begin(pool, 1)
     await begin(pool, 1)
-    made = await uploads.finish(pool, file_id(1), new_file(), LIMITS)
-    assert await uploads.finish(pool, file_id(1), new_file(), LIMITS) == made
+    made = await file_stores.finish_upload(pool, file_id(1), new_file(), LIMITS)
+    assert await file_stores.finish_upload(pool, file_id(1), new_file(), LIMITS) == made
     assert await counts(pool) == (1, 0, 3, 1, 10)
     with pytest.raises(Conflict):
         await store.write(file_id(1), 0, b"evil")
@@ -120,7 +119,7 @@ async def test_the_quota_is_checked_with_the_size_that_arrived(pool: Pool) -> No
     await begin(pool, 1)
     for limits in (FileLimits(user_bytes=9), FileLimits(user_files=0)):
         with pytest.raises(Conflict) as refused:
-            await uploads.finish(pool, file_id(1), new_file(), limits)
+            await file_stores.finish_upload(pool, file_id(1), new_file(), limits)
         assert refused.value.code == "file_quota_exceeded"
     assert await counts(pool) == (0, 1, 3, 0, 0)
 
@@ -129,7 +128,7 @@ async def test_one_request_key_names_one_file(pool: Pool) -> None:
     made = await insert_file(pool, 1, key="k")
     await begin(pool, 2)
     with pytest.raises(DuplicateRow):
-        await uploads.finish(pool, file_id(2), new_file(key="k"), LIMITS)
+        await file_stores.finish_upload(pool, file_id(2), new_file(key="k"), LIMITS)
     assert await files.get_by_request(pool, "k", ACTOR) == made
     assert await counts(pool) == (1, 1, 6, 1, 10)
     await age(pool, 1.1)
@@ -154,7 +153,7 @@ async def test_maintenance_removes_what_a_killed_process_has_uploaded(pool: Pool
         await store.write(file_id(1), 3, b"late")
     assert ended.value.code == "upload_ended"
     with pytest.raises(Conflict) as ended:
-        await uploads.finish(pool, file_id(1), new_file(), LIMITS)
+        await file_stores.finish_upload(pool, file_id(1), new_file(), LIMITS)
     assert ended.value.code == "upload_ended"
     assert await counts(pool) == (0, 0, 0, 0, 0)
 
@@ -287,7 +286,7 @@ FILE_TABLES = {"files", "file_chunks", "chat_files"}
 async def test_no_statement_scans_all_files(dsn: str) -> None:
     statements = {
         f"{module.__name__}.{name}": cast("LiteralString", text)
-        for module in (files, uploads, database_store)
+        for module in (files, file_stores)
         for name, text in vars(module).items()
         if name.isupper() and isinstance(text, str) and STATEMENT.match(text)
     }

@@ -12,7 +12,7 @@ from chatd.engine.committer import Committer
 from chatd.engine.maintenance import RetentionConfig, retention_tasks
 from chatd.store import retention
 from chatd.store.account import audit
-from chatd.store.chat import chats, usage
+from chatd.store.chat import chats, model_calls
 from chatd.store.chat.operation import NoChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
@@ -192,7 +192,7 @@ async def test_single_usage_events_are_deleted_once_the_daily_sums_have_them(poo
     config = RetentionConfig(remove_usage_after=4)
     await work(pool, config, AppliedRecorder())
     assert await pool.fetchval("SELECT count(*) FROM usage_events") == 6
-    while await usage.roll_up(pool):
+    while await model_calls.roll_up(pool):
         pass
     await work(pool, config, AppliedRecorder())
     assert await pool.fetchval("SELECT count(*) FROM usage_events") == 4

@@ -6,7 +6,7 @@ from chatd.domain.chat.takeover import DeathNotice, worker_name
 from chatd.domain.chat.worker_transitions import reap
 from chatd.domain.ids import WorkerId
 from chatd.store.chat import runs, workers
-from chatd.store.chat.run_statements import RUNS_KEPT_PER_CHAT
+from chatd.store.chat.runs import RUNS_KEPT_PER_CHAT
 from chatd.store.pool import Pool
 from tests.support.client_state import ClientState, read_state, resume_state
 from tests.support.factories import CHAT, HARNESS, OTHER_WORKER, WORKER

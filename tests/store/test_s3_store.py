@@ -14,9 +14,14 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.files import ByteRange, FileLimits, StoredFile
 from chatd.domain.ids import FileId
 from chatd.settings.schema import FileSettings, SettingsError
-from chatd.store.file.s3_signature import S3Credentials, s3_signature_headers
-from chatd.store.file.s3_store import S3FileStore
-from chatd.store.file.stores import FileStoreConfig, FileStores, build_file_stores
+from chatd.store.file_stores import (
+    FileStoreConfig,
+    FileStores,
+    S3Credentials,
+    S3FileStore,
+    build_file_stores,
+    s3_signature_headers,
+)
 from tests.api.test_files import stored_rows
 from tests.support.api.server import ApiOptions, serve_api
 from tests.support.factories import OWNER

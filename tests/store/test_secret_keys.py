@@ -26,11 +26,10 @@ from chatd.services.secret_keys import (
     decide_start,
     key_source,
 )
-from chatd.store import migrator, sealed_columns, secret_keys
+from chatd.store import migrator, sealed_columns
 from chatd.store.conn import Conn, ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from chatd.store.sealed_columns import SEALED_COLUMNS, SealedColumn
-from chatd.store.secret_keys import KeyRecord
+from chatd.store.sealed_columns import SEALED_COLUMNS, KeyRecord, SealedColumn
 from tests.support.clock import FakeClock
 
 ONE, TWO, THREE = (new_key() for _ in range(3))
@@ -143,7 +142,7 @@ async def test_hosts_that_start_together_on_an_empty_database_agree_on_one_key(
     await asyncio.gather(*(one.start(pool) for one in hosts))
     made = [name for name in "abcd" if (tmp_path / name / KEY_FILE).exists()]
     assert len(made) == 1
-    assert len(await secret_keys.list_keys(pool)) == 1
+    assert len(await sealed_columns.list_keys(pool)) == 1
 
 
 async def test_a_key_file_of_another_database_ends_the_start_with_what_to_do(
@@ -290,9 +289,9 @@ async def test_a_process_counts_as_dead_for_a_rotation_when_its_lease_would_have
     assert LEASE_TTL_S + KEYS_REFRESH_INTERVAL_S <= HOLDERS_WAIT_S, "one run outwaits a death"
     await SecretKeys(host(tmp_path, "a"), env, "killed").start(notes)
     await notes.execute(AGE_HOLDERS, LEASE_TTL_S - 5)
-    assert await secret_keys.list_without(notes, "new", LEASE_TTL_S) == ["killed"]
+    assert await sealed_columns.list_without(notes, "new", LEASE_TTL_S) == ["killed"]
     await notes.execute(AGE_HOLDERS, LEASE_TTL_S + 1)
-    assert await secret_keys.list_without(notes, "new", LEASE_TTL_S) == []
+    assert await sealed_columns.list_without(notes, "new", LEASE_TTL_S) == []
 
 
 async def refused(work: KeyRotation) -> str:
@@ -335,9 +334,9 @@ async def test_a_rotation_that_died_in_the_middle_goes_on(
     assert await read_notes(notes, keys.ring) == {str(one) for one in ids}
     await keys.stop(notes)
     staged = KeyRecord(id=new.id, check_value=check_value(new), state="staged")
-    await secret_keys.insert_key(notes, staged)
+    await sealed_columns.insert_key(notes, staged)
     async with notes.transaction() as session:
-        await secret_keys.make_current(session, new.id)
+        await sealed_columns.make_current(session, new.id)
     await keys.refresh(notes)
     await write_notes(notes, keys.ring, 1)
     await keys.stop(notes)

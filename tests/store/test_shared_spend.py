@@ -10,12 +10,11 @@ from msgspec import Raw
 from chatd.aio import run_other_tasks
 from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.row import Chat
-from chatd.store import spend
-from chatd.store.chat import open_calls, usage
-from chatd.store.chat.open_calls import OpenCall
-from chatd.store.chat.usage import Payer
+from chatd.store.chat import model_calls
+from chatd.store.chat.model_calls import OpenCall, Payer
+from chatd.store.model import spend
+from chatd.store.model.spend import DefaultLimit, Spending
 from chatd.store.pool import Pool
-from chatd.store.spend import DefaultLimit, Spending
 from tests.support.factories import WORKER
 from tests.support.simulated_calls import SimulatedCalls
 from tests.support.store import open_chat
@@ -47,10 +46,10 @@ class StoredBooks:
             reserved_micros=micros,
             record=Raw(b"{}"),
         )
-        await open_calls.write(self._pool, [call], [])
+        await model_calls.write_open_calls(self._pool, [call], [])
 
     async def discard(self, call_id: UUID) -> None:
-        await open_calls.write(self._pool, [], [call_id])
+        await model_calls.write_open_calls(self._pool, [], [call_id])
 
     async def read(self, chat: Chat, call_id: UUID) -> Spending:
         del chat
@@ -70,7 +69,7 @@ class StoredBooks:
             cost_micros=cost,
             call_id=call_id,
         )
-        await usage.insert_usage(self._pool, Payer.of(self._chat), entry)
+        await model_calls.insert_usage(self._pool, Payer.of(self._chat), entry)
 
     async def back_off(self, tries: int) -> None:
         for _ in range(self._dice.randrange(20 * 2**tries)):

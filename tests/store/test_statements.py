@@ -18,19 +18,12 @@ import chatd.store
 from chatd.domain.chat_views.search_text import index_keys, query_grams, text_grams
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
-from chatd.store import spend
-from chatd.store.chat import (
-    chats,
-    idempotency,
-    message_pages,
-    messages,
-    search,
-    shares,
-    workers,
-)
+from chatd.store import search
+from chatd.store.chat import chats, idempotency, message_pages, messages, shares, workers
 from chatd.store.conn import ARRAY_TYPES, Conn, DatabaseSession, NamedStatement, named_statement
+from chatd.store.model import spend
 from chatd.store.pool import Pool
-from chatd.store.workspace import agents, bindings, build_leases, builds, workspaces
+from chatd.store.workspace import bindings, builds, workspaces
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER
 from tests.support.outcomes import present
 from tests.support.store import open_chat, plan_of, rows_read, session_to
@@ -424,9 +417,9 @@ async def test_frequent_statements_read_no_more_than_they_return(dsn: str) -> No
         hosts, backends = f"{{{HOST}}}", "{fake}"
         kinds, slots = "{start,stop,delete}", "{2,2,2}"
         take = (WORKER, hosts, backends, 30, kinds, "{}", 15, 1, slots)
-        assert await rows_read(session, build_leases.ACQUIRE, *take) <= 12
-        assert await rows_read(session, build_leases.REAP, 1800, "late", 100) <= 4
-        assert await rows_read(session, agents.LIST_ON_HOST, hosts, 1000) <= 4
+        assert await rows_read(session, builds.ACQUIRE, *take) <= 12
+        assert await rows_read(session, builds.REAP, 1800, "late", 100) <= 4
+        assert await rows_read(session, workspaces.LIST_AGENTS_ON_HOST, hosts, 1000) <= 4
         page = (hosts, "fake", UUID(int=0), 100)
         assert await rows_read(session, workspaces.LIST_ON_HOST, *page) <= 6
         assert await rows_read(session, workspaces.GET_SNAPSHOT, workspace_id(1), OWNER) <= 4
@@ -438,14 +431,14 @@ async def test_frequent_statements_read_no_more_than_they_return(dsn: str) -> No
 @pytest.mark.stock_server
 async def test_no_statement_on_one_workspace_or_host_scans_them_all(dsn: str) -> None:
     statements = {
-        "beat": build_leases.RENEW,
-        "finish": build_leases.FINISH.text,
+        "beat": builds.RENEW,
+        "finish": builds.FINISH.text,
         "insert": builds.INSERT.text,
-        "take": build_leases.ACQUIRE,
+        "take": builds.ACQUIRE,
         "used": workspaces.RECORD_ACTIVITY,
-        "heard": agents.RECORD_HEALTHY,
-        "missed": agents.RECORD_MISSED,
-        "on host": agents.LIST_ON_HOST,
+        "heard": workspaces.RECORD_HEALTHY,
+        "missed": workspaces.RECORD_MISSED,
+        "on host": workspaces.LIST_AGENTS_ON_HOST,
         "remember": bindings.SAVE_BOUND_AGENT,
         "overdue": builds.LIST_OVERDUE,
         "forget who asked for workspaces": idempotency.CLEAR_WORKSPACE_KEYS,

@@ -13,11 +13,11 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.deployment.spend import Period
 from chatd.domain.ids import ChatId, UserId
-from chatd.store.chat import usage
-from chatd.store.chat.usage import Payer, TreeCost
+from chatd.store.chat import model_calls
+from chatd.store.chat.model_calls import Payer, TreeCost
 from chatd.store.conn import Conn
+from chatd.store.model.spend import DefaultLimit, read_spending
 from chatd.store.pool import Pool
-from chatd.store.spend import DefaultLimit, read_spending
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, OWNER, WORKER, draft, text
 from tests.support.seeds import Seed, step
@@ -105,7 +105,7 @@ async def test_days_and_tail_always_add_up(pool: Pool, seed: int) -> None:
             )
             total[owner] += cost or 0
         if draw.random() < 0.5:
-            await usage.roll_up(pool, min_age_s=draw.uniform(0, 4 * DAY_S))
+            await model_calls.roll_up(pool, min_age_s=draw.uniform(0, 4 * DAY_S))
             await check_days(pool)
         for owner, spent in total.items():
             assert await spent_micros(pool, owner, ALWAYS) == spent
@@ -126,7 +126,7 @@ async def check_period(pool: Pool, period: Period) -> None:
 async def test_a_roll_up_takes_at_most_a_day_and_says_whether_there_is_more(pool: Pool) -> None:
     for days in (3.5, 2.2, 0.5):
         await spend(pool, 100, ago_s=days * DAY_S)
-    more = [await usage.roll_up(pool) for _ in range(4)]
+    more = [await model_calls.roll_up(pool) for _ in range(4)]
     assert more == [True, True, False, False]
     await check_days(pool)
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 300
@@ -137,7 +137,7 @@ async def test_events_on_the_edge_of_a_roll_up_are_counted_once(pool: Pool) -> N
     async with pool.transaction() as session:
         await spend(session, 1, ago_s=3 * DAY_S)
         await spend(session, 10, ago_s=2 * DAY_S)
-    while await usage.roll_up(pool):
+    while await model_calls.roll_up(pool):
         await check_days(pool)
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 11
 
@@ -145,16 +145,16 @@ async def test_events_on_the_edge_of_a_roll_up_are_counted_once(pool: Pool) -> N
 async def test_recent_events_are_left_to_the_tail(pool: Pool) -> None:
     await spend(pool, 1, ago_s=301)
     await spend(pool, 10, ago_s=250)
-    assert not await usage.roll_up(pool)
+    assert not await model_calls.roll_up(pool)
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 1
     assert await spent_micros(pool, OWNER, ALWAYS) == 11
 
 
 async def test_a_roll_up_never_goes_back(pool: Pool) -> None:
     await spend(pool, 1, ago_s=60)
-    await usage.roll_up(pool, min_age_s=10)
+    await model_calls.roll_up(pool, min_age_s=10)
     until = await pool.fetchval("SELECT until FROM usage_rolled_up")
-    assert not await usage.roll_up(pool, min_age_s=3600)
+    assert not await model_calls.roll_up(pool, min_age_s=3600)
     assert await pool.fetchval("SELECT until FROM usage_rolled_up") == until
     await check_days(pool)
 
@@ -163,8 +163,8 @@ async def test_two_roll_ups_at_once_count_once(pool: Pool) -> None:
     for ago_s in (5000, 4000, 3000):
         await spend(pool, 100, ago_s=ago_s)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group, pool.transaction() as first:
-        await usage.roll_up(first)
-        group.create_task(usage.roll_up(pool))
+        await model_calls.roll_up(first)
+        group.create_task(model_calls.roll_up(pool))
         await eventually(lambda: has_lock_waiter(pool))
     await check_days(pool)
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 300
@@ -175,11 +175,11 @@ async def test_a_roll_up_that_is_rolled_back_has_counted_nothing(dsn: str, pool:
     await spend(pool, 100)
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
-        await usage.roll_up(session)
+        await model_calls.roll_up(session)
         await session.execute("ROLLBACK")
     assert await pool.fetchval("SELECT count(*) FROM usage_daily") == 0
     assert await spent_micros(pool, OWNER, ALWAYS) == 100
-    await usage.roll_up(pool)
+    await model_calls.roll_up(pool)
     assert await spent_micros(pool, OWNER, ALWAYS) == 100
 
 
@@ -198,7 +198,7 @@ async def test_a_commit_after_the_clock_went_back_is_counted(pool: Pool) -> None
 async def test_no_owner_pays_for_another(pool: Pool) -> None:
     await spend(pool, 5)
     await spend(pool, 7, owner=GUEST)
-    await usage.roll_up(pool)
+    await model_calls.roll_up(pool)
     await spend(pool, 70, owner=GUEST)
     assert await spent_micros(pool, OWNER, ALWAYS) == 5
     assert await spent_micros(pool, GUEST, ALWAYS) == 77
@@ -212,10 +212,10 @@ async def test_the_cost_of_a_tree_is_that_of_all_its_chats(pool: Pool) -> None:
     await spend(pool, None, root=root.id)
     await spend(pool, 100, root=chat_id(9))
     await pool.execute("UPDATE usage_events SET chat_id = $1 WHERE cost_micros IS NULL", child.id)
-    assert await usage.tree_cost(pool, root.id) == TreeCost(
+    assert await model_calls.tree_cost(pool, root.id) == TreeCost(
         calls=2, unpriced_calls=1, estimated_calls=0, cost_micros=5
     )
-    assert await usage.tree_cost(pool, chat_id(77)) == TreeCost(
+    assert await model_calls.tree_cost(pool, chat_id(77)) == TreeCost(
         calls=0, unpriced_calls=0, estimated_calls=0, cost_micros=0
     )
 
@@ -263,9 +263,9 @@ async def test_a_call_is_counted_once(
     pool: Pool, first: tuple[int, bool], second: tuple[int, bool], *, corrects: bool, cost: int
 ) -> None:
     chat = await open_chat(pool, 1)
-    await usage.insert_usage(pool, Payer.of(chat), call_entry(first[0], estimated=first[1]))
+    await model_calls.insert_usage(pool, Payer.of(chat), call_entry(first[0], estimated=first[1]))
     later = call_entry(second[0], estimated=second[1])
-    await usage.insert_usage(pool, Payer.of(chat), later, corrects=corrects)
+    await model_calls.insert_usage(pool, Payer.of(chat), later, corrects=corrects)
     (row,) = await pool.fetch("SELECT input_tokens, cost_micros FROM usage_events")
     assert tuple(row.values()) == (cost, cost)
 
@@ -274,10 +274,10 @@ async def test_a_call_is_counted_once(
 async def test_an_estimate_that_is_rolled_up_is_not_corrected(pool: Pool) -> None:
     """Otherwise the days and the events would differ."""
     chat = await open_chat(pool, 1)
-    await usage.insert_usage(pool, Payer.of(chat), call_entry(5, estimated=True))
+    await model_calls.insert_usage(pool, Payer.of(chat), call_entry(5, estimated=True))
     await pool.execute("UPDATE usage_events SET at = at - interval '10 min'")
-    await usage.roll_up(pool)
-    await usage.insert_usage(pool, Payer.of(chat), call_entry(9, estimated=False))
+    await model_calls.roll_up(pool)
+    await model_calls.insert_usage(pool, Payer.of(chat), call_entry(9, estimated=False))
     assert await spent_micros(pool, chat.owner_id, ALWAYS) == 5
     await check_days(pool)
 
@@ -286,7 +286,7 @@ async def test_an_estimate_that_is_rolled_up_is_not_corrected(pool: Pool) -> Non
 async def test_a_commit_does_not_count_a_call_that_is_recorded(pool: Pool) -> None:
     chat = await open_chat(pool, 1, free=WORKER)
     entry = call_entry(5, estimated=True)
-    await usage.insert_usage(pool, Payer.of(chat), entry)
+    await model_calls.insert_usage(pool, Payer.of(chat), entry)
     taken = step(chat, draft("assistant", text("Hi.")), usage=(entry,))
     await write(pool, commit_step(chat, taken))
     assert await spent_micros(pool, chat.owner_id, ALWAYS) == 5

@@ -10,9 +10,8 @@ import pytest
 from chatd.domain.ids import UserId, WorkerId
 from chatd.domain.workspace.entities import Build, BuildId
 from chatd.store.pool import Pool
-from chatd.store.workspace import build_leases, builds, workspaces
-from chatd.store.workspace.build_leases import BuildLease, BuildLogLine, BuildResult
-from chatd.store.workspace.builds import NewBuild
+from chatd.store.workspace import builds, workspaces
+from chatd.store.workspace.builds import BuildLease, BuildLogLine, BuildResult, NewBuild
 from tests.support.factories import HARNESS, OTHER_WORKER, WORKER
 from tests.support.outcomes import present
 from tests.support.workspaces import (
@@ -34,7 +33,7 @@ OK = BuildResult(status="succeeded")
 
 
 async def take(pool: Pool, worker: WorkerId = WORKER, **columns: Any) -> Build | None:
-    taken = await build_leases.acquire_builds(pool, wanted(worker_id=worker, **columns))
+    taken = await builds.acquire_builds(pool, wanted(worker_id=worker, **columns))
     assert len(taken) <= 1
     return taken[0].build if taken else None
 
@@ -73,11 +72,11 @@ async def test_each_build_is_acquired_by_one_worker(pool: Pool) -> None:
         await workspaces.create(pool, HARNESS, new_workspace(number))
     crowd = [WorkerId(UUID(int=0xF0 + n)) for n in range(6)]
     batches = await asyncio.gather(
-        *(build_leases.acquire_builds(pool, wanted(worker_id=worker, limit=3)) for worker in crowd)
+        *(builds.acquire_builds(pool, wanted(worker_id=worker, limit=3)) for worker in crowd)
     )
     taken = [t.build.id for batch in batches for t in batch]
     assert len(taken) == len(set(taken))
-    while more := await build_leases.acquire_builds(
+    while more := await builds.acquire_builds(
         pool, wanted(worker_id=crowd[0], limit=5, running=taken)
     ):
         taken += [t.build.id for t in more]
@@ -94,14 +93,12 @@ async def test_owners_take_turns_and_none_takes_all_slots(pool: Pool) -> None:
 
     async def acquire(limit: int, running: list[BuildId]) -> list[BuildId]:
         request = wanted(limit=limit, owner_slots=2, running=running)
-        return [t.build.id for t in await build_leases.acquire_builds(pool, request)]
+        return [t.build.id for t in await builds.acquire_builds(pool, request)]
 
     first = await acquire(4, [])
     assert first == [build_id(number) for number in (1, 2, 5, 7)]
     assert await acquire(4, first) == [build_id(6)]
-    await build_leases.finish_build(
-        pool, BuildLease(id=build_id(1), worker_id=WORKER, attempt=1), OK
-    )
+    await builds.finish_build(pool, BuildLease(id=build_id(1), worker_id=WORKER, attempt=1), OK)
     rest = [build_id(number) for number in (2, 5, 6, 7)]
     assert await acquire(4, rest) == [build_id(3)]
 
@@ -148,8 +145,8 @@ async def test_a_worker_acquires_again_a_build_it_owns_and_does_not_run(pool: Po
     assert await take(pool, running=[held.id]) is None
     again = present(await take(pool, lease_s=None, worker_gone_after_s=None))
     assert again.attempt == 2
-    assert await build_leases.finish_build(pool, hold(held), OK) is None
-    assert await build_leases.finish_build(pool, hold(again), OK) is not None
+    assert await builds.finish_build(pool, hold(held), OK) is None
+    assert await builds.finish_build(pool, hold(again), OK) is not None
 
 
 @pytest.mark.promise("P3")
@@ -159,19 +156,17 @@ async def test_a_worker_that_lost_a_build_writes_nothing(pool: Pool) -> None:
     await age_builds(pool, 31)
     taken = present(await take(pool, OTHER_WORKER))
     mine = hold(held)
-    assert await build_leases.renew_builds(pool, WORKER, [mine]) == {}
+    assert await builds.renew_builds(pool, WORKER, [mine]) == {}
     assert (
-        await build_leases.finish_build(
+        await builds.finish_build(
             pool, mine, BuildResult(status="succeeded", agents=(agent_spec(),))
         )
         is None
     )
-    await build_leases.append_log(
-        pool, mine, [BuildLogLine(stage="s", level="info", output="late")]
-    )
-    await build_leases.release_build(pool, mine)
+    await builds.append_log(pool, mine, [BuildLogLine(stage="s", level="info", output="late")])
+    await builds.release_build(pool, mine)
     assert await builds.get(pool, HARNESS, held.id) == taken
-    assert await build_leases.list_log(pool, HARNESS, held.id) == []
+    assert await builds.list_log(pool, HARNESS, held.id) == []
     assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 0
 
 
@@ -179,8 +174,8 @@ async def test_a_result_written_twice_is_stored_once(pool: Pool) -> None:
     await insert_workspace(pool)
     held = present(await take(pool))
     ended = BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2, parent_id=None)))
-    done = await build_leases.finish_build(pool, hold(held), ended)
-    assert await build_leases.finish_build(pool, hold(held), ended) is None
+    done = await builds.finish_build(pool, hold(held), ended)
+    assert await builds.finish_build(pool, hold(held), ended) is None
     assert await builds.get(pool, HARNESS, held.id) == done
     assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 2
 
@@ -197,10 +192,10 @@ async def test_log_lines_come_back_in_order_and_after_a_position(pool: Pool) -> 
     await insert_workspace(pool)
     held = present(await take(pool))
     lines = [BuildLogLine(stage="seed", level="info", output=f"{n}\0") for n in range(50)]
-    await build_leases.append_log(pool, hold(held), lines[:30])
-    await build_leases.append_log(pool, hold(held), lines[30:])
-    page = await build_leases.list_log(pool, HARNESS, held.id, limit=40)
-    rest = await build_leases.list_log(pool, HARNESS, held.id, after=page[-1].id)
+    await builds.append_log(pool, hold(held), lines[:30])
+    await builds.append_log(pool, hold(held), lines[30:])
+    page = await builds.list_log(pool, HARNESS, held.id, limit=40)
+    rest = await builds.list_log(pool, HARNESS, held.id, after=page[-1].id)
     assert [line.output for line in (*page, *rest)] == [f"{n}\ufffd" for n in range(50)]
 
 
@@ -209,8 +204,8 @@ async def test_the_logs_of_old_builds_are_deleted(pool: Pool) -> None:
     said = [BuildLogLine(stage="s", level="info", output="hello")]
     for number in range(1, 23):
         held = present(await take(pool))
-        await build_leases.append_log(pool, hold(held), said)
-        await build_leases.finish_build(pool, hold(held), OK)
+        await builds.append_log(pool, hold(held), said)
+        await builds.finish_build(pool, hold(held), OK)
         await builds.insert(
             pool, HARNESS, new_build(100 + number, after=number, transition="start")
         )
@@ -226,11 +221,11 @@ async def test_a_build_without_a_worker_fails_with_a_reason(pool: Pool) -> None:
     await insert_template(pool)
     for number in (1, 2, 3):
         await workspaces.create(pool, HARNESS, new_workspace(number))
-    taken = await build_leases.acquire_builds(pool, wanted(limit=2))
+    taken = await builds.acquire_builds(pool, wanted(limit=2))
     await builds.cancel(pool, HARNESS, taken[1].build.id)
-    assert await build_leases.reap_builds(pool, after_s=100, error="no worker") == []
+    assert await builds.reap_builds(pool, after_s=100, error="no worker") == []
     await age_builds(pool, 101)
-    ended = await build_leases.reap_builds(pool, after_s=100, error="no worker")
+    ended = await builds.reap_builds(pool, after_s=100, error="no worker")
     assert sorted((b.status, b.error) for b in ended) == [
         ("canceled", ""),
         ("failed", "no worker"),
@@ -272,7 +267,7 @@ class Walk:
     async def take(self) -> None:
         worker = self._random.choice((WORKER, OTHER_WORKER))
         mine = [h.id for h in self._holds if h.worker_id == worker]
-        for taken in await build_leases.acquire_builds(
+        for taken in await builds.acquire_builds(
             self._pool, wanted(worker_id=worker, running=mine)
         ):
             self._stale |= {(h.id, h.attempt) for h in self._holds if h.id == taken.build.id}
@@ -280,14 +275,14 @@ class Walk:
 
     async def beat(self) -> None:
         for one in self._holds:
-            await build_leases.renew_builds(self._pool, one.worker_id, [one])
+            await builds.renew_builds(self._pool, one.worker_id, [one])
 
     async def end(self) -> None:
         if not self._holds:
             return
         one = self._holds.pop(self._random.randrange(len(self._holds)))
         outcomes = (OK, BuildResult(status="failed", error="x"), BuildResult(status="canceled"))
-        done = await build_leases.finish_build(self._pool, one, self._random.choice(outcomes))
+        done = await builds.finish_build(self._pool, one, self._random.choice(outcomes))
         assert done is None or (one.id, one.attempt) not in self._stale, "a stale worker wrote"
 
     async def cancel(self) -> None:
@@ -296,7 +291,7 @@ class Walk:
 
     async def leave(self) -> None:
         if self._holds:
-            await build_leases.release_build(self._pool, self._holds.pop())
+            await builds.release_build(self._pool, self._holds.pop())
 
     async def wait(self) -> None:
         await age_builds(self._pool, self._random.choice((5, 31)))
@@ -309,10 +304,10 @@ class Walk:
     async def come_to_rest(self) -> None:
         """One worker and some time end every build."""
         await age_builds(self._pool, 31)
-        for taken in await build_leases.acquire_builds(
+        for taken in await builds.acquire_builds(
             self._pool, wanted(worker_id=WorkerId(UUID(int=0xEE)))
         ):
-            assert await build_leases.finish_build(self._pool, hold(taken.build), OK) is not None
+            assert await builds.finish_build(self._pool, hold(taken.build), OK) is not None
         assert not (await builds.list_builds(self._pool, HARNESS, workspace_id(1)))[0].active
 
 

@@ -17,7 +17,7 @@ from chatd.domain.chat_views.public_chat import (
     public_chat,
 )
 from chatd.domain.ids import MessageId, UserId
-from chatd.store.chat import chats, read_marks
+from chatd.store.chat import chats, updates
 from chatd.stream.chat_list import READ_HINT_KIND, ChatListSubscription
 from chatd.stream.fanout import Lagged
 from tests.stream.conftest import ReplicaPair
@@ -230,7 +230,7 @@ async def test_an_unreadable_row_stops_no_subscriber(pair: ReplicaPair, clock: F
 
 async def read(pair: ReplicaPair, chat: Chat, up_to: int) -> None:
     """Move the mark on the other replica, as its API does."""
-    found = await read_marks.move(pair.there.pool, member(OWNER), chat.id, MessageId(up_to))
+    found = await updates.move_read_mark(pair.there.pool, member(OWNER), chat.id, MessageId(up_to))
     assert found is not None
     row, has_moved = found
     assert has_moved

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from aiohttp import web
 
-from chatd.store.file.s3_signature import S3Credentials
-from chatd.store.file.s3_store import S3Config
+from chatd.store.file_stores import S3Config, S3Credentials
 
 CREDENTIALS = S3Credentials(
     region="eu-central-1", access_key_id="AKIDEXAMPLE", secret_access_key="a/secret+key"

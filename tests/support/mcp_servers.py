@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from chatd.domain.ids import McpServerId
 from chatd.domain.mcp.oauth import OauthClient
 from chatd.domain.mcp.servers import McpCredentials, McpServer
-from chatd.store.mcp import servers
-from chatd.store.mcp.servers import McpServerWrite
-from chatd.store.mcp.tokens import NewToken
+from chatd.store import mcp_servers
+from chatd.store.mcp_servers import McpServerWrite
+from chatd.store.mcp_tokens import NewToken
 from chatd.store.pool import Pool
 
 
@@ -35,7 +35,7 @@ async def insert_mcp_server(
 ) -> McpServer:
     server = mcp_server(number, **fields)
     async with pool.transaction() as session:
-        await servers.insert(session, McpServerWrite(server=server, credentials=credentials))
+        await mcp_servers.insert(session, McpServerWrite(server=server, credentials=credentials))
     return server
 
 

@@ -17,10 +17,10 @@ from chatd.services.models.provider_clients import ProviderClients
 from chatd.services.models.provider_trials import ProviderTrials
 from chatd.services.models.user_keys import UserKeys
 from chatd.settings.schema import Settings
-from chatd.store import secret_keys
-from chatd.store.config_changes import ConfigChanges
+from chatd.store import sealed_columns
+from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
-from chatd.store.secret_keys import KeyRecord
+from chatd.store.sealed_columns import KeyRecord
 from tests.support.stream_replica import Emitted, env_with
 
 TEST_KEY: Final = SecretKey(bytes(32))
@@ -54,7 +54,7 @@ class ModelRig:
 
     async def start(self) -> None:
         record = KeyRecord(id=TEST_KEY.id, check_value=check_value(TEST_KEY), state="current")
-        await secret_keys.insert_key(self.pool, record)
+        await sealed_columns.insert_key(self.pool, record)
         await self.directory.declare(self.pool)
 
 

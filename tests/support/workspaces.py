@@ -24,7 +24,7 @@ from chatd.domain.workspace.entities import (
     Workspace,
 )
 from chatd.store.conn import Conn
-from chatd.store.workspace import build_leases, builds, templates, workspaces
+from chatd.store.workspace import builds, templates, workspaces
 from tests.support.factories import AT, HARNESS, OWNER, WORKER
 from tests.support.outcomes import present
 
@@ -172,8 +172,8 @@ async def insert_workspace_for(
     return await workspaces.create(conn, HARNESS, new, chat_id=chat_id, fence=fence)
 
 
-def wanted(*, limit: int = 10, **columns: object) -> build_leases.AcquireBuilds:
-    row = build_leases.AcquireBuilds(
+def wanted(*, limit: int = 10, **columns: object) -> builds.AcquireBuilds:
+    row = builds.AcquireBuilds(
         worker_id=WORKER,
         hosts=(HOST,),
         backends=(BACKEND,),
@@ -183,21 +183,21 @@ def wanted(*, limit: int = 10, **columns: object) -> build_leases.AcquireBuilds:
     return msgspec.structs.replace(row, **columns)
 
 
-def hold(taken: Build) -> build_leases.BuildLease:
+def hold(taken: Build) -> builds.BuildLease:
     assert taken.worker_id is not None
-    return build_leases.BuildLease(id=taken.id, worker_id=taken.worker_id, attempt=taken.attempt)
+    return builds.BuildLease(id=taken.id, worker_id=taken.worker_id, attempt=taken.attempt)
 
 
 async def finish(
-    conn: Conn, ended: build_leases.BuildResult | None = None, worker: WorkerId = WORKER
+    conn: Conn, ended: builds.BuildResult | None = None, worker: WorkerId = WORKER
 ) -> Build:
     """Acquire the only build and finish it; by default it succeeds with one agent."""
-    [taken] = await build_leases.acquire_builds(conn, wanted(worker_id=worker))
+    [taken] = await builds.acquire_builds(conn, wanted(worker_id=worker))
     if ended is None:
         agents = (agent_spec(taken.build.build_number),)
         starts = taken.build.transition == "start"
-        ended = build_leases.BuildResult(status="succeeded", agents=agents if starts else ())
-    return present(await build_leases.finish_build(conn, hold(taken.build), ended))
+        ended = builds.BuildResult(status="succeeded", agents=agents if starts else ())
+    return present(await builds.finish_build(conn, hold(taken.build), ended))
 
 
 async def run_workspace(conn: Conn, number: int = 1, **columns: object) -> Workspace:

@@ -12,7 +12,7 @@ from chatd.client.resources import ListedChat, Page
 from chatd.client.server import ServerApi
 from chatd.clock import SystemClock
 from chatd.domain.ids import ChatId
-from chatd.store.chat import search_index
+from chatd.store import search
 from chatd.store.pool import Pool
 from chatd.terminal.app import ChatTerminal
 from chatd.terminal.chats.chat_list import PAGE_SIZE, ChatList
@@ -196,7 +196,7 @@ async def test_a_search_finds_words_of_messages_and_escape_ends_it(
     async with run_terminal(server) as pilot:
         await until_resting(pilot, first, second)
         # A replica does it every ten seconds.
-        await search_index.index_batch(pool)
+        await search.index_batch(pool)
         chat_list(pilot).chats.focus()
         await pilot.press("slash", *"boats")
         await until_shown(pilot, "Found")

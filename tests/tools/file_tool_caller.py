@@ -17,8 +17,7 @@ from chatd.domain.files import FileLimits
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.agent_api import AgentApi
-from chatd.store.file.database_store import DatabaseFileStore
-from chatd.store.file.stores import FileStores
+from chatd.store.file_stores import DatabaseFileStore, FileStores
 from chatd.store.pool import Pool
 from chatd.tools.attachments import attach_file
 from chatd.tools.chat_files import ChatFileWriter

@@ -11,8 +11,8 @@ from chatd.domain.chat.states import State
 from chatd.domain.ids import ChangeId
 from chatd.domain.mcp.tools import McpOrigin
 from chatd.domain.prompt.instructions import Instructions
-from chatd.store.chat import forks
-from chatd.store.mcp import selection
+from chatd.store import mcp_servers
+from chatd.store.chat import transfer
 from chatd.store.pool import Pool
 from chatd.tools.chat_tools import ChatTools, ToolOrders
 from tests.support.seeds import Seed
@@ -94,7 +94,7 @@ async def test_a_server_that_returns_has_its_former_place(source: Source) -> Non
 async def test_the_order_that_is_kept_for_a_chat_is_bounded(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "MAX_ORDERED_SERVERS", 2)
+    monkeypatch.setattr(mcp_servers, "MAX_ORDERED_SERVERS", 2)
     for name in ("b", "c", "a"):
         source.family.found.append(ServerTool(name, "x"))
         names = await source.names()
@@ -129,9 +129,9 @@ async def test_a_fork_has_the_tools_in_the_order_of_its_source(source: Source, p
     await source.names()
     source.family.found.append(ServerTool("a", "x"))
     names = await source.names()
-    fork = await forks.fork(
+    fork = await transfer.fork(
         pool,
         UserActor(user_id=source.chat.owner_id, role="member"),
-        forks.ForkRequest(id=new_chat_id(), source_id=source.chat.id, change_id=ChangeId(7)),
+        transfer.ForkRequest(id=new_chat_id(), source_id=source.chat.id, change_id=ChangeId(7)),
     )
     assert await Source(pool, fork, source.family).names() == names

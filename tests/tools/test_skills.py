@@ -18,11 +18,11 @@ from chatd.domain.ids import ToolCallId, UserId
 from chatd.domain.ports import ToolContext
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.workspace.agent_api import AgentApi, WorkspaceUnavailable
-from chatd.store import skills
+from chatd.store.account import skills
+from chatd.store.account.skills import SkillPatch
 from chatd.store.chat import chats
-from chatd.store.config_changes import ConfigChanges
+from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
-from chatd.store.skills import SkillPatch
 from chatd.store.workspace import bindings
 from chatd.tools.chat_tools import ChatTools
 from chatd.tools.skill_directory import SkillDirectory, no_workspace_skills

@@ -19,7 +19,7 @@ from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import AgentHealth, AgentLifecycle, AgentRow
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
-from chatd.store.workspace import agents
+from chatd.store.workspace import workspaces
 from chatd.tools.workspaces import workspace_tools
 from chatd.workspaces.build_requests import (
     BuildRequests,
@@ -120,7 +120,7 @@ class WorkspaceToolCaller:
         """Record a heartbeat of this workspace's agents."""
         which = WorkspaceId(UUID(workspace_id))
         found = await agents_of(self.pool, which)
-        await agents.record_healthy(
+        await workspaces.record_agent_healthy(
             self.pool, {each.id: AgentHealth(boot_id="boot") for each in found}
         )
 

@@ -9,7 +9,7 @@ import pytest
 from chatd.api import terminal_socket
 from chatd.domain.ids import WorkerId
 from chatd.domain.workspace.entities import BuildId
-from chatd.store.workspace.build_leases import BuildLease
+from chatd.store.workspace.builds import BuildLease
 from chatd.workspaces.build_worker import (
     MAX_LOG_BYTES,
     MAX_LOG_LINE_CHARS,

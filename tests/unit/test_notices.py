@@ -31,7 +31,7 @@ from chatd.domain.model.protocol import ModelConfig
 from chatd.domain.prompt.builder import PromptTarget, build_prompt, is_paused
 from chatd.domain.prompt.compaction import is_compactable, rows_for_prompt
 from chatd.domain.prompt.titles import list_turns, needs_title
-from chatd.store.chat.search_index import message_text
+from chatd.store.search import message_text
 from tests.support.factories import WORKER, call, chat, draft, message, result, text
 from tests.support.seeds import seed_state, step
 

@@ -23,7 +23,7 @@ from chatd.domain.deployment.spend import (
 from chatd.domain.errors import Unavailable
 from chatd.domain.model.usage import expected_input, learn_input_ratio
 from chatd.engine.budget import MAX_EXTENSION_TRIES, CallAllowance, reserve_call
-from chatd.store.spend import Spending
+from chatd.store.model.spend import Spending
 from tests.support.factories import chat
 from tests.support.outcomes import present
 from tests.support.simulated_calls import CONFIG, SimulatedCalls

@@ -11,8 +11,8 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.workspace.agent_api import WorkspaceBinding, WorkspaceUnavailable
 from chatd.domain.workspace.entities import AgentRow, Endpoint
 from chatd.store.pool import Pool
-from chatd.store.workspace import agents, bindings, builds
-from chatd.store.workspace.build_leases import BuildResult
+from chatd.store.workspace import bindings, builds, workspaces
+from chatd.store.workspace.builds import BuildResult
 from chatd.workspaces.agents import agent_access
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.agent_client import AgentConnection
@@ -308,7 +308,7 @@ async def test_a_workspace_that_is_deleted_during_a_call_is_reported_as_deleted(
         await finish(pool)
         await clock.advance_past("rebind_check")
     # The row of the bound agent still exists. The call must not wait for it nevertheless.
-    assert await agents.get_with_time(pool, agent_id(1)) is not None
+    assert await workspaces.get_with_time(pool, agent_id(1)) is not None
 
 
 async def test_a_workspace_on_another_host_is_reported_to_the_user(

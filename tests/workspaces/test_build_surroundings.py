@@ -10,7 +10,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
 from chatd.domain.workspace.templates import resolve_parameters
 from chatd.store.pool import Pool
-from chatd.store.workspace import bindings, build_leases, templates
+from chatd.store.workspace import bindings, builds, templates
 from chatd.workspaces.agents.agent_monitor import ContextSync
 from chatd.workspaces.templates import (
     BUILT_IN_TEMPLATES,
@@ -119,7 +119,7 @@ def context(version: int, *texts: str, **columns: object) -> WorkspaceContext:
 
 async def a_chat_in_a_workspace(pool: Pool) -> None:
     await insert_workspace(pool)
-    both = build_leases.BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
+    both = builds.BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
     await finish(pool, both)
     await insert_seed(pool, Seed(state=State.W))
     await bindings.bind(pool, HARNESS, CHAT, expected=None, workspace_id=workspace_id(1))

@@ -14,7 +14,7 @@ from chatd.domain.ids import UserId
 from chatd.domain.workspace.entities import AgentSpec, Build
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
-from chatd.store.workspace import agents, build_leases, builds, workspaces
+from chatd.store.workspace import builds, workspaces
 from chatd.workspaces.build_backend import BuildContext, BuildFailed
 from chatd.workspaces.build_worker import BuildLimits, BuildWorker
 from tests.support.build_rig import POINTS, CountingConn, FakeBackend, When, building, ended, worker
@@ -99,7 +99,7 @@ async def site(pool: Pool, clock: FakeClock) -> BuildSite:
 
 
 async def all_that_is_said(pool: Pool) -> list[str]:
-    return [line.output for line in await build_leases.list_log(pool, HARNESS, build_id(1))]
+    return [line.output for line in await builds.list_log(pool, HARNESS, build_id(1))]
 
 
 async def test_a_build_is_acquired_run_and_finished(site: BuildSite) -> None:
@@ -119,7 +119,7 @@ async def test_a_stop_and_a_deletion_follow(site: BuildSite) -> None:
         builder.wake()
         assert (await site.ended(2)).status == "succeeded"
         assert (await site.build()).deadline is None
-        assert await agents.list_on_host(site.pool, ["this-host"]) == []
+        assert await workspaces.list_agents_on_host(site.pool, ["this-host"]) == []
         await builds.insert(site.pool, HARNESS, new_build(3, after=2, transition="delete"))
         builder.wake()
         assert (await site.ended(3)).status == "succeeded"
@@ -429,7 +429,7 @@ async def test_too_much_output_is_clipped_and_marked(site: BuildSite) -> None:
     site.backend.says = ["y" * 9000, *["\n".join(["x" * 300] * 1000)] * 6]
     async with site.building():
         await site.ended()
-    said = await build_leases.list_log(site.pool, HARNESS, build_id(1), limit=10_000)
+    said = await builds.list_log(site.pool, HARNESS, build_id(1), limit=10_000)
     assert len(said) < 4000
     assert len(said[1].output) < 4010
     assert said[-1].output == "The log is full; later lines are dropped."

@@ -17,7 +17,7 @@ from chatd.domain.workspace.agent_api import (
 from chatd.domain.workspace.entities import AgentHealth, AgentRow, BuildTransition
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
-from chatd.store.workspace import agents, bindings, builds
+from chatd.store.workspace import bindings, builds, workspaces
 from chatd.workspaces.agents.agent_monitor import ContextMonitor, ContextSync
 from chatd.workspaces.agents.agent_resolver import StoredBindings
 from chatd.workspaces.instructions import (
@@ -217,7 +217,7 @@ async def test_a_changed_context_is_found_by_polling_and_offered_once(
     place: Place, pool: Pool
 ) -> None:
     await place.told()
-    await agents.record_healthy(pool, {agent_id(1): AgentHealth(boot_id="first")})
+    await workspaces.record_agent_healthy(pool, {agent_id(1): AgentHealth(boot_id="first")})
     watch = ContextMonitor(pool, place.contexts, place.read, place.env, [HOST])
     await watch.check_contexts()
     place.words = good = says("Use spaces.", version=2)
@@ -235,10 +235,10 @@ async def test_a_restarted_agent_counts_versions_from_the_beginning(
 ) -> None:
     watch = ContextMonitor(pool, place.contexts, place.read, place.env, [HOST])
     place.words = says("Old.", version=7)
-    await agents.record_healthy(pool, {agent_id(1): AgentHealth(boot_id="first")})
+    await workspaces.record_agent_healthy(pool, {agent_id(1): AgentHealth(boot_id="first")})
     await watch.check_contexts()
     place.words = says("New.", version=1)
-    await agents.record_healthy(pool, {agent_id(1): AgentHealth(boot_id="second")})
+    await workspaces.record_agent_healthy(pool, {agent_id(1): AgentHealth(boot_id="second")})
     await watch.check_contexts()
     assert await stored_context(pool, agent_id(1)) == place.words
 

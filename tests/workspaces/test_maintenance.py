@@ -11,7 +11,7 @@ from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import Build
 from chatd.store.pool import Pool
-from chatd.store.workspace import build_leases, builds, workspaces
+from chatd.store.workspace import builds, workspaces
 from chatd.workspaces.build_maintenance import ActivityTracker, Autostop
 from tests.support.build_rig import CountingConn
 from tests.support.clock import FakeClock
@@ -141,7 +141,7 @@ async def test_a_stop_that_failed_is_tried_again_later(pool: Pool, clock: FakeCl
     await run_workspace(pool, ttl_s=100)
     await age_builds(pool, 101)
     assert await autostop(pool, clock).stop_overdue() == 1
-    await finish(pool, build_leases.BuildResult(status="failed", error="no"))
+    await finish(pool, builds.BuildResult(status="failed", error="no"))
     assert await autostop(pool, clock).stop_overdue() == 0
     await age_builds(pool, 601)
     assert await autostop(pool, clock).stop_overdue() == 1
@@ -158,7 +158,7 @@ async def test_a_stop_that_keeps_failing_is_retried_with_growing_delay(
         await age_builds(pool, day / 10)
         if await autostop(pool, clock).stop_overdue():
             asked += 1
-            await finish(pool, build_leases.BuildResult(status="failed", error="no worker came"))
+            await finish(pool, builds.BuildResult(status="failed", error="no worker came"))
     assert 5 < asked < 30
 
 

@@ -7,7 +7,7 @@ from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow, BackendState, Build
 from chatd.domain.workspace.rules import agent_status
 from chatd.store.pool import Pool
-from chatd.store.workspace import agents, build_leases, builds, workspaces
+from chatd.store.workspace import builds, workspaces
 from chatd.workspaces.agents.agent_monitor import AgentMonitor
 from chatd.workspaces.build_backend import BuildFailed
 from chatd.workspaces.build_maintenance import Reconciler
@@ -162,7 +162,7 @@ class Pinger:
 
 
 async def the_agent(pool: Pool) -> tuple[AgentRow, str]:
-    found = present(await agents.get_with_time(pool, agent_id(1)))
+    found = present(await workspaces.get_with_time(pool, agent_id(1)))
     agent, now = found
     return agent, agent_status(agent, now)
 
@@ -210,7 +210,7 @@ async def test_an_invalid_health_reply_does_not_affect_other_agents(
 ) -> None:
     await insert_workspace(pool)
     await finish(
-        pool, build_leases.BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
+        pool, builds.BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
     )
 
     async def ping(agent: AgentRow) -> AgentHealth:
@@ -232,5 +232,5 @@ async def test_the_agents_of_a_stopped_workspace_are_not_asked(
     pinger.pulses[agent_id(1)] = AgentHealth(boot_id="late")
     await pinger.beat(pool, clock).check_agents()
     assert (await the_agent(pool))[0].lifecycle == "off"
-    await agents.record_healthy(pool, pinger.pulses)
+    await workspaces.record_agent_healthy(pool, pinger.pulses)
     assert (await the_agent(pool))[0].boot_id == ""

@@ -41,11 +41,11 @@ from chatd.services.models.provider_trials import ProviderTrials
 from chatd.services.models.user_keys import UserKeys
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat.transactor import Transactor
-from chatd.store.file.stores import FileStores
-from chatd.store.model_configs import StoredModel
+from chatd.store.file_stores import FileStores
+from chatd.store.model.model_configs import StoredModel
+from chatd.store.model.providers import StoredProvider
+from chatd.store.model.spend import DefaultLimit
 from chatd.store.pool import Pool
-from chatd.store.providers import StoredProvider
-from chatd.store.spend import DefaultLimit
 from chatd.stream.chat_list import ChatListFeeds
 from chatd.stream.feed_registry import FeedRegistry
 

@@ -16,7 +16,7 @@ from chatd.api.request import ApiReply, Scope, header, reply
 from chatd.api.route import Page, PageRoute
 from chatd.api.schemas.chats import HealthReply
 from chatd.domain.errors import ChatdError
-from chatd.store.errors import DATABASE_CAUSES
+from chatd.store.conn import DATABASE_CAUSES
 from chatd.store.pool import Pool
 
 HEALTH_TIMEOUT_S: Final = 2.0

@@ -10,9 +10,9 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound
 from chatd.domain.files import StoredFile
 from chatd.domain.ids import UserId
+from chatd.store import files
 from chatd.store.account import audit
 from chatd.store.chat import chats
-from chatd.store.file import files
 
 
 async def audit_read(deps: ApiDeps, caller: ApiCaller, chat: Chat) -> None:

@@ -19,9 +19,9 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.store.account import credentials
+from chatd.store.account.runtime_settings import DEPLOYMENT
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
-from chatd.store.runtime_settings import DEPLOYMENT
 
 MAX_CHECKS_AT_ONCE: Final = 4
 """Of streams: the other connections of the pool stay free for requests."""

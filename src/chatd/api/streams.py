@@ -25,7 +25,7 @@ from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 from chatd.log_event import LogEvent
-from chatd.store.config_changes import ConfigChanges
+from chatd.store.notifications import ConfigChanges
 from chatd.stream.fanout import Lagged
 
 log = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from chatd.domain.files import NewFile, StoredFile, read_file_name
 from chatd.domain.ids import FileId
 from chatd.domain.media_types import FileInspection
 from chatd.domain.ports import FileStore
-from chatd.store.errors import DuplicateRow
-from chatd.store.file import files, uploads
-from chatd.store.file.uploads import DeadUpload
+from chatd.store import file_stores, files
+from chatd.store.conn import DuplicateRow
+from chatd.store.file_stores import DeadUpload
 
 UPLOAD_IDLE_TIMEOUT_S: Final = 30.0
 UPLOAD_TIMEOUT_S: Final = 600.0
@@ -91,11 +91,11 @@ class FileUpload:
         clock, store = self._env.clock, self._stores.current
         await retry_unavailable(
             clock,
-            lambda: uploads.check_quota(self._pool, self._actor, self._announced, self._limits),
+            lambda: file_stores.check_quota(self._pool, self._actor, self._announced, self._limits),
         )
         await retry_unavailable(
             clock,
-            lambda: uploads.begin(
+            lambda: file_stores.begin_upload(
                 self._pool,
                 self._id,
                 self._actor,
@@ -143,14 +143,15 @@ class FileUpload:
             request_key=self._key,
         )
         return await retry_unavailable(
-            self._env.clock, lambda: uploads.finish(self._pool, self._id, new, self._limits)
+            self._env.clock,
+            lambda: file_stores.finish_upload(self._pool, self._id, new, self._limits),
         )
 
     async def _remove(self) -> None:
         """Best effort: maintenance repeats it."""
         with suppress(Unavailable):
             store = self._stores.current
-            await uploads.abandon(self._pool, self._id)
+            await file_stores.abandon_upload(self._pool, self._id)
             left = DeadUpload(id=self._id, store=store.name, chunk_bytes=store.chunk_bytes)
             await self._stores.remove_bytes(self._pool, left)
 

@@ -39,9 +39,9 @@ from chatd.services.secret_keys import KeySource, SecretKeys
 from chatd.services.webhooks import WebhookSender
 from chatd.services.workspaces import LocalWorkspaceControl, WorkspaceServices, workspace_config
 from chatd.settings.schema import Settings
-from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import ConnectConfig
-from chatd.store.file.stores import build_file_stores
+from chatd.store.file_stores import build_file_stores
+from chatd.store.notifications import ConfigChanges
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools, ToolOrders
 from chatd.tools.files import SavedResultTools, save_results

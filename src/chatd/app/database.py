@@ -16,7 +16,7 @@ from chatd.pg.layout import ClusterLayout
 from chatd.pg.server import PostgresServer, open_server
 from chatd.settings.schema import Settings, redact_url
 from chatd.store.conn import ConnectConfig
-from chatd.store.server_check import TEMPORARY_CODES, check_server
+from chatd.store.pool import TEMPORARY_CODES, check_server
 
 log = logging.getLogger(__name__)
 

@@ -47,14 +47,23 @@ from chatd.settings.schema import FileSettings, Settings, SettingsError
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.chat.workers import RunningLimits, worker_lock_key
-from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import ConnectConfig, StatementHook
-from chatd.store.file.s3_signature import S3Credentials
-from chatd.store.file.s3_store import S3Config
-from chatd.store.file.stores import FileStoreConfig, FileStores, build_file_stores
-from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
+from chatd.store.file_stores import (
+    FileStoreConfig,
+    FileStores,
+    S3Config,
+    S3Credentials,
+    build_file_stores,
+)
+from chatd.store.model.spend import DefaultLimit
+from chatd.store.notifications import (
+    ConfigChanges,
+    HintListener,
+    HintPublisher,
+    ListenConfig,
+    PublishConfig,
+)
 from chatd.store.pool import Database, PoolConfig
-from chatd.store.spend import DefaultLimit
 from chatd.stream.chat_list import ChatListFeeds
 from chatd.stream.episodes import EpisodeRegistry
 from chatd.stream.feed_registry import FeedRegistry

@@ -16,8 +16,7 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
 from chatd.log_event import LogEvent
 from chatd.store.chat import workers
-from chatd.store.conn import Conn
-from chatd.store.errors import DATABASE_CAUSES
+from chatd.store.conn import DATABASE_CAUSES, Conn
 
 log: Final = logging.getLogger("chatd")
 

@@ -25,23 +25,15 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.chat_views.search_text import query_grams
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
-from chatd.store import costs, spend
-from chatd.store.chat import (
-    chats,
-    message_pages,
-    messages,
-    prompts,
-    search,
-    search_index,
-    usage,
-    workers,
-)
+from chatd.store import search
+from chatd.store.chat import chats, message_pages, messages, model_calls, workers
 from chatd.store.chat.change_writer import apply
 from chatd.store.chat.chats import ChatListFilter, filter_values
 from chatd.store.chat.workers import Heartbeat
 from chatd.store.conn import Conn, DatabaseSession
-from chatd.store.costs import DayRange
-from chatd.store.spend import DefaultLimit
+from chatd.store.model import costs, spend
+from chatd.store.model.costs import DayRange
+from chatd.store.model.spend import DefaultLimit
 
 GUARDED_TABLES: Final = frozenset({"chats", "chat_messages", "chat_search_texts", "usage_events"})
 _ALL_DAYS: Final = DayRange(start=date(2000, 1, 1), end=date(2100, 1, 1))
@@ -70,7 +62,7 @@ async def measure_plans(*, quick: bool) -> list[ReportRow]:
     ):
         began = time.perf_counter()
         await fill_database(session, large)
-        while await usage.roll_up(session):
+        while await model_calls.roll_up(session):
             pass
         size = await session.fetchval("SELECT pg_size_pretty(pg_database_size(current_database()))")
         took = f"{time.perf_counter() - began:.0f} s"
@@ -259,12 +251,12 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
         HotStatement(
             name="chats that the search index lacks",
             max_pages=2000,
-            run=lambda conn: conn.fetch(search_index.LIST_BEHIND, recently, 50),
+            run=lambda conn: conn.fetch(search.LIST_BEHIND, recently, 50),
         ),
         HotStatement(
             name="prompts of a busy owner",
             max_pages=2000,
-            run=lambda conn: prompts.list_of_user(conn, busy, None, limit=200),
+            run=lambda conn: message_pages.list_prompts_of_user(conn, busy, None, limit=200),
         ),
         HotStatement(
             name="list of pins", max_pages=300, run=lambda conn: chats.list_pinned(conn, busy)
@@ -306,7 +298,7 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
         HotStatement(
             name="cost of a tree",
             max_pages=60,
-            run=lambda conn: usage.tree_cost(conn, running.root_chat_id),
+            run=lambda conn: model_calls.tree_cost(conn, running.root_chat_id),
         ),
         HotStatement(
             name="costs of an owner by model",

@@ -19,10 +19,11 @@ from chatd.bench.fake_provider import TOKEN_MARK, AnswerScript
 from chatd.bench.http_client import BenchConnection, open_connection
 from chatd.bench.report import ReportRow, at_most
 from chatd.pg.layout import SOCKET_NAME
-from chatd.store import model_configs, notifications, providers
-from chatd.store.account import credentials, sign_in_attempts, users
-from chatd.store.chat import chats, journal, open_calls, subagents, usage, workers
-from chatd.store.workspace import agents, build_leases
+from chatd.store import notifications
+from chatd.store.account import credentials, users
+from chatd.store.chat import chats, journal, model_calls, subagents, workers
+from chatd.store.model import model_configs, providers
+from chatd.store.workspace import builds, workspaces
 
 _TRIP_MESSAGES: Final = (b"S", b"Q")
 _CHUNK_BYTES: Final = 65_536
@@ -122,11 +123,11 @@ SHARED_STATEMENTS: Final[Mapping[str, str]] = {
     workers.DELETE_WORKERS: "tick",
     chats.LIST_VERSIONS: "poll",
     chats.LIST_RECENTLY_ACTIVE: "poll",
-    usage.ROLL_UP: "books",
-    open_calls.WRITE: "calls",
-    open_calls.LIST_ABANDONED: "books",
-    build_leases.ACQUIRE: "builds",
-    agents.LIST_ON_HOST: "agents",
+    model_calls.ROLL_UP: "books",
+    model_calls.WRITE_OPEN_CALLS: "calls",
+    model_calls.LIST_ABANDONED: "books",
+    builds.ACQUIRE: "builds",
+    workspaces.LIST_AGENTS_ON_HOST: "agents",
     model_configs.LIST_MODELS: "models",
     model_configs.LIST_OVERRIDES: "models",
     providers.LIST: "models",
@@ -136,7 +137,7 @@ SHARED_STATEMENTS: Final[Mapping[str, str]] = {
     credentials.LOAD: "accounts",
     credentials.LOAD_USER: "accounts",
     credentials.DELETE_EXPIRED: "accounts",
-    sign_in_attempts.DELETE_OLD: "accounts",
+    credentials.DELETE_OLD: "accounts",
     users.DELETE_LEFT_SECRETS: "accounts",
     subagents.LIST_ALL_WAKEABLE: "poll",
 }

@@ -33,10 +33,10 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
 from chatd.domain.model.config import cost_micros
 from chatd.domain.ports import Env
-from chatd.store import spend
-from chatd.store.config_changes import ConfigChanges
+from chatd.store.model import spend
+from chatd.store.model.spend import DefaultLimit, Spending
+from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
-from chatd.store.spend import DefaultLimit, Spending
 
 EXTENSION_TIMEOUT_S: Final = 2.0
 MAX_RESERVE_TRIES: Final = 6

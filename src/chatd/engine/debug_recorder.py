@@ -21,7 +21,7 @@ from chatd.domain.ids import UserId
 from chatd.domain.model.protocol import ModelConfig, ModelRequest
 from chatd.domain.ports import Env
 from chatd.engine.model_call import ModelCall, ModelCallError
-from chatd.store.chat import debug_calls
+from chatd.store.chat import model_calls
 from chatd.store.pool import Pool
 
 MAX_PENDING_DEBUG_RECORDS: Final = 50
@@ -135,7 +135,7 @@ class DebugRecorder:
             document = await asyncio.to_thread(build_document, call)
             await retry_unavailable(
                 self._env.clock,
-                lambda: debug_calls.insert(self._pool, call, document),
+                lambda: model_calls.insert_debug_call(self._pool, call, document),
                 tag="debug_retry",
                 delay=_BACKOFF.delay,
                 budget_s=DEBUG_WRITE_BUDGET_S,

@@ -13,9 +13,9 @@ from chatd.domain.ids import ChatId, FileId
 from chatd.domain.model.protocol import AcceptedFiles
 from chatd.domain.ports import Env
 from chatd.domain.prompt.prompt_files import PlannedFile, ResolvedFile, plan_files
+from chatd.store import files
 from chatd.store.conn import Conn
-from chatd.store.file import files
-from chatd.store.file.stores import FileStores
+from chatd.store.file_stores import FileStores
 
 MAX_CACHED_FILE_BYTES: Final = 64 * 1024 * 1024
 """Of all chats of this process together."""

@@ -9,12 +9,11 @@ from typing import Final
 from chatd.aio import PeriodicTask
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
+from chatd.store import file_stores, files
 from chatd.store.chat.idempotency import REQUEST_RETENTION
-from chatd.store.conn import Conn
-from chatd.store.errors import MissingReference
-from chatd.store.file import files, uploads
-from chatd.store.file.files import SweepPosition
-from chatd.store.file.stores import FileStores
+from chatd.store.conn import Conn, MissingReference
+from chatd.store.file_stores import FileStores
+from chatd.store.files import SweepPosition
 
 UNLINKED_FILE_LIFETIME: Final = timedelta(days=1)
 FILE_SWEEP_INTERVAL_S: Final = 600.0
@@ -55,7 +54,7 @@ class FileSweep:
 
     async def _remove_bytes(self) -> None:
         """Bytes that cannot be removed now do not hold up the others."""
-        for left in await uploads.list_dead(self._conn, limit=_UPLOADS_PER_SWEEP):
+        for left in await file_stores.list_dead_uploads(self._conn, limit=_UPLOADS_PER_SWEEP):
             try:
                 await self._stores.remove_bytes(self._conn, left)
             except Unavailable as error:

@@ -19,9 +19,9 @@ from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.engine.committer import Committer
 from chatd.engine.usage_writer import UsageWriter
-from chatd.store import retention, webhooks
-from chatd.store.account import audit, credentials, sign_in_attempts, users
-from chatd.store.chat import debug_calls, idempotency, journal, search_index, usage
+from chatd.store import retention, search, webhooks
+from chatd.store.account import audit, credentials, users
+from chatd.store.chat import idempotency, journal, model_calls
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 
@@ -72,7 +72,7 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
     async def remove_expired_credentials() -> None:
         for _ in range(_MAX_ROW_BATCHES):
             gone = await credentials.delete_expired(conn, MAINTENANCE, limit=_MAX_KEYS_PER_BATCH)
-            gone += await sign_in_attempts.delete_old(conn, limit=_MAX_KEYS_PER_BATCH)
+            gone += await credentials.delete_old_attempts(conn, limit=_MAX_KEYS_PER_BATCH)
             if gone < _MAX_KEYS_PER_BATCH:
                 break
         await users.delete_left_secrets(conn, MAINTENANCE)
@@ -81,8 +81,8 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
         PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),
         _batched("forget_deliveries", 600, lambda: _forget_deliveries(conn)),
         _batched("forget_kept_answers", 600, lambda: _forget_kept_answers(conn)),
-        _batched("roll_up_usage", 60, lambda: usage.roll_up(conn)),
-        _batched("index_messages", SEARCH_INDEX_INTERVAL_S, lambda: search_index.index_batch(pool)),
+        _batched("roll_up_usage", 60, lambda: model_calls.roll_up(conn)),
+        _batched("index_messages", SEARCH_INDEX_INTERVAL_S, lambda: search.index_batch(pool)),
         PeriodicTask(name="remove_deleted", interval_s=REMOVAL_INTERVAL_S, work=remove_deleted),
         PeriodicTask(name="settle_usage", interval_s=30, work=usage_writer.settle_abandoned),
         PeriodicTask(
@@ -146,7 +146,7 @@ def retention_tasks(
         (
             "remove_debug_calls",
             config.remove_debug_after,
-            _in_batches(pool, debug_calls.delete_old),
+            _in_batches(pool, model_calls.delete_old_debug_calls),
         ),
         (
             "remove_workspaces",

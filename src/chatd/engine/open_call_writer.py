@@ -18,8 +18,8 @@ from chatd.domain.deployment.spend import first_reservation
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
-from chatd.store.chat import open_calls
-from chatd.store.chat.open_calls import OpenCall
+from chatd.store.chat import model_calls
+from chatd.store.chat.model_calls import OpenCall
 from chatd.store.pool import Pool
 
 OPEN_CALL_BACKOFF: Final = Backoff(first_delay_s=0.05, max_delay_s=1.0)
@@ -83,7 +83,9 @@ class OpenCallWriter:
         try:
             await retry_unavailable(
                 self._env.clock,
-                lambda: open_calls.write(self._pool, list(opened.values()), list(discarded)),
+                lambda: model_calls.write_open_calls(
+                    self._pool, list(opened.values()), list(discarded)
+                ),
                 tag="open_call_retry",
                 delay=OPEN_CALL_BACKOFF.delay,
                 budget_s=None,

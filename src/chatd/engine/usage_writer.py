@@ -23,9 +23,8 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.model.usage import estimate_output_tokens, streamed_bytes
 from chatd.domain.ports import Env
 from chatd.engine.committer import emit_usage
-from chatd.store.chat import journal, open_calls, usage
-from chatd.store.chat.open_calls import OpenCall
-from chatd.store.chat.usage import Payer
+from chatd.store.chat import journal, model_calls
+from chatd.store.chat.model_calls import OpenCall, Payer
 from chatd.store.conn import Conn
 from chatd.stream.journal_tail import read_episode
 
@@ -49,28 +48,30 @@ class UsageWriter:
     def record(self, chat: Chat, entries: Iterable[UsageEntry]) -> None:
         entries, payer = tuple(entries), Payer.of(chat)
         for entry in entries:
-            self._submit(chat.id, lambda entry=entry: usage.insert_usage(self._conn, payer, entry))
+            self._submit(
+                chat.id, lambda entry=entry: model_calls.insert_usage(self._conn, payer, entry)
+            )
         emit_usage(self._env, entries)
 
     def settle(self, chat: Chat) -> None:
         """Record the open calls of the chat's earlier owners."""
 
         async def settle() -> None:
-            await self._settle(await open_calls.list_before(self._conn, chat))
+            await self._settle(await model_calls.list_before(self._conn, chat))
 
         self._submit(chat.id, settle)
 
     async def settle_workers(self, workers: Sequence[WorkerId]) -> None:
         """Record the open calls of dead workers. Raises Unavailable."""
-        while opened := await open_calls.list_of_workers(self._conn, workers):
+        while opened := await model_calls.list_of_workers(self._conn, workers):
             await self._settle(opened)
-            if len(opened) < open_calls.MAX_CALLS_LISTED:
+            if len(opened) < model_calls.MAX_CALLS_LISTED:
                 return
 
     async def settle_abandoned(self) -> None:
         """Record the open calls that no living worker knows."""
-        await self._settle(await open_calls.list_abandoned(self._conn))
-        for chat_id in await open_calls.give_up(self._conn):
+        await self._settle(await model_calls.list_abandoned(self._conn))
+        for chat_id in await model_calls.give_up(self._conn):
             self._env.emit("usage_write_failed", chat_id=chat_id, error_kind="unreadable_record")
 
     async def wait_idle(self) -> None:
@@ -129,7 +130,7 @@ class UsageWriter:
         for opened in calls:
             if not opened.sent:
                 # Its worker may be stalled and still send it: then the next look settles it.
-                if await open_calls.forget_unsent(self._conn, opened.id):
+                if await model_calls.forget_unsent(self._conn, opened.id):
                     self._env.emit("call_never_sent", chat_id=opened.chat_id)
                 continue
             call = await self._newest_record(opened)
@@ -141,7 +142,7 @@ class UsageWriter:
                 chat_id=opened.chat_id,
                 root_chat_id=opened.root_chat_id,
             )
-            if await usage.insert_usage(self._conn, payer, entry, corrects=False):
+            if await model_calls.insert_usage(self._conn, payer, entry, corrects=False):
                 self._env.emit("usage_estimated", chat_id=payer.chat_id, provider=entry.provider)
                 emit_usage(self._env, (entry,))
 

@@ -26,9 +26,9 @@ from chatd.domain.mcp.servers import (
 from chatd.domain.mcp.tools import ListedTool
 from chatd.mcp.oauth_tokens import OauthTokens, UserToken
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
-from chatd.store.config_changes import ConfigChanges
-from chatd.store.mcp import servers
-from chatd.store.mcp.servers import SECRETS, StoredMcpServer
+from chatd.store import mcp_servers
+from chatd.store.mcp_servers import SECRETS, StoredMcpServer
+from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
 
 GONE: Final = "This server was deleted or its configuration has changed."
@@ -38,7 +38,7 @@ _CHANGE_KINDS: Final = frozenset({"mcp_server", "secret_key"})
 class DeclaredServer(msgspec.Struct, frozen=True, kw_only=True):
     """A server of this process's settings, with its secrets."""
 
-    row: servers.McpServerWrite
+    row: mcp_servers.McpServerWrite
     secrets: McpSecrets = NO_SECRETS
 
 
@@ -107,12 +107,12 @@ class ServerDirectory:
         return _with_token(server, token)
 
     async def known_tools(self, server: McpServer, chat: Chat) -> tuple[ListedTool, ...]:
-        return await servers.known_tools(self._pool, server, _list_user(server, chat))
+        return await mcp_servers.known_tools(self._pool, server, _list_user(server, chat))
 
     async def keep_tools(
         self, server: McpServer, chat: Chat, tools: tuple[ListedTool, ...]
     ) -> None:
-        await servers.keep_tools(self._pool, server, _list_user(server, chat), tools)
+        await mcp_servers.keep_tools(self._pool, server, _list_user(server, chat), tools)
 
     # The list
 
@@ -152,7 +152,7 @@ class ServerDirectory:
 
     async def _read(self) -> None:
         changed = self._changed  # before the read: a change during it must be read too
-        shown = (self._as_declared(one) for one in await servers.list_servers(self._pool))
+        shown = (self._as_declared(one) for one in await mcp_servers.list_servers(self._pool))
         self._known = {one.id: one for one in shown if one is not None}
         self._read_at = changed
 

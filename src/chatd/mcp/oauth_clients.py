@@ -15,9 +15,9 @@ from chatd.mcp.directory import ServerDirectory
 from chatd.mcp.oauth_discovery import OauthDiscovery
 from chatd.mcp.oauth_http import OauthHttp
 from chatd.sealed_secrets import KeyRing
-from chatd.store.mcp import registrations
-from chatd.store.mcp.registrations import CLIENT_SECRET, Registration
-from chatd.store.mcp.servers import StoredMcpServer
+from chatd.store import mcp_tokens
+from chatd.store.mcp_servers import StoredMcpServer
+from chatd.store.mcp_tokens import CLIENT_SECRET, Registration
 from chatd.store.pool import Pool
 
 CHANGED: Final = "The configuration of the server has changed meanwhile. Connect again."
@@ -49,7 +49,7 @@ class OauthClients:
         """The one that was set up by hand, or the registered one, or a new one."""
         if (made := self._manual_client(stored)) is not None:
             return made
-        found = await registrations.find(self._pool, stored.id, redirect_uri)
+        found = await mcp_tokens.find_registration(self._pool, stored.id, redirect_uri)
         if found is None:
             found = await self._register_once(stored, redirect_uri)
         return self._opened(found)
@@ -59,7 +59,7 @@ class OauthClients:
         lock = self._registering.setdefault(stored.id, asyncio.Lock())
         try:
             async with lock:
-                found = await registrations.find(self._pool, stored.id, redirect_uri)
+                found = await mcp_tokens.find_registration(self._pool, stored.id, redirect_uri)
                 return found or await self._register(stored, redirect_uri)
         finally:
             if not lock.locked():
@@ -71,7 +71,7 @@ class OauthClients:
         """The one with which the connection was begun."""
         if (made := self._manual_client(stored)) is not None:
             return made
-        found = await registrations.find(self._pool, stored.id, redirect_uri)
+        found = await mcp_tokens.find_registration(self._pool, stored.id, redirect_uri)
         if found is None or found.id != registration_id:
             raise OauthFailed(CHANGED)
         return self._opened(found)
@@ -91,7 +91,9 @@ class OauthClients:
         if made.secret is not None:
             sealed = self._ring.seal(made.secret, CLIENT_SECRET.context(new_id))
         new = Registration(id=new_id, client=made.client, sealed_secret=sealed)
-        found = await registrations.add(self._pool, server.id, server.version, redirect_uri, new)
+        found = await mcp_tokens.add_registration(
+            self._pool, server.id, server.version, redirect_uri, new
+        )
         if found is None:
             raise OauthFailed(CHANGED)
         return found
@@ -104,4 +106,4 @@ class OauthClients:
 
     async def forget(self, registration_id: UUID) -> None:
         """The authorization server does not know this client any more."""
-        await registrations.delete(self._pool, registration_id)
+        await mcp_tokens.delete_registration(self._pool, registration_id)

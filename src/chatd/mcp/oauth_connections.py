@@ -39,13 +39,12 @@ from chatd.mcp.oauth_grants import OauthGrants, OpenTokens, UnknownClient, autho
 from chatd.mcp.oauth_http import OauthHttp
 from chatd.mcp.oauth_tokens import NEEDS_CONNECT, current_client, open_tokens, seal_tokens
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
-from chatd.store.account import audit, identities
+from chatd.store import mcp_tokens
+from chatd.store.account import audit, users
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import DatabaseSession
-from chatd.store.mcp import tokens
-from chatd.store.mcp.connections import ServerConnection
-from chatd.store.mcp.servers import StoredMcpServer
-from chatd.store.mcp.tokens import NewToken, StoredToken
+from chatd.store.mcp_servers import ServerConnection, StoredMcpServer
+from chatd.store.mcp_tokens import NewToken, StoredToken
 from chatd.store.pool import Pool
 
 _CONTEXT: Final = "cookie of a connection to an MCP server"
@@ -80,7 +79,7 @@ class OauthConnections:
 
     async def list_connections(self, actor: UserActor) -> list[ServerConnection]:
         """The servers that the user can use."""
-        found = {one.server_id: one for one in await tokens.list_own(self._pool, actor)}
+        found = {one.server_id: one for one in await mcp_tokens.list_own(self._pool, actor)}
         known = await self._directory.all()
         return [_connection(one, found) for one in known if one.server.enabled]
 
@@ -122,7 +121,7 @@ class OauthConnections:
             raise OauthFailed(CHANGED)
         used = await self._clients.registered(stored, state.redirect_uri, state.registration_id)
         require_same_issuer(used.client, answer.iss)
-        if not await identities.use_answer(self._pool, digest(state.state)):
+        if not await users.use_answer(self._pool, digest(state.state)):
             raise OauthFailed(BEGIN_AGAIN)
         if answer.code is None:
             raise GrantRefused(_refusal(answer))
@@ -136,7 +135,7 @@ class OauthConnections:
         actor = _user(by)
         stored = await self._find(server_id, must_be_enabled=False)
         async with self._pool.transaction() as session:
-            deleted = await tokens.delete_own(session, actor, server_id)
+            deleted = await mcp_tokens.delete_own(session, actor, server_id)
             if deleted is None:
                 raise NotFound("You are not connected to this server.")
             await _record(session, by, "disconnect", server_id)
@@ -195,7 +194,7 @@ class OauthConnections:
             expires_in_s=reply.lifetime_s,
         )
         async with self._pool.transaction() as session:
-            if not await tokens.save(session, actor, new):
+            if not await mcp_tokens.save(session, actor, new):
                 raise OauthFailed(CHANGED)
             await _record(session, by, "connect", stored.id)
 

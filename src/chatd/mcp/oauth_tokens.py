@@ -28,10 +28,10 @@ from chatd.domain.ports import Env
 from chatd.mcp.oauth_grants import OauthGrants, OpenTokens, UnknownClient
 from chatd.mcp.oauth_http import OauthHttp
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
+from chatd.store import mcp_tokens
 from chatd.store.conn import Conn
-from chatd.store.mcp import registrations, tokens
-from chatd.store.mcp.servers import StoredMcpServer
-from chatd.store.mcp.tokens import TOKENS, StoredToken
+from chatd.store.mcp_servers import StoredMcpServer
+from chatd.store.mcp_tokens import TOKENS, StoredToken
 
 REFRESH_TIMEOUT_S: Final = 10.0
 """How long a chat waits for a refresh. Then it goes on with the token that it has."""
@@ -90,7 +90,7 @@ class OauthTokens:
             return self._opened(server, stored)  # replaced meanwhile
         opened = self._opened(server, stored)
         if opened.tokens is not None and opened.tokens.refresh_token is None:
-            await tokens.fail(self._conn, stored, CANNOT_REFRESH)
+            await mcp_tokens.fail(self._conn, stored, CANNOT_REFRESH)
             return UserToken(problem=CANNOT_REFRESH)
         return await self._refreshed(server, secrets, stored)
 
@@ -142,7 +142,7 @@ class OauthTokens:
         stored: StoredToken,
         opened: OpenTokens,
     ) -> None:
-        if not await tokens.claim(self._conn, stored, REFRESH_CLAIM_S):
+        if not await mcp_tokens.claim(self._conn, stored, REFRESH_CLAIM_S):
             await self._wait_for_other(server, stored)
             return
         client, secret = current_client(server, secrets, stored.client, opened)
@@ -151,10 +151,10 @@ class OauthTokens:
         except UnknownClient as unknown:
             await self._forget_client(server, stored, unknown)
         except GrantRefused as refused:
-            await tokens.fail(self._conn, stored, refused.message)
+            await mcp_tokens.fail(self._conn, stored, refused.message)
             self._env.emit("mcp_grant_refused", server_id=server.id)
         except OauthFailed as failed:
-            await tokens.release(self._conn, stored)
+            await mcp_tokens.release(self._conn, stored)
             self._env.emit("mcp_refresh_failed", server_id=server.id, reason=failed.message)
         else:
             await self._store(stored, opened, reply)
@@ -167,10 +167,10 @@ class OauthTokens:
         by an administrator, and its tokens stay."""
         self._env.emit("mcp_refresh_failed", server_id=server.id, reason=unknown.message)
         if server.credentials.oauth is not None:
-            await tokens.release(self._conn, stored)
+            await mcp_tokens.release(self._conn, stored)
             return
-        await registrations.delete_client(self._conn, server.id, stored.client.client_id)
-        await tokens.fail(self._conn, stored, CLIENT_UNKNOWN)
+        await mcp_tokens.delete_client(self._conn, server.id, stored.client.client_id)
+        await mcp_tokens.fail(self._conn, stored, CLIENT_UNKNOWN)
 
     async def _store(self, stored: StoredToken, old: OpenTokens, reply: TokenReply) -> None:
         """The old refresh token may be used up: while the database is away, try for a while."""
@@ -184,7 +184,7 @@ class OauthTokens:
         lifetime = reply.lifetime_s
         await retry_unavailable(
             self._env.clock,
-            lambda: tokens.replace(self._conn, stored, sealed, lifetime),
+            lambda: mcp_tokens.replace(self._conn, stored, sealed, lifetime),
             budget_s=REFRESH_TIMEOUT_S,
         )
 
@@ -198,7 +198,7 @@ class OauthTokens:
             await self._env.clock.sleep(REFRESH_POLL_S, "mcp_refresh")
 
     async def _find(self, server: StoredMcpServer, user: UserId) -> StoredToken | None:
-        return await tokens.find(self._conn, user, server.id)
+        return await mcp_tokens.find(self._conn, user, server.id)
 
     def _opened(self, server: StoredMcpServer, stored: StoredToken | None) -> UserToken:
         if stored is None or not is_same_origin(stored.client.resource, server.server.url):

@@ -11,7 +11,7 @@ from chatd.domain.mcp.tools import ListedTool
 from chatd.domain.ports import Env
 from chatd.mcp.directory import ServerDirectory
 from chatd.mcp.limits import DEFAULT_LIMITS, DialPolicy, McpLimits
-from chatd.store.mcp.servers import StoredMcpServer
+from chatd.store.mcp_servers import StoredMcpServer
 
 if TYPE_CHECKING:
     from chatd.mcp.connection import McpConnection

@@ -40,12 +40,12 @@ from chatd.sealed_secrets import KeyRing
 from chatd.services.mcp_bodies import CreateMcpServerBody, McpOauthBody, UpdateMcpServerBody
 from chatd.services.models.provider_administration import check_storable
 from chatd.settings.schema import McpOauthEntry, McpServerEntry, Settings, SettingsError
+from chatd.store import mcp_servers
 from chatd.store.account import audit
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.config_changes import ConfigChanges, publish
 from chatd.store.conn import DatabaseSession
-from chatd.store.mcp import servers
-from chatd.store.mcp.servers import SECRETS, McpServerWrite, StoredMcpServer
+from chatd.store.mcp_servers import SECRETS, McpServerWrite, StoredMcpServer
+from chatd.store.notifications import ConfigChanges, publish
 from chatd.store.pool import Pool
 
 _SERVER_FIELDS = (
@@ -76,8 +76,8 @@ class McpAdministration:
         given["display_name"] = body.display_name or body.slug
         row = self._write(server_id, given, McpCredentials(), NO_SECRETS)
         async with self._change(by, server_id, "create", given) as session:
-            await servers.release_slug(session, body.slug, self._directory.declared_ids)
-            await servers.insert(session, row)
+            await mcp_servers.release_slug(session, body.slug, self._directory.declared_ids)
+            await mcp_servers.insert(session, row)
         return await self.get_server(server_id)
 
     async def update_server(
@@ -90,16 +90,16 @@ class McpAdministration:
             kept = self._kept_secrets(known, given)
             fields = {**_fields(known), **given}
             row = self._write(server_id, fields, known.credentials, kept)
-            await servers.update(session, row)
+            await mcp_servers.update(session, row)
             registers_again = "oauth" in given and given["oauth"] is None
-            if registers_again or servers.ends_connections(known, row):
-                await servers.forget_credentials(session, server_id)
+            if registers_again or mcp_servers.ends_connections(known, row):
+                await mcp_servers.forget_credentials(session, server_id)
         return await self.get_server(server_id)
 
     async def delete_server(self, by: ChangeAuthor, server_id: McpServerId) -> None:
         async with self._change(by, server_id, "delete") as session:
             await _find(session, server_id)
-            await servers.delete(session, server_id)
+            await mcp_servers.delete(session, server_id)
 
     async def get_server(self, server_id: McpServerId) -> StoredMcpServer:
         found = await self._directory.find(server_id)
@@ -240,7 +240,7 @@ def _fields(known: StoredMcpServer) -> dict[str, Any]:
 
 async def _find(session: DatabaseSession, server_id: McpServerId) -> StoredMcpServer:
     """Raises Conflict for a server that settings declare."""
-    known = await servers.find_to_change(session, server_id)
+    known = await mcp_servers.find_to_change(session, server_id)
     if known is None:
         raise NotFound("There is no such MCP server.")
     return known
@@ -286,7 +286,7 @@ class McpServers:
         """Write the servers of the settings, so that tokens can refer to them."""
         for one in self._declared:
             async with self._pool.transaction() as session:
-                changed = await servers.declare(session, one.row)
+                changed = await mcp_servers.declare(session, one.row)
                 if changed:
                     change = ConfigChange(kind="mcp_server", id=str(one.row.server.id))
                     await publish(session, change)

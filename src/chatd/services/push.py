@@ -37,10 +37,9 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing
-from chatd.store import push
+from chatd.store import webhooks
 from chatd.store.conn import Conn
-from chatd.store.push import SIGNING_KEY, StoredSigningKey
-from chatd.store.webhooks import ClaimedDelivery
+from chatd.store.webhooks import SIGNING_KEY, ClaimedDelivery, StoredSigningKey
 
 RECORD_BYTES: Final = 4096
 SALT_BYTES: Final = 16
@@ -173,7 +172,7 @@ class PushRequests:
         delivery = claimed.delivery
         answer = None
         if delivery.event == "turn.finished" and delivery.chat_id is not None:
-            answer = await push.last_answer(self._conn, delivery.chat_id)
+            answer = await webhooks.last_answer(self._conn, delivery.chat_id)
             if answer is not None and needs_summary(answer):
                 turn = (delivery.chat_id, delivery.version or 0)
                 answer = await self._summary_of(turn, answer) or answer
@@ -201,13 +200,15 @@ class PushRequests:
         return self._signer
 
     async def _load_key(self) -> str:
-        stored = await push.load_signing_key(self._conn)
+        stored = await webhooks.load_signing_key(self._conn)
         if stored is None:
             key_id = self._env.new_id()
             pem = await asyncio.to_thread(new_signing_key)
             sealed = self._ring.seal(pem, SIGNING_KEY.context(key_id))
-            await push.insert_signing_key(self._conn, StoredSigningKey(id=key_id, sealed=sealed))
-            stored = await push.load_signing_key(self._conn)
+            await webhooks.insert_signing_key(
+                self._conn, StoredSigningKey(id=key_id, sealed=sealed)
+            )
+            stored = await webhooks.load_signing_key(self._conn)
         if stored is None:
             raise ChatdError("The key of web push was deleted; try again.")
         return self._ring.open(stored.sealed, SIGNING_KEY.context(stored.id))

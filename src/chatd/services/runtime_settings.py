@@ -19,9 +19,9 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Env, Tool, ToolContext, ToolSource
 from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT, Instructions
-from chatd.store import runtime_settings
-from chatd.store.config_changes import ConfigChanges
+from chatd.store.account import runtime_settings
 from chatd.store.conn import Conn
+from chatd.store.notifications import ConfigChanges
 
 MAX_CACHED_USERS: Final = 10_000
 

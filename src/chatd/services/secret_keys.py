@@ -30,11 +30,10 @@ from chatd.sealed_secrets import (
     new_key,
     parse_keys,
 )
-from chatd.store import sealed_columns, secret_keys
-from chatd.store.config_changes import publish
+from chatd.store import sealed_columns
+from chatd.store.notifications import publish
 from chatd.store.pool import Pool
-from chatd.store.sealed_columns import SEALED_COLUMNS, SealedColumn
-from chatd.store.secret_keys import KeyRecord
+from chatd.store.sealed_columns import SEALED_COLUMNS, KeyRecord, SealedColumn
 
 KEY_FILE: Final = "secret-keys"
 KEY_VARIABLES: Final = ("CHATD_SECRET_KEYS", "CHATD_SECRET_KEY")
@@ -147,8 +146,8 @@ class SecretKeys:
         The key file is created under the lock: of two hosts that start on an empty database, one
         creates a key, and the other starts without."""
         async with pool.transaction() as session:
-            await secret_keys.lock(session)
-            known = await secret_keys.list_keys(session)
+            await sealed_columns.lock(session)
+            known = await sealed_columns.list_keys(session)
             held = await asyncio.to_thread(self._source.read)
             start = decide_start(known, held)
             if start in {"create", "register"}:
@@ -156,7 +155,7 @@ class SecretKeys:
                     held = await asyncio.to_thread(self._source.create)
                 newest = held[-1]
                 record = KeyRecord(id=newest.id, check_value=check_value(newest), state="current")
-                await secret_keys.insert_key(session, record)
+                await sealed_columns.insert_key(session, record)
                 known = [record]
         self._report(start, known, held)
         self.ring.replace(held, current_key(known))
@@ -194,17 +193,17 @@ class SecretKeys:
 
     async def refresh(self, pool: Pool) -> None:
         held = await asyncio.to_thread(self._source.read)
-        known = await secret_keys.list_keys(pool)
+        known = await sealed_columns.list_keys(pool)
         self.ring.replace(held, current_key(known))
         await self._renew(pool)
 
     async def stop(self, pool: Pool) -> None:
         """At exit: a rotation need not wait until this process counts as dead."""
         with suppress(Unavailable):
-            await secret_keys.remove_holder(pool, self._process_id)
+            await sealed_columns.remove_holder(pool, self._process_id)
 
     async def _renew(self, pool: Pool) -> None:
-        await secret_keys.renew_holder(pool, self._process_id, self._name, self.ring.key_ids)
+        await sealed_columns.renew_holder(pool, self._process_id, self._name, self.ring.key_ids)
 
 
 # Replacing the key of the secrets at rest, while replicas run.
@@ -257,8 +256,8 @@ class KeyRotation:
         if staged:
             await self._wait_for_holders(key.id)
             async with self._pool.transaction() as session:
-                await secret_keys.lock(session)
-                await secret_keys.make_current(session, key.id)
+                await sealed_columns.lock(session)
+                await sealed_columns.make_current(session, key.id)
                 await publish(session, ConfigChange(kind="secret_key", id=key.id))
             self._report(f"key {key.id} is the current key")
         return await self._reseal(key)
@@ -266,15 +265,15 @@ class KeyRotation:
     async def _stage(self, *, lost: bool) -> tuple[SecretKey, bool]:
         """The key to seal with, and whether it is not the current one yet."""
         async with self._pool.transaction() as session:
-            await secret_keys.lock(session)
-            known = await secret_keys.list_keys(session)
+            await sealed_columns.lock(session)
+            known = await sealed_columns.list_keys(session)
             held = await asyncio.to_thread(self._source.read)
             self._check(known, held, lost=lost)
             if (unfinished := await self._unfinished(known, held)) is not None:
                 return unfinished
             key = await self._new_key(known, held)
             record = KeyRecord(id=key.id, check_value=check_value(key), state="staged")
-            await secret_keys.insert_key(session, record)
+            await sealed_columns.insert_key(session, record)
         self._report(f"key {key.id} is new, in {self._source.path}")
         return key, True
 
@@ -318,7 +317,7 @@ class KeyRotation:
 
     async def _wait_for_holders(self, key_id: str) -> None:
         waited_s = 0
-        while without := await secret_keys.list_without(self._pool, key_id, LEASE_TTL_S):
+        while without := await sealed_columns.list_without(self._pool, key_id, LEASE_TTL_S):
             if waited_s == HOLDERS_WAIT_S:
                 break
             await self._clock.sleep(1, "key_holders")
@@ -357,14 +356,14 @@ class KeyRotation:
 
     async def _unused(self) -> tuple[str, ...]:
         counts = await sealed_columns.count_by_key(self._pool, self._columns)
-        known = await secret_keys.list_keys(self._pool)
+        known = await sealed_columns.list_keys(self._pool)
         return tuple(one.id for one in known if one.state == "retired" and not counts.get(one.id))
 
     async def remove_unused(self) -> tuple[str, ...]:
         """Remove old keys that no value uses from the database and from this host's file."""
         unused = await self._unused()
         for key_id in unused:
-            await secret_keys.delete_retired(self._pool, key_id)
+            await sealed_columns.delete_retired(self._pool, key_id)
         held = await asyncio.to_thread(self._source.read)
         kept = [key for key in held if key.id not in unused]
         if len(kept) < len(held):

@@ -34,7 +34,7 @@ from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.ports import Clock, Env
-from chatd.store.chat import chats, read_marks, shares
+from chatd.store.chat import chats, shares, updates
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
 from chatd.stream.chat_feed import FEEDS
@@ -295,7 +295,7 @@ class ChatListFeeds:
                 del self._unread[chat_id]
             try:
                 rows = await self._read_rows(batch)
-                views = await read_marks.list_views(self._conn, self._missing_views(rows, batch))
+                views = await updates.list_views(self._conn, self._missing_views(rows, batch))
             except Unavailable as error:
                 failures += 1
                 self._env.emit("chat_list_read_failed", error_kind=error.code, failures=failures)

@@ -12,10 +12,10 @@ from chatd.domain.chat_views.events import encode_value
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.deployment.spend import SpendWarningEvent
 from chatd.domain.ids import UserId
-from chatd.store import spend
-from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import Conn
-from chatd.store.spend import DefaultLimit
+from chatd.store.model import spend
+from chatd.store.model.spend import DefaultLimit
+from chatd.store.notifications import ConfigChanges
 from chatd.stream.chat_list import ChatListFeeds
 
 MAX_NOTICES_REMEMBERED: Final = 10_000

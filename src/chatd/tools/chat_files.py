@@ -17,10 +17,9 @@ from chatd.domain.files import ByteRange, FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId
 from chatd.domain.media_types import FileInspection
 from chatd.domain.ports import Env, FileStore, ToolContext
-from chatd.store.errors import DuplicateRow
-from chatd.store.file import chat_files, files, uploads
-from chatd.store.file.stores import FileStores
-from chatd.store.file.uploads import DeadUpload
+from chatd.store import file_stores, files
+from chatd.store.conn import DuplicateRow
+from chatd.store.file_stores import DeadUpload, FileStores
 from chatd.store.pool import Pool
 
 
@@ -41,7 +40,7 @@ class ChatFileWriter:
         """The file that an earlier attempt at this call has stored."""
         key = _request_key(context)
         return await retry_unavailable(
-            self._env.clock, lambda: chat_files.find_of_call(self._pool, context.chat.id, key)
+            self._env.clock, lambda: files.find_of_call(self._pool, context.chat.id, key)
         )
 
     async def store_result(self, context: ToolContext, name: str, data: bytes) -> StoredFile:
@@ -97,7 +96,7 @@ class ChatFileWriter:
         clock, store, file_id = self._env.clock, self._stores.current, FileId(self._env.new_id())
         await retry_unavailable(
             clock,
-            lambda: chat_files.begin(
+            lambda: files.begin_for_chat(
                 self._pool,
                 file_id,
                 context.chat.id,
@@ -157,7 +156,7 @@ class ChatFileWriter:
         )
         return await retry_unavailable(
             self._env.clock,
-            lambda: chat_files.finish(
+            lambda: files.finish_for_chat(
                 self._pool,
                 file_id,
                 context.chat.id,
@@ -171,7 +170,7 @@ class ChatFileWriter:
     async def _remove(self, store: FileStore, file_id: FileId) -> None:
         """Best effort: maintenance repeats it. A file that is complete has no upload."""
         with suppress(Unavailable):
-            if await uploads.abandon(self._pool, file_id):
+            if await file_stores.abandon_upload(self._pool, file_id):
                 left = DeadUpload(id=file_id, store=store.name, chunk_bytes=store.chunk_bytes)
                 await self._stores.remove_bytes(self._pool, left)
 

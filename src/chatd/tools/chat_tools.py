@@ -23,8 +23,8 @@ from chatd.domain.ports import (
 from chatd.domain.prompt.instructions import Instructions, mode_texts, plan_path
 from chatd.domain.subagents import subagent_instructions
 from chatd.domain.tool_modes import offers_tool
+from chatd.store import mcp_servers
 from chatd.store.conn import Conn
-from chatd.store.mcp import selection
 from chatd.tools.attachments import attach_file
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.execute import execute
@@ -77,7 +77,7 @@ class ToolOrders:
         known = self._known.pop(chat.id, ())
         if not set(servers) <= set(known):
             try:
-                known = await selection.keep_order(self._conn, chat.id, servers)
+                known = await mcp_servers.keep_order(self._conn, chat.id, servers)
             except Unavailable as error:
                 self._env.emit("tool_order_not_kept", chat_id=chat.id, error_kind=error.code)
         self._known[chat.id] = known

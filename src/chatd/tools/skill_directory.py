@@ -15,9 +15,9 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Env
 from chatd.domain.prompt.instructions import Skill, SkillIndex
-from chatd.store import skills
-from chatd.store.config_changes import ConfigChanges
+from chatd.store.account import skills
 from chatd.store.conn import Conn
+from chatd.store.notifications import ConfigChanges
 from chatd.store.workspace import bindings
 
 MAX_CACHED_OWNERS: Final = 10_000

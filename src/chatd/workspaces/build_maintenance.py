@@ -20,7 +20,7 @@ from chatd.domain.ports import Env
 from chatd.domain.workspace.entities import Build, BuildId
 from chatd.domain.workspace.rules import WorkspaceSnapshot
 from chatd.store.conn import Conn
-from chatd.store.workspace import agents, builds, workspaces
+from chatd.store.workspace import builds, workspaces
 from chatd.workspaces.build_backend import Backend
 
 RECONCILE_PAGE_SIZE: Final = 100
@@ -74,7 +74,7 @@ class Reconciler:
         return observed.state in ("stopped", "gone")
 
     async def _show_stopped(self, seen: WorkspaceSnapshot, build: Build) -> None:
-        await agents.mark_gone(self._conn, [agent.id for agent in seen.agents])
+        await workspaces.mark_agent_gone(self._conn, [agent.id for agent in seen.agents])
         new = builds.NewBuild(
             id=BuildId(self._env.new_id()),
             workspace_id=build.workspace_id,

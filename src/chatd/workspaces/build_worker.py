@@ -28,8 +28,8 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
 )
 from chatd.store.conn import Conn
-from chatd.store.workspace import build_leases
-from chatd.store.workspace.build_leases import AcquireBuilds, AcquiredBuild, BuildLease, BuildResult
+from chatd.store.workspace import builds
+from chatd.store.workspace.builds import AcquireBuilds, AcquiredBuild, BuildLease, BuildResult
 from chatd.workspaces.build_backend import Backend, BuildCancelled, BuildContext
 
 # One build. The backend's log lines are kept in bounded memory and written in batches: a line never
@@ -44,9 +44,9 @@ LOG_FLUSH_LINES: Final = 200
 class BuildLogBuffer:
     """A `LogSink`. Clips long lines and drops lines beyond its limits."""
 
-    def __init__(self, lease: build_leases.BuildLease) -> None:
+    def __init__(self, lease: builds.BuildLease) -> None:
         self._lease = lease
-        self._waiting: deque[build_leases.BuildLogLine] = deque()
+        self._waiting: deque[builds.BuildLogLine] = deque()
         self._writing = asyncio.Lock()
         self._lines = 0
         self._bytes = 0
@@ -62,9 +62,7 @@ class BuildLogBuffer:
             self._full = self._lines > MAX_LOG_LINES or self._bytes > MAX_LOG_BYTES
             if self._full:
                 level, cut = "warning", "The log is full; later lines are dropped."
-            self._waiting.append(
-                build_leases.BuildLogLine(stage=stage[:100], level=level, output=cut)
-            )
+            self._waiting.append(builds.BuildLogLine(stage=stage[:100], level=level, output=cut))
 
     async def flush(self, conn: Conn) -> None:
         """Lines that cannot be written stay for the next flush."""
@@ -73,7 +71,7 @@ class BuildLogBuffer:
                 batch = [
                     self._waiting[at] for at in range(min(LOG_FLUSH_LINES, len(self._waiting)))
                 ]
-                await build_leases.append_log(conn, self._lease, batch)
+                await builds.append_log(conn, self._lease, batch)
                 for _ in batch:
                     self._waiting.popleft()
 
@@ -327,7 +325,7 @@ class BuildWorker:
         )
         try:
             async with asyncio.timeout(STORE_REPLY_TIMEOUT_S):
-                found = await build_leases.acquire_builds(self._conn, wanted)
+                found = await builds.acquire_builds(self._conn, wanted)
         except (Unavailable, TimeoutError):
             self._history = self._history.failed()
             raise
@@ -390,7 +388,7 @@ class BuildWorker:
         although the reply was lost ends the lease, too."""
         while not building.lost.is_set():
             try:
-                return await build_leases.finish_build(self._conn, building.lease, ended)
+                return await builds.finish_build(self._conn, building.lease, ended)
             except Unavailable as error:
                 self._env.emit("build_write_failed", error_kind=error.code)
                 await self._env.clock.sleep(1, "build_finish")
@@ -411,7 +409,7 @@ class BuildWorker:
         try:
             async with asyncio.timeout(STORE_REPLY_TIMEOUT_S):
                 holds = [building.lease for building in asked.values()]
-                mine = await build_leases.renew_builds(self._conn, self._worker_id, holds)
+                mine = await builds.renew_builds(self._conn, self._worker_id, holds)
         except (Unavailable, TimeoutError):
             self._give_up_unrenewed(asked)
             raise
@@ -440,7 +438,7 @@ class BuildWorker:
     async def _reap(self) -> None:
         if may_reap(self._history, self._env.clock.monotonic()) != "leases":
             return
-        ended = await build_leases.reap_builds(
+        ended = await builds.reap_builds(
             self._conn, after_s=self._config.reap_after_s, error=_ABANDONED_TEXT
         )
         for build in ended:
@@ -480,4 +478,4 @@ class BuildWorker:
             if not building.is_running:
                 with suppress(ChatdError, TimeoutError):
                     async with asyncio.timeout(STORE_REPLY_TIMEOUT_S):
-                        await build_leases.release_build(self._conn, building.lease)
+                        await builds.release_build(self._conn, building.lease)

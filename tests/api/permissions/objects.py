@@ -14,7 +14,7 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.model.protocol import ModelRequest
-from chatd.store.chat import debug_calls
+from chatd.store.chat import model_calls
 from chatd.store.workspace import workspaces
 from tests.api.permissions.callers import Callers
 from tests.api.permissions.table import (
@@ -147,7 +147,7 @@ class ObjectFactory:
         answer = Answer(content=(TextPart(text="yes"),))
         call = debug_call(ModelRequest(model="m", messages=()), answer, number=self._number())
         call = replace(call, chat_id=ChatId(UUID(made["chat_id"])))
-        await debug_calls.insert(self._pool, call, build_document(call))
+        await model_calls.insert_debug_call(self._pool, call, build_document(call))
         return str(call.id)
 
     async def _file(self, made: Objects, owner: str, row: Row) -> str:

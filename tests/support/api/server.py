@@ -39,12 +39,11 @@ from chatd.sealed_secrets import KeyRing
 from chatd.services.mcp_servers import McpServers
 from chatd.services.push import PushRequests
 from chatd.store.chat import chats
-from chatd.store.config_changes import ConfigChanges
-from chatd.store.file.database_store import DATABASE_CHUNK_BYTES, DatabaseFileStore
-from chatd.store.file.stores import FileStores
-from chatd.store.model_configs import StoredModel
+from chatd.store.file_stores import DATABASE_CHUNK_BYTES, DatabaseFileStore, FileStores
+from chatd.store.model.model_configs import StoredModel
+from chatd.store.model.providers import StoredProvider
+from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
-from chatd.store.providers import StoredProvider
 from tests.support.factories import HARNESS, OWNER
 from tests.support.models import TEST_KEY, ModelRig
 from tests.support.operations import deciding, deciding_transactor, operation

@@ -16,7 +16,7 @@ from chatd.domain.access.accounts import IdentityRules
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing
-from chatd.store.config_changes import ConfigChanges
+from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
 
 

@@ -26,9 +26,9 @@ from chatd.domain.errors import Forbidden
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock
 from chatd.store.account import credentials
-from chatd.store.config_changes import ConfigChanges
+from chatd.store.account.runtime_settings import DEPLOYMENT
 from chatd.store.conn import Conn
-from chatd.store.runtime_settings import DEPLOYMENT
+from chatd.store.notifications import ConfigChanges
 
 # The credentials that this replica has read lately, so that a request costs no look-up.
 #

@@ -13,7 +13,7 @@ from chatd.domain.access.secret_text import is_opaque_secret, secret_text
 from chatd.domain.ids import UserId
 from chatd.store.account.credentials import SESSION_LIFETIME
 from chatd.store.conn import Conn
-from chatd.store.shared_keys import DEVICE_COOKIES, shared_key
+from chatd.store.sealed_columns import DEVICE_COOKIES, shared_key
 
 SECURE_COOKIE: Final = "__Host-chatd_session"
 """Browsers accept this prefix only from https, for this host alone."""

@@ -35,10 +35,9 @@ from chatd.domain.errors import Conflict, Forbidden
 from chatd.domain.ids import GroupId, UserId
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
-from chatd.store.account import groups, identities, users
+from chatd.store.account import groups, users
 from chatd.store.account.users import NewUser, UserChanges
-from chatd.store.conn import DatabaseSession
-from chatd.store.errors import DuplicateRow
+from chatd.store.conn import DatabaseSession, DuplicateRow
 from chatd.store.pool import Pool
 
 STATE_LIFETIME: Final = timedelta(minutes=10)
@@ -134,7 +133,7 @@ class OidcSignIn:
             raise Unauthorized(_BEGIN_AGAIN, code="identity_refused")
         if answer.code is None:
             raise Unauthorized("The provider did not sign the user in.", code="identity_refused")
-        if not await identities.use_answer(self._pool, digest(state.state)):
+        if not await users.use_answer(self._pool, digest(state.state)):
             raise Unauthorized(_BEGIN_AGAIN, code="identity_refused")
         tokens = await self._client.exchange(answer.code, state.verifier, self._redirect_uri(scope))
         claims = await self._client.read_claims(tokens, state.nonce, self._wanted_claims())
@@ -147,7 +146,7 @@ class OidcSignIn:
         return signed_in, state.next, self._cookie(scope, "", timedelta(0))
 
     async def _find_user(self, session: DatabaseSession, identity: Identity) -> User:
-        user_id = await identities.find(session, SIGN_IN, identity.issuer, identity.subject)
+        user_id = await users.find(session, SIGN_IN, identity.issuer, identity.subject)
         user = None
         if user_id is not None:
             user = await users.get(session, SIGN_IN, user_id)
@@ -171,7 +170,7 @@ class OidcSignIn:
                 return None
             found = await self._create(session, identity)
         try:
-            await identities.link(session, SIGN_IN, found.id, identity)
+            await users.link(session, SIGN_IN, found.id, identity)
         except DuplicateRow:
             raise Unauthorized(_BEGIN_AGAIN, code="identity_refused") from None
         return found

@@ -18,7 +18,7 @@ from chatd.domain.access.accounts import Bucket, is_full, take
 from chatd.domain.access.secret_text import digest
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock, Env
-from chatd.store.account import sign_in_attempts
+from chatd.store.account import credentials
 from chatd.store.conn import Conn
 
 MAX_BUCKETS: Final = 50_000
@@ -166,8 +166,8 @@ class SignInLimits:
         own = f"pair:{account}:{group}"
         await self._take_own(own, ip)
         limit = ADDRESS_ATTEMPTS_PER_MINUTE
-        is_usual = await sign_in_attempts.take(self._conn, f"address:{group}", per_minute=limit)
-        level = await sign_in_attempts.take_below(
+        is_usual = await credentials.take_attempt(self._conn, f"address:{group}", per_minute=limit)
+        level = await credentials.take_attempt_below(
             self._conn,
             f"account:{account}",
             per_minute=ACCOUNT_ATTEMPTS_PER_MINUTE,
@@ -182,9 +182,9 @@ class SignInLimits:
 
     async def settle(self, conn: Conn, attempt: Attempt) -> None:
         """After a success."""
-        await sign_in_attempts.clear(conn, attempt.own)
+        await credentials.clear_attempts(conn, attempt.own)
         for bucket, per_minute in attempt.shared:
-            await sign_in_attempts.give_back(conn, bucket, per_minute=per_minute)
+            await credentials.give_back_attempt(conn, bucket, per_minute=per_minute)
 
     async def admit_change(self, user_id: UserId) -> Attempt:
         """Before a signed-in user's present password is checked. Raises RateLimited."""
@@ -194,7 +194,7 @@ class SignInLimits:
 
     async def _take_own(self, bucket: str, ip: str | None) -> None:
         limit = BROWSER_ATTEMPTS_PER_MINUTE
-        if not await sign_in_attempts.take(self._conn, bucket, per_minute=limit):
+        if not await credentials.take_attempt(self._conn, bucket, per_minute=limit):
             raise self.refusal(60 / limit, ip)
 
     async def _delay(self, seconds: float, ip: str | None) -> None:

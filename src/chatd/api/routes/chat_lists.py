@@ -31,10 +31,11 @@ from chatd.domain.chat_views.public_chat import PublicChat, public_chat
 from chatd.domain.chat_views.search_text import make_snippet, message_text, one_line
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId
-from chatd.store.chat import chats, read_marks, search, subagents
+from chatd.store import search
+from chatd.store.chat import chats, subagents, updates
 from chatd.store.chat.chats import ChatListFilter
-from chatd.store.chat.search import SearchHit
 from chatd.store.conn import Conn
+from chatd.store.search import SearchHit
 
 T = TypeVar("T")
 
@@ -143,7 +144,7 @@ class ChatListRoutes:
         )
         shown, cursor = paging.cut(found, lambda chat: TimePosition(chat.created_at, chat.id))
         ids = [chat.id for chat in shown]
-        views = await self._deps.retry(lambda: read_marks.list_views_of(pool, actor, ids))
+        views = await self._deps.retry(lambda: updates.list_views_of(pool, actor, ids))
         items = tuple(public_chat(chat, views.get(chat.id)) for chat in shown)
         return reply(SubagentPage(items=items, has_more=cursor is not None, next_cursor=cursor))
 
@@ -245,7 +246,7 @@ async def with_children(conn: Conn, actor: UserActor, roots: Sequence[Chat]) -> 
         found = await chats.list_children(conn, actor, ids)
         children = [child for child in found if child.archived == archived]
     shown = [chat.id for chat in (*roots, *children)]
-    views = await read_marks.list_views_of(conn, actor, shown)
+    views = await updates.list_views_of(conn, actor, shown)
     below: defaultdict[ChatId, list[PublicChat]] = defaultdict(list)
     for child in children:
         below[child.root_chat_id].append(public_chat(child, views.get(child.id)))

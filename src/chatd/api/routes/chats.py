@@ -39,7 +39,7 @@ from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.prompt.titles import fallback_title, title_input
 from chatd.domain.tool_policy.rules import ToolRule, check_rule
-from chatd.store.chat import messages, read_marks
+from chatd.store.chat import messages, updates
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.workspace import bindings
 
@@ -219,7 +219,7 @@ class ChatRoutes:
     async def mark_read(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_READ)
         actor, chat_id, up_to = request.caller.actor, request.chat_id, MessageId(body.message_id)
-        found = await deps.retry(lambda: read_marks.move(deps.pool, actor, chat_id, up_to))
+        found = await deps.retry(lambda: updates.move_read_mark(deps.pool, actor, chat_id, up_to))
         if found is None:
             raise NotFound("There is no such chat.")
         chat, has_moved = found
@@ -255,7 +255,7 @@ class ChatRoutes:
 async def get_view(deps: ApiDeps, reader: ApiCaller, chat: Chat) -> ReaderView | None:
     """How the reader sees a chat that was read for this reader. None if it is removed meanwhile."""
     actor = reader.actor
-    views = await deps.retry(lambda: read_marks.list_views_of(deps.pool, actor, [chat.id]))
+    views = await deps.retry(lambda: updates.list_views_of(deps.pool, actor, [chat.id]))
     return views.get(chat.id)
 
 

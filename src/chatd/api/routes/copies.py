@@ -45,9 +45,8 @@ from chatd.domain.chat_views.transfer import (
 )
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId, MessageId
-from chatd.store.chat import forks, transfer
-from chatd.store.chat.forks import ForkRequest
-from chatd.store.chat.transfer import ImportRequest
+from chatd.store.chat import transfer
+from chatd.store.chat.transfer import ForkRequest, ImportRequest
 
 MAX_IMPORT_BYTES: Final = 64 * 1024 * 1024
 MAX_CONCURRENT_IMPORTS: Final = 2
@@ -127,7 +126,7 @@ class CopyRoutes:
             message_id=None if body.message_id is None else MessageId(body.message_id),
         )
         actor = request.caller.actor
-        chat = await deps.retry(lambda: forks.fork(deps.pool, actor, wanted))
+        chat = await deps.retry(lambda: transfer.fork(deps.pool, actor, wanted))
         return self._created(request, chat)
 
     def _created(

@@ -18,8 +18,8 @@ from chatd.domain.description import CREATED_AT, MODEL_ID, describe
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import MessageId, ModelConfigId
 from chatd.domain.list_page import ListPage, ListQuery
-from chatd.store.chat import chats, debug_calls
-from chatd.store.chat.debug_calls import StoredDebugCall
+from chatd.store.chat import chats, model_calls
+from chatd.store.chat.model_calls import StoredDebugCall
 
 # Replies with debug records of model calls. Docstrings here are part of the OpenAPI document.
 
@@ -114,7 +114,7 @@ class DebugRoutes:
         await self._require_readable(request)
         last = paging.position
         found = await deps.retry(
-            lambda: debug_calls.list_of_chat(
+            lambda: model_calls.list_debug_calls(
                 deps.pool,
                 actor,
                 chat_id,
@@ -130,7 +130,9 @@ class DebugRoutes:
         deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id
         call_id = request.debug_run_id
         await self._require_readable(request)
-        found = await deps.retry(lambda: debug_calls.get(deps.pool, actor, chat_id, call_id))
+        found = await deps.retry(
+            lambda: model_calls.get_debug_call(deps.pool, actor, chat_id, call_id)
+        )
         if found is None or found.request is None or found.response is None:
             raise NotFound("There is no such record of a model call.")
         fields = msgspec.structs.asdict(_item(found))

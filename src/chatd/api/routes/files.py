@@ -48,10 +48,10 @@ from chatd.domain.files import (
 from chatd.domain.ids import FileId, UserId
 from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.media_types import PDF, is_text_type
+from chatd.store import files
 from chatd.store.account import credentials
 from chatd.store.chat import chats
-from chatd.store.file import chat_files, files
-from chatd.store.shared_keys import DOWNLOAD_LINKS, shared_key
+from chatd.store.sealed_columns import DOWNLOAD_LINKS, shared_key
 
 # Queries and replies about files.
 
@@ -384,9 +384,7 @@ class ChatFileRoutes:
         last = paging.position
         after = None if last is None else (last.at, FileId(last.id))
         found = await deps.retry(
-            lambda: chat_files.list_page(
-                deps.pool, actor, chat_id, after=after, limit=paging.read_limit
-            )
+            lambda: files.list_page(deps.pool, actor, chat_id, after=after, limit=paging.read_limit)
         )
         shown, cursor = paging.cut(found, lambda file: TimePosition(file.created_at, file.id))
         items = tuple(map(file_reply, shown))

@@ -36,11 +36,10 @@ from chatd.domain.chat_views.public_chat import PublicChat, public_chat
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.files import StoredFile
 from chatd.domain.ids import ChatId, FileId, McpServerId, MessageId, ModelConfigId
+from chatd.store import files, mcp_servers
 from chatd.store.chat import chats, message_pages
 from chatd.store.chat.message_pages import MessageRange, StoredMessagePage
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.file import files
-from chatd.store.mcp import selection
 
 _SEND: Final = BodySpec(SendMessageBody, LARGE_BODY_BYTES)
 _EDIT: Final = BodySpec(EditMessageBody, LARGE_BODY_BYTES)
@@ -203,7 +202,7 @@ async def choose_mcp_servers(
     """Raises InvalidInput that names all unknown ones."""
     if not ids:
         return None if ids is None else ()
-    return await deps.retry(lambda: selection.choose(deps.pool, ids))
+    return await deps.retry(lambda: mcp_servers.choose(deps.pool, ids))
 
 
 async def build_content(

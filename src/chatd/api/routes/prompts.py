@@ -14,8 +14,8 @@ from chatd.api.route import ApiRoute
 from chatd.api.schemas.chats import ListedPrompt, PromptPage, PromptQuery
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChatId, MessageId
-from chatd.store.chat import chats, prompts
-from chatd.store.chat.prompts import Prompt, PromptPosition
+from chatd.store.chat import chats, message_pages
+from chatd.store.chat.message_pages import Prompt, PromptPosition
 
 MAX_SCANNED_PROMPTS: Final = 2000
 """For one page: a prefix that few prompts have ends the page early, with a cursor."""
@@ -68,7 +68,9 @@ class PromptRoutes:
         async def read(last: NumberPosition | None) -> tuple[list[Prompt], bool]:
             before = None if last is None else MessageId(last.number)
             return await deps.retry(
-                lambda: prompts.list_of_chat(deps.pool, actor, chat_id, before, limit=_READ_SIZE)
+                lambda: message_pages.list_prompts_of_chat(
+                    deps.pool, actor, chat_id, before, limit=_READ_SIZE
+                )
             )
 
         return reply(await _collect(paging, query, read, lambda p: NumberPosition(p.message_id)))
@@ -79,7 +81,9 @@ class PromptRoutes:
 
         async def read(last: PromptPlace | None) -> tuple[list[Prompt], bool]:
             return await deps.retry(
-                lambda: prompts.list_of_user(deps.pool, actor, _position(last), limit=_READ_SIZE)
+                lambda: message_pages.list_prompts_of_user(
+                    deps.pool, actor, _position(last), limit=_READ_SIZE
+                )
             )
 
         paging = Paging(request, query, PromptPlace)

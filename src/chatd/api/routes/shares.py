@@ -15,7 +15,6 @@ from chatd.api.schemas.accounts import GROUP_ID_EXAMPLE
 from chatd.domain.access.shares import MAX_READERS, ShareRequest, ShareRole, UnknownReaders
 from chatd.domain.description import CHAT_ID, USER_ID, describe
 from chatd.domain.ids import ChatId, GroupId, UserId
-from chatd.store.account import directory
 from chatd.store.chat import shares
 from chatd.store.chat.shares import SharedChat
 
@@ -169,7 +168,7 @@ class ShareRoutes:
     async def search_directory(self, request: ApiRequest) -> ApiReply:
         deps, actor, query = self._deps, request.caller.actor, request.query(DirectoryQuery)
         found = await deps.retry(
-            lambda: directory.find_readers(deps.pool, actor, query.q.strip(), limit=query.limit)
+            lambda: shares.find_readers(deps.pool, actor, query.q.strip(), limit=query.limit)
         )
         return reply(
             DirectoryReply(
@@ -188,7 +187,7 @@ def _acl(shared: SharedChat) -> AclReply:
 
 
 def _invalid(error: UnknownReaders) -> InvalidFields:
-    users = [
+    unknown_users = [
         FieldError(field=f"user_roles.{user}", detail="there is no such active user")
         for user in error.users
     ]
@@ -196,4 +195,4 @@ def _invalid(error: UnknownReaders) -> InvalidFields:
         FieldError(field=f"group_roles.{group}", detail="there is no such group")
         for group in error.groups
     ]
-    return InvalidFields(error.message, [*users, *groups])
+    return InvalidFields(error.message, [*unknown_users, *groups])

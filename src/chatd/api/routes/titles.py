@@ -16,7 +16,7 @@ from chatd.domain.chat_views.public_chat import PublicChat, public_chat
 from chatd.domain.errors import Conflict, NotFound, Unavailable
 from chatd.domain.ids import MessageId
 from chatd.domain.prompt.titles import chat_excerpt, title_input
-from chatd.store.chat import chats, message_pages, title_leases
+from chatd.store.chat import chats, message_pages, updates
 from chatd.store.chat.message_pages import MessageRange
 
 TITLE_LEASE_S: Final = 60.0
@@ -88,7 +88,9 @@ class TitleRoutes:
         deps, chat_id, actor = self._deps, request.chat_id, request.caller.actor
         chat, lease_id = await self._get(request), deps.env.new_id()
         is_held = await deps.retry(
-            lambda: title_leases.acquire(deps.pool, actor, chat_id, lease_id, seconds=TITLE_LEASE_S)
+            lambda: updates.acquire_title_lease(
+                deps.pool, actor, chat_id, lease_id, seconds=TITLE_LEASE_S
+            )
         )
         if not is_held:
             raise Conflict(
@@ -98,7 +100,7 @@ class TitleRoutes:
             yield chat
         finally:
             with suppress(Unavailable):
-                await title_leases.release(deps.pool, chat_id, lease_id)
+                await updates.release_title_lease(deps.pool, chat_id, lease_id)
 
     async def _get(self, request: ApiRequest) -> Chat:
         deps = self._deps

@@ -44,8 +44,8 @@ from chatd.settings.schema import (
     Settings,
     SettingsError,
 )
-from chatd.store import model_declarations
-from chatd.store.model_declarations import DeclaredProvider, ModelDeclaration
+from chatd.store.model import model_declarations
+from chatd.store.model.model_declarations import DeclaredProvider, ModelDeclaration
 from chatd.store.pool import Pool
 
 _NAMES: Final = UUID("5c3f1a52-9d0e-4f6e-9a63-6f5d1b0c7a11")

@@ -42,14 +42,14 @@ from chatd.providers.registry import (
 )
 from chatd.services.models.configuration import SettingsDeclaration, derive_model_id
 from chatd.services.models.provider_clients import ProviderClients, moved_key_text, usable_keys
-from chatd.store import model_configs, model_declarations, providers
 from chatd.store.account import audit
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.config_changes import ConfigChanges, publish
 from chatd.store.conn import DatabaseSession
-from chatd.store.model_configs import StoredModel
+from chatd.store.model import model_configs, model_declarations, providers
+from chatd.store.model.model_configs import StoredModel
+from chatd.store.model.providers import StoredKey, StoredProvider
+from chatd.store.notifications import ConfigChanges, publish
 from chatd.store.pool import Pool
-from chatd.store.providers import StoredKey, StoredProvider
 
 CHANGE_KINDS: Final = frozenset({"provider", "model", "secret_key"})
 

@@ -36,11 +36,11 @@ from chatd.services.models.provider_administration import (
     plain_price,
 )
 from chatd.services.runtime_settings import RuntimeSettings
-from chatd.store import model_configs, providers
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import DatabaseSession
-from chatd.store.model_configs import NO_MODEL, ModelTask, ModelWrite, StoredModel
-from chatd.store.providers import StoredProvider, managed_elsewhere
+from chatd.store.model import model_configs, providers
+from chatd.store.model.model_configs import NO_MODEL, ModelTask, ModelWrite, StoredModel
+from chatd.store.model.providers import StoredProvider, managed_elsewhere
 
 _CONFIG_FIELDS: Final = frozenset(ModelConfig.__struct_fields__) - {"id", "provider"}
 TASKS: Final[tuple[ModelTask, ...]] = ("title", "compaction", "general", "explore")

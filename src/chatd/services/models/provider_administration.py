@@ -48,10 +48,10 @@ from chatd.services.models.provider_bodies import (
 )
 from chatd.services.models.provider_clients import AwsKeys, ProviderClients, ProviderSecrets
 from chatd.settings.schema import SettingsError
-from chatd.store import providers
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import DatabaseSession
-from chatd.store.providers import (
+from chatd.store.model import providers
+from chatd.store.model.providers import (
     ProviderParameters,
     ProviderWrite,
     StoredKey,

@@ -14,7 +14,7 @@ from chatd.domain.description import CREATED_AT, PROVIDER_ID, UPDATED_AT, descri
 from chatd.domain.list_page import ListPage
 from chatd.domain.model.protocol import ModelCapabilities
 from chatd.services.models.model_bodies import DisplayName, Name, Source, VendorName
-from chatd.store.providers import StoredKey
+from chatd.store.model.providers import StoredKey
 
 KEY_ID = "0193c5a5-2c11-7d0e-8f4a-1b2c3d4e5f60"
 

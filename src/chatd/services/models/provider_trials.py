@@ -35,9 +35,9 @@ from chatd.services.models.directory import ModelDirectory
 from chatd.services.models.provider_bodies import OfferedModelReply, TrialReply
 from chatd.services.models.provider_clients import ProviderClients, usable_keys
 from chatd.settings.schema import SettingsError
-from chatd.store import model_configs
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.providers import StoredProvider
+from chatd.store.model import model_configs
+from chatd.store.model.providers import StoredProvider
 
 LEARN_TIMEOUT_S: Final = 5.0
 """How long a new model waits for what its provider tells of it."""

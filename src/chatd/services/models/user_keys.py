@@ -16,13 +16,13 @@ from chatd.sealed_secrets import KeyRing
 from chatd.services.models.directory import ModelDirectory
 from chatd.services.models.provider_administration import seal_key
 from chatd.services.models.provider_bodies import UserKeyBody, UserKeyReply, convert_key
-from chatd.store import providers
 from chatd.store.account import audit
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.config_changes import publish
 from chatd.store.conn import DatabaseSession
+from chatd.store.model import providers
+from chatd.store.model.providers import StoredKey, StoredProvider
+from chatd.store.notifications import publish
 from chatd.store.pool import Pool
-from chatd.store.providers import StoredKey, StoredProvider
 
 
 class UserKeys:

@@ -8,10 +8,16 @@ from chatd.domain.access.permissions import Actor, require_permission
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import GroupId, UserId
-from chatd.store import config_changes
+from chatd.store import notifications
 from chatd.store.account import audit
-from chatd.store.conn import Conn, DatabaseSession, Row, strip_unstorable
-from chatd.store.errors import DuplicateRow, MissingReference
+from chatd.store.conn import (
+    Conn,
+    DatabaseSession,
+    DuplicateRow,
+    MissingReference,
+    Row,
+    strip_unstorable,
+)
 
 _COLUMNS: Final[LiteralString] = """
     g.id, g.name, g.created_at,
@@ -164,7 +170,7 @@ async def _finish(
     await audit.record(
         session, actor, action=action, object_type="group", object_id=group_id, ip=ip, detail=detail
     )
-    await config_changes.publish(session, ConfigChange(kind="group", id=str(group_id)))
+    await notifications.publish(session, ConfigChange(kind="group", id=str(group_id)))
 
 
 def _taken() -> Conflict:

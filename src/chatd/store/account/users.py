@@ -10,16 +10,38 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access.accounts import User, UserStatus, redacted_diff
-from chatd.domain.access.permissions import Actor, Role, SystemActor, require_permission
+from chatd.domain.access.accounts import Identity, User, UserStatus, redacted_diff
+from chatd.domain.access.permissions import (
+    Actor,
+    Role,
+    SystemActor,
+    has_permission,
+    require_permission,
+    row_filter,
+)
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import UserId
-from chatd.store import config_changes
+from chatd.store import notifications
 from chatd.store.account import audit
-from chatd.store.account.reach import readable_user, writable_user
-from chatd.store.conn import Conn, DatabaseSession, Row, strip_unstorable
-from chatd.store.errors import DuplicateRow
+from chatd.store.conn import Conn, DatabaseSession, DuplicateRow, Row, strip_unstorable
+
+# Which rows of accounts an actor reaches: all, or the user's own.
+
+
+def readable_user(actor: Actor) -> UserId | None:
+    """None for all users; else the only one. Raises Forbidden."""
+    if has_permission(actor, "config.read"):
+        return None
+    return row_filter(actor, "account.read").owner_id
+
+
+def writable_user(actor: Actor) -> UserId | None:
+    """None for all users; else the only one. Raises Forbidden."""
+    if has_permission(actor, "config.write"):
+        return None
+    return row_filter(actor, "account.write").owner_id
+
 
 _COLUMNS: Final[LiteralString] = """
     u.id, u.username, u.email, u.name, u.avatar_url, u.role, u.status, u.is_service,
@@ -283,7 +305,7 @@ async def _finish(
     await audit.record(
         session, actor, action=action, object_type="user", object_id=user_id, ip=ip, detail=diff
     )
-    await config_changes.publish(session, ConfigChange(kind="user", id=str(user_id)))
+    await notifications.publish(session, ConfigChange(kind="user", id=str(user_id)))
 
 
 def _action(before: User, after: User) -> str:
@@ -308,3 +330,33 @@ def _taken(error: DuplicateRow) -> Conflict:
 def _user(row: Row) -> User:
     names = User.__struct_fields__
     return User(**{name: row[name] for name in names})
+
+
+# Identities of OpenID providers and their users, and answers of providers that were used.
+
+FIND: Final[LiteralString] = """
+    SELECT user_id FROM user_identities WHERE issuer = $1 AND subject = $2"""
+INSERT_IDENTITY: Final[LiteralString] = """
+    INSERT INTO user_identities (issuer, subject, user_id, email) VALUES ($1, $2, $3, $4)"""
+# Kept with the sign-in attempts, which are deleted after ten minutes: as long as an answer lasts.
+USE_ANSWER: Final[LiteralString] = """
+    INSERT INTO sign_in_attempts (bucket, tokens) VALUES ($1, 0)
+    ON CONFLICT (bucket) DO NOTHING RETURNING true"""
+
+
+async def find(conn: Conn, actor: SystemActor, issuer: str, subject: str) -> UserId | None:
+    del actor  # only a sign-in looks for identities
+    found = await conn.fetchval(FIND, issuer, strip_unstorable(subject))
+    return None if found is None else UserId(found)
+
+
+async def link(conn: Conn, actor: SystemActor, user_id: UserId, identity: Identity) -> None:
+    """Raises DuplicateRow if another sign-in has linked the identity meanwhile."""
+    del actor
+    subject = strip_unstorable(identity.subject)
+    await conn.execute(INSERT_IDENTITY, identity.issuer, subject, user_id, identity.email)
+
+
+async def use_answer(conn: Conn, state_digest: bytes) -> bool:
+    """False if an answer with this state was used before, on any replica."""
+    return bool(await conn.fetchval(USE_ANSWER, f"oidc:{state_digest.hex()}"))

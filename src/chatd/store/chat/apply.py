@@ -13,7 +13,7 @@ in two thirds of the server time. `change_writer` chooses the statement and its 
 
 from typing import Final
 
-from chatd.store.chat.run_statements import BEGIN_RUN, END_RUN, take_over
+from chatd.store.chat.runs import BEGIN_RUN, END_RUN, take_over
 from chatd.store.conn import named_statement
 from chatd.store.tool_policies import layers_of
 

@@ -42,14 +42,15 @@ from chatd.store.chat.chats import read_diff_status, read_mcp_servers, read_take
 from chatd.store.chat.messages import messages_written
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import (
+    CheckFailed,
     Conn,
+    MissingReference,
     Row,
     json_or_none,
     json_text,
     replace_surrogates_deep,
     strip_unstorable,
 )
-from chatd.store.errors import CheckFailed, MissingReference
 from chatd.store.tool_policies import read_layers
 
 _FILE_REFERENCE: Final = "chat_files_file_id_fkey"

@@ -4,12 +4,19 @@
 that is not deleted.
 """
 
+from collections.abc import Sequence
 from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.access.permissions import Permission, UserActor
+from chatd.domain.access.permissions import (
+    Permission,
+    UserActor,
+    require_permission,
+    require_sharing,
+)
 from chatd.domain.access.shares import (
+    Readers,
     ShareChange,
     ShareRequest,
     ShareTarget,
@@ -19,14 +26,63 @@ from chatd.domain.access.shares import (
 from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import NotFound
-from chatd.domain.ids import ChatId, UserId
-from chatd.store import config_changes
+from chatd.domain.ids import ChatId, GroupId, UserId
+from chatd.store import notifications
 from chatd.store.account import audit
-from chatd.store.account.directory import NamedGroup, NamedReaders, NamedUser
 from chatd.store.chat import chats
-from chatd.store.conn import Conn, DatabaseSession
-from chatd.store.errors import MissingReference
+from chatd.store.conn import Conn, DatabaseSession, MissingReference, strip_unstorable
 from chatd.store.row_access import SHARING_ENABLED, chat_condition, chat_reach, shared_roots
+
+# The names of users and groups, for users who share chats with them. Emails stay out.
+
+# $1 is in lower case. The user who searches is left out.
+FIND_USERS: Final[LiteralString] = """
+    SELECT id, username, name FROM users
+    WHERE status = 'active' AND deleted_at IS NULL AND id <> $2
+      AND (strpos(lower(username), $1) > 0 OR strpos(lower(name), $1) > 0)
+    ORDER BY lower(username) LIMIT $3"""
+FIND_GROUPS: Final[LiteralString] = """
+    SELECT id, name FROM groups WHERE strpos(lower(name), $1) > 0 ORDER BY lower(name) LIMIT $2"""
+
+
+class NamedUser(Struct, frozen=True, kw_only=True):
+    id: UserId
+    username: str
+    name: str
+
+
+class NamedGroup(Struct, frozen=True, kw_only=True):
+    id: GroupId
+    name: str
+
+
+class NamedReaders(Struct, frozen=True, kw_only=True):
+    """Users and groups, each by name."""
+
+    users: Sequence[NamedUser]
+    groups: Sequence[NamedGroup]
+
+    @property
+    def ids(self) -> Readers:
+        return Readers(
+            users=frozenset(user.id for user in self.users),
+            groups=frozenset(group.id for group in self.groups),
+        )
+
+
+async def find_readers(conn: Conn, actor: UserActor, text: str, *, limit: int) -> NamedReaders:
+    """Active users and groups with the text in a name, at most `limit` of each. Raises
+    Forbidden."""
+    require_permission(actor, "chats.share")
+    require_sharing(actor)
+    part = strip_unstorable(text).lower()
+    found = await conn.fetch(FIND_USERS, part, actor.user_id, limit)
+    groups = await conn.fetch(FIND_GROUPS, part, limit)
+    return NamedReaders(
+        users=[NamedUser(**dict(row)) for row in found],
+        groups=[NamedGroup(**dict(row)) for row in groups],
+    )
+
 
 # Of the root of the chat, for a subagent too.
 _SHARES: Final[LiteralString] = f"""
@@ -129,7 +185,7 @@ async def update(
         ip=ip,
         detail={"owner_id": str(chat.owner_id)} | _detail(change),
     )
-    await config_changes.publish(session, ConfigChange(kind="share", id=str(chat.id)))
+    await notifications.publish(session, ConfigChange(kind="share", id=str(chat.id)))
     after = await _load(session, actor, chat_id, "chats.share")
     return SharedChat(chat_id=chat.id, readers=after)
 

@@ -50,8 +50,7 @@ from chatd.store.chat.operation import (
     find_replay,
     load_applied,
 )
-from chatd.store.conn import Conn, DatabaseSession
-from chatd.store.errors import DuplicateRow
+from chatd.store.conn import Conn, DatabaseSession, DuplicateRow
 from chatd.store.pool import Pool
 
 _ATTEMPTS_WITHOUT_LOCK: Final = 2

@@ -21,8 +21,14 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceMcpServer,
 )
 from chatd.domain.workspace.entities import AgentId, BuildId
-from chatd.store.conn import Conn, Row, json_text, named_statement, strip_unstorable
-from chatd.store.errors import MissingReference
+from chatd.store.conn import (
+    Conn,
+    MissingReference,
+    Row,
+    json_text,
+    named_statement,
+    strip_unstorable,
+)
 from chatd.store.row_access import chat_condition, chat_reach
 from chatd.store.workspace import workspaces
 

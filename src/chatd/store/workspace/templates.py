@@ -16,8 +16,7 @@ from chatd.domain.workspace.entities import (
     VersionId,
 )
 from chatd.domain.workspace.templates import TemplateUsage, TemplateUser, may_use_template
-from chatd.store.conn import Conn, json_text, named_statement, strip_unstorable
-from chatd.store.errors import DuplicateRow
+from chatd.store.conn import Conn, DuplicateRow, json_text, named_statement, strip_unstorable
 
 _TEMPLATE: Final = msgspec.json.Decoder(Template)
 _VERSION: Final = msgspec.json.Decoder(TemplateVersion)

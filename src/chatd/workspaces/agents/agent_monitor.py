@@ -26,7 +26,7 @@ from chatd.domain.workspace.agent_api import (
 from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow
 from chatd.domain.workspace.rules import AGENT_DISCONNECTED_AFTER_S, agent_status
 from chatd.store.conn import Conn
-from chatd.store.workspace import agents, bindings
+from chatd.store.workspace import bindings, workspaces
 
 AGENT_CHECK_INTERVAL_S: Final = 10.0
 AGENT_CHECK_TIMEOUT_S: Final = 5.0
@@ -46,7 +46,7 @@ class AgentMonitor:
         self._hosts = hosts
 
     async def check_agents(self) -> None:
-        known = await agents.list_on_host(self._conn, self._hosts)
+        known = await workspaces.list_agents_on_host(self._conn, self._hosts)
         connected = [agent for agent in known if _is_connected(agent)]
         await self._check_all(connected)
         await self._check_all([agent for agent in known if not _is_connected(agent)])
@@ -58,9 +58,9 @@ class AgentMonitor:
             for agent in checked:
                 group.create_task(self._check(agent, slots, found), name=f"ping {agent.id}")
         if found:
-            await agents.record_healthy(self._conn, found)
+            await workspaces.record_agent_healthy(self._conn, found)
         if silent := [agent.id for agent in checked if agent.id not in found]:
-            for agent_id in await agents.record_missed(
+            for agent_id in await workspaces.record_agent_missed(
                 self._conn, silent, missed_after_s=AGENT_DISCONNECTED_AFTER_S
             ):
                 self._env.emit("agent_disconnected", agent_id=agent_id)
@@ -156,7 +156,7 @@ class ContextMonitor:
         self._seen: dict[AgentId, tuple[str, int]] = {}
 
     async def check_contexts(self) -> None:
-        known = await agents.list_on_host(self._conn, self._hosts)
+        known = await workspaces.list_agents_on_host(self._conn, self._hosts)
         now = self._env.clock.now()
         living = [agent for agent in known if agent_status(agent, now) == "connected"]
         self._seen = {a.id: self._seen[a.id] for a in living if a.id in self._seen}

@@ -25,7 +25,7 @@ from chatd.domain.workspace.agent_api import (
 from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow, Endpoint
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, choose_agent
 from chatd.store.conn import Conn
-from chatd.store.workspace import agents, bindings, workspaces
+from chatd.store.workspace import bindings, workspaces
 from chatd.workspaces.agents.agent_client import ConnectedAgent, handshake
 from chatd.workspaces.agents.agent_session import AgentSession, AgentSigner, derive_agent_key
 
@@ -78,7 +78,7 @@ class StoredBindings:
         return await bindings.get(self._conn, WORKER, chat_id)
 
     async def agent(self, agent_id: AgentId) -> AgentObservation | None:
-        found = await agents.get_with_time(self._conn, agent_id)
+        found = await workspaces.get_with_time(self._conn, agent_id)
         return None if found is None else AgentObservation(agent=found[0], now=found[1])
 
     async def latest_agent(self, workspace_id: WorkspaceId) -> AgentObservation:

@@ -22,8 +22,8 @@ from chatd.domain.workspace.pull_requests import (
     api_address,
     parse_remote,
 )
-from chatd.store import git_credentials
-from chatd.store.git_credentials import TOKEN, GitCredential
+from chatd.store.account import git_credentials
+from chatd.store.account.git_credentials import TOKEN, GitCredential
 
 # Bodies and replies about tokens for git hosts. A token is never returned.
 #

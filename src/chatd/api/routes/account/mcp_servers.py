@@ -25,7 +25,7 @@ from chatd.services.mcp_bodies import (
     McpServerPage,
     McpServerReply,
 )
-from chatd.store.mcp.connections import ServerConnection
+from chatd.store.mcp_servers import ServerConnection
 
 SECURE_PREFIX: Final = "__Host-chatd_mcp_"
 PLAIN_PREFIX: Final = "chatd_mcp_"

@@ -19,7 +19,7 @@ from chatd.domain.description import CREATED_AT, describe
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.list_page import ListPage, ListQuery
-from chatd.store import push
+from chatd.store import webhooks
 from chatd.store.webhooks import SECRET_COLUMN
 
 # Bodies and replies about notifications of browsers. Docstrings here are part of the OpenAPI
@@ -143,7 +143,7 @@ class PushRoutes:
         keys = decode_keys(body.keys.p256dh, body.keys.auth)
         subscription_id = _id_of(actor.user_id, endpoint)
         sealed = deps.key_ring.seal(keys.encode(), SECRET_COLUMN.context(subscription_id))
-        made = await push.subscribe(
+        made = await webhooks.subscribe(
             deps.pool, actor, subscription_id, endpoint=endpoint, secret=sealed
         )
         deps.wake_webhooks()
@@ -153,20 +153,22 @@ class PushRoutes:
     async def list_subscriptions(self, request: ApiRequest) -> ApiReply:
         pool, actor = self._deps.pool, request.caller.actor
         paging = Paging(request, request.query(ListQuery), ItemPosition)
-        found = await self._deps.retry(lambda: push.list_own(pool, actor))
+        found = await self._deps.retry(lambda: webhooks.list_own_push(pool, actor))
         shown, cursor = cut_whole(paging, found, lambda one: one.id)
         items = tuple(_subscription_reply(one) for one in shown)
         return reply(SubscriptionPage(items=items, has_more=cursor is not None, next_cursor=cursor))
 
     async def unsubscribe(self, request: ApiRequest) -> ApiReply:
-        if not await push.delete(self._deps.pool, request.caller.actor, request.subscription_id):
+        if not await webhooks.delete_push(
+            self._deps.pool, request.caller.actor, request.subscription_id
+        ):
             raise NotFound(_MISSING_TEXT)
         return NO_CONTENT
 
     async def send_test(self, request: ApiRequest) -> ApiReply:
         actor = request.caller.actor
         self._deps.accounts.limits.take_test(request.caller)
-        if await push.insert_ping(self._deps.pool, actor, request.subscription_id) is None:
+        if await webhooks.insert_push_ping(self._deps.pool, actor, request.subscription_id) is None:
             raise NotFound(_MISSING_TEXT)
         self._deps.wake_webhooks()
         return ApiReply(status=202)

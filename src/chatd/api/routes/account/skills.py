@@ -14,8 +14,8 @@ from chatd.api.route import ApiRoute
 from chatd.domain.description import CREATED_AT, UPDATED_AT, describe
 from chatd.domain.errors import InvalidInput
 from chatd.domain.list_page import ListPage, ListQuery
-from chatd.store import skills
-from chatd.store.skills import PersonalSkill, SkillPatch
+from chatd.store.account import skills
+from chatd.store.account.skills import PersonalSkill, SkillPatch
 
 # Bodies and replies about personal skills. Docstrings here are part of the OpenAPI document.
 

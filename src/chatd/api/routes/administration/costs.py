@@ -18,9 +18,9 @@ from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.text import csv_rows
-from chatd.store import costs
-from chatd.store.chat import chats, usage
-from chatd.store.costs import (
+from chatd.store.chat import chats, model_calls
+from chatd.store.model import costs
+from chatd.store.model.costs import (
     MAX_EXPORTED_ROWS,
     ROWS_PER_SLICE,
     CostSums,
@@ -338,7 +338,7 @@ class CostRoutes:
         deps, chat_id = self._deps, request.chat_id
         found = await deps.retry(lambda: chats.get(deps.pool, request.caller.actor, chat_id))
         chat = require_chat(found)
-        total = await deps.retry(lambda: usage.tree_cost(deps.pool, chat.root_chat_id))
+        total = await deps.retry(lambda: model_calls.tree_cost(deps.pool, chat.root_chat_id))
         return reply(
             ChatCostReply(
                 chat_id=chat.id,

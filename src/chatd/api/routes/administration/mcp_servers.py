@@ -19,7 +19,7 @@ from chatd.services.mcp_bodies import (
     UpdateMcpServerBody,
 )
 from chatd.services.mcp_servers import McpServers
-from chatd.store.mcp.servers import StoredMcpServer
+from chatd.store.mcp_servers import StoredMcpServer
 
 CREATE: Final = BodySpec(CreateMcpServerBody)
 UPDATE: Final = BodySpec(UpdateMcpServerBody)

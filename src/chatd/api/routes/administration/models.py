@@ -28,7 +28,7 @@ from chatd.services.models.model_bodies import (
     UpdateModelBody,
     convert_prices,
 )
-from chatd.store.model_configs import StoredModel
+from chatd.store.model.model_configs import StoredModel
 
 CREATE: Final = BodySpec(CreateModelBody)
 UPDATE: Final = BodySpec(UpdateModelBody)

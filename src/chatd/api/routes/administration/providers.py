@@ -25,7 +25,7 @@ from chatd.services.models.provider_bodies import (
     UserKeyReply,
     convert_key,
 )
-from chatd.store.providers import StoredProvider
+from chatd.store.model.providers import StoredProvider
 
 CREATE: Final = BodySpec(CreateProviderBody)
 UPDATE: Final = BodySpec(UpdateProviderBody)

@@ -20,8 +20,8 @@ from chatd.domain.deployment.runtime_settings import (
     patched,
 )
 from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT
-from chatd.store import runtime_settings
-from chatd.store.runtime_settings import StoredDeployment, StoredUser
+from chatd.store.account import runtime_settings
+from chatd.store.account.runtime_settings import StoredDeployment, StoredUser
 
 _DEPLOYMENT: Final = BodySpec(DeploymentPatch, PROMPT_BODY_BYTES)
 _SERVER: Final = SystemActor(reason="settings of the deployment")

@@ -14,8 +14,8 @@ from chatd.domain.deployment.spend import LimitSource, Period
 from chatd.domain.description import UPDATED_AT, USER_ID, describe
 from chatd.domain.ids import GroupId, UserId
 from chatd.domain.list_page import MAX_PAGE_SIZE, ListPage, ListQuery
-from chatd.store import spend, spend_limits
-from chatd.store.spend_limits import GroupLimit, UserLimit
+from chatd.store.model import spend
+from chatd.store.model.spend import GroupLimit, UserLimit
 
 # Bodies and replies about spend limits.
 
@@ -250,9 +250,9 @@ class SpendLimitRoutes:
     async def get_spend_limits(self, request: ApiRequest) -> ApiReply:
         deps, actor = self._deps, request.caller.actor
         pool, settings = deps.pool, deps.default_limit
-        stored = await deps.retry(lambda: spend_limits.get_default(pool, actor))
-        users = await spend_limits.list_users(pool, actor, limit=MAX_PAGE_SIZE)
-        groups = await spend_limits.list_groups(pool, actor, limit=MAX_PAGE_SIZE)
+        stored = await deps.retry(lambda: spend.get_default(pool, actor))
+        users = await spend.list_users(pool, actor, limit=MAX_PAGE_SIZE)
+        groups = await spend.list_groups(pool, actor, limit=MAX_PAGE_SIZE)
         models = [model for model in await deps.models.all() if model.enabled]
         unpriced = [model for model in models if not await deps.models.is_priced(model)]
         return reply(
@@ -272,12 +272,12 @@ class SpendLimitRoutes:
     async def set_default_limit(self, request: ApiRequest) -> ApiReply:
         actor, body = request.caller.actor, await request.body(_DEFAULT)
         async with self._deps.pool.transaction() as session:
-            await spend_limits.set_default(session, actor, body.spend_limit_micros, body.period)
+            await spend.set_default(session, actor, body.spend_limit_micros, body.period)
         return await self.get_spend_limits(request)
 
     async def delete_default_limit(self, request: ApiRequest) -> ApiReply:
         async with self._deps.pool.transaction() as session:
-            await spend_limits.delete_default(session, request.caller.actor)
+            await spend.delete_default(session, request.caller.actor)
         return NO_CONTENT
 
     async def get_spend_status(self, request: ApiRequest) -> ApiReply:
@@ -307,7 +307,7 @@ class SpendLimitRoutes:
         paging = Paging(request, request.query(ListQuery), NamePosition)
         after = "" if paging.position is None else paging.position.name
         found = await self._deps.retry(
-            lambda: spend_limits.list_users(
+            lambda: spend.list_users(
                 self._deps.pool, request.caller.actor, after=after, limit=paging.read_limit
             )
         )
@@ -318,14 +318,14 @@ class SpendLimitRoutes:
     async def set_user_limit(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_LIMIT)
         async with self._deps.pool.transaction() as session:
-            limit = await spend_limits.set_user(
+            limit = await spend.set_user(
                 session, request.caller.actor, request.user_id, body.spend_limit_micros
             )
         return reply(_user_reply(limit))
 
     async def delete_user_limit(self, request: ApiRequest) -> ApiReply:
         async with self._deps.pool.transaction() as session:
-            await spend_limits.delete_user(session, request.caller.actor, request.user_id)
+            await spend.delete_user(session, request.caller.actor, request.user_id)
         return NO_CONTENT
 
     # Groups
@@ -334,7 +334,7 @@ class SpendLimitRoutes:
         paging = Paging(request, request.query(ListQuery), NamePosition)
         after = "" if paging.position is None else paging.position.name
         found = await self._deps.retry(
-            lambda: spend_limits.list_groups(
+            lambda: spend.list_groups(
                 self._deps.pool, request.caller.actor, after=after, limit=paging.read_limit
             )
         )
@@ -345,14 +345,14 @@ class SpendLimitRoutes:
     async def set_group_limit(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_LIMIT)
         async with self._deps.pool.transaction() as session:
-            limit = await spend_limits.set_group(
+            limit = await spend.set_group(
                 session, request.caller.actor, request.group_id, body.spend_limit_micros
             )
         return reply(_group_reply(limit))
 
     async def delete_group_limit(self, request: ApiRequest) -> ApiReply:
         async with self._deps.pool.transaction() as session:
-            await spend_limits.delete_group(session, request.caller.actor, request.group_id)
+            await spend.delete_group(session, request.caller.actor, request.group_id)
         return NO_CONTENT
 
 

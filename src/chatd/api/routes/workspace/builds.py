@@ -27,7 +27,7 @@ from chatd.domain.access.permissions import Permission
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.list_page import ListQuery
 from chatd.domain.workspace.entities import Build, BuildId, BuildLog
-from chatd.store.workspace import build_leases, builds, workspaces
+from chatd.store.workspace import builds, workspaces
 
 _BUILD: Final = BodySpec(NewBuildBody)
 
@@ -168,5 +168,5 @@ async def load_log(
     deps: ApiDeps, caller: ApiCaller, build_id: BuildId, after: int, most: int
 ) -> Sequence[BuildLog]:
     return await deps.retry(
-        lambda: build_leases.list_log(deps.pool, caller.actor, build_id, after=after, limit=most)
+        lambda: builds.list_log(deps.pool, caller.actor, build_id, after=after, limit=most)
     )

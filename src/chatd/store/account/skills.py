@@ -12,9 +12,8 @@ from chatd.domain.access.permissions import Actor, UserActor, require_permission
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict, Forbidden, NotFound
 from chatd.domain.ids import UserId
-from chatd.store import config_changes
-from chatd.store.conn import Conn, DatabaseSession, Row, strip_unstorable
-from chatd.store.errors import DuplicateRow
+from chatd.store import notifications
+from chatd.store.conn import Conn, DatabaseSession, DuplicateRow, Row, strip_unstorable
 
 MAX_SKILLS_PER_USER: Final = 100
 
@@ -127,7 +126,7 @@ def _require_reader(actor: Actor, owner_id: UserId) -> None:
 
 
 async def _publish(session: DatabaseSession, actor: UserActor) -> None:
-    await config_changes.publish(session, ConfigChange(kind="settings", id=str(actor.user_id)))
+    await notifications.publish(session, ConfigChange(kind="settings", id=str(actor.user_id)))
 
 
 def _values(given: SkillPatch) -> tuple[str | None, ...]:

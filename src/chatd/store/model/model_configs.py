@@ -20,7 +20,7 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.text import Json
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
-from chatd.store.providers import managed_elsewhere
+from chatd.store.model.providers import managed_elsewhere
 
 LEARNED_LIMIT_DAYS: Final = 7.0
 """Then a window that refusals have taught is forgotten: prompts that are kept too short refute

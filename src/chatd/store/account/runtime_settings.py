@@ -15,7 +15,7 @@ from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.deployment.runtime_settings import DeploymentSettings, UserSettings, shown_fields
 from chatd.domain.errors import Conflict, Forbidden
 from chatd.domain.ids import UserId
-from chatd.store import config_changes
+from chatd.store import notifications
 from chatd.store.account import audit
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
 
@@ -89,7 +89,7 @@ async def save_deployment(
         ip=ip,
         detail=redacted_diff(shown_fields(before.document), shown_fields(document)),
     )
-    await config_changes.publish(session, ConfigChange(kind="settings", id=DEPLOYMENT))
+    await notifications.publish(session, ConfigChange(kind="settings", id=DEPLOYMENT))
     return version
 
 
@@ -109,7 +109,7 @@ async def save_user(
     """Of the actor itself. Raises Conflict if `version` is not the current one."""
     _require_self(actor, actor.user_id, writes=True)
     row = await session.fetchrow(SAVE_USER, version, json_text(document), actor.user_id)
-    await config_changes.publish(session, ConfigChange(kind="settings", id=str(actor.user_id)))
+    await notifications.publish(session, ConfigChange(kind="settings", id=str(actor.user_id)))
     return _saved(row)
 
 
