@@ -80,10 +80,10 @@ OWN_ACCOUNT: Final[Mapping[str, Case]] = {
     "account.credentials.revoke_of_user": in_transaction(
         lambda session, who: credentials.revoke_of_user(session, who, OWNER, ["token"])
     ),
-    "account.directory.find_readers": lambda pool, who, _: shares.find_readers(
+    "chat.shares.find_readers": lambda pool, who, _: shares.find_readers(
         pool, who, "test", limit=9
     ),
-    "costs.require_readable": lambda pool, who, _: _is_readable(pool, who),
+    "model.costs.require_readable": lambda pool, who, _: _is_readable(pool, who),
 }
 
 ADMINISTRATION: Final[Mapping[str, Case]] = {
@@ -128,35 +128,37 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
     "account.groups.delete": in_transaction(
         lambda session, who: groups.delete(session, who, SPARE_GROUP)
     ),
-    "costs.all_by_day_and_model": lambda pool, who, _: costs.all_by_day_and_model(pool, who, DAYS),
-    "costs.all_by_model": lambda pool, who, _: costs.all_by_model(pool, who, DAYS),
-    "costs.by_user": lambda pool, who, _: costs.by_user(pool, who, DAYS, limit=9),
-    "costs.export": lambda pool, who, _: costs.export(pool, who, DAYS),
-    "runtime_settings.get_deployment": lambda pool, who, _: runtime_settings.get_deployment(
+    "model.costs.all_by_day_and_model": lambda pool, who, _: costs.all_by_day_and_model(
+        pool, who, DAYS
+    ),
+    "model.costs.all_by_model": lambda pool, who, _: costs.all_by_model(pool, who, DAYS),
+    "model.costs.by_user": lambda pool, who, _: costs.by_user(pool, who, DAYS, limit=9),
+    "model.costs.export": lambda pool, who, _: costs.export(pool, who, DAYS),
+    "account.runtime_settings.get_deployment": lambda pool, who, _: runtime_settings.get_deployment(
         pool, who
     ),
-    "runtime_settings.save_deployment": in_transaction(
+    "account.runtime_settings.save_deployment": in_transaction(
         lambda session, who: runtime_settings.save_deployment(
             session, who, DeploymentSettings(), before=StoredDeployment(version=1)
         )
     ),
-    "spend_limits.get_default": lambda pool, who, _: spend.get_default(pool, who),
-    "spend_limits.set_default": in_transaction(
+    "model.spend.get_default": lambda pool, who, _: spend.get_default(pool, who),
+    "model.spend.set_default": in_transaction(
         lambda session, who: spend.set_default(session, who, 7, "day")
     ),
-    "spend_limits.delete_default": in_transaction(spend.delete_default),
-    "spend_limits.list_users": lambda pool, who, _: spend.list_users(pool, who, limit=9),
-    "spend_limits.set_user": in_transaction(
+    "model.spend.delete_default": in_transaction(spend.delete_default),
+    "model.spend.list_users": lambda pool, who, _: spend.list_users(pool, who, limit=9),
+    "model.spend.set_user": in_transaction(
         lambda session, who: spend.set_user(session, who, OWNER, 7)
     ),
-    "spend_limits.delete_user": in_transaction(
+    "model.spend.delete_user": in_transaction(
         lambda session, who: spend.delete_user(session, who, OWNER)
     ),
-    "spend_limits.list_groups": lambda pool, who, _: spend.list_groups(pool, who, limit=9),
-    "spend_limits.set_group": in_transaction(
+    "model.spend.list_groups": lambda pool, who, _: spend.list_groups(pool, who, limit=9),
+    "model.spend.set_group": in_transaction(
         lambda session, who: spend.set_group(session, who, GROUP, 7)
     ),
-    "spend_limits.delete_group": in_transaction(
+    "model.spend.delete_group": in_transaction(
         lambda session, who: spend.delete_group(session, who, GROUP)
     ),
 }

@@ -160,10 +160,10 @@ CASES: Final[Mapping[str, Case]] = {
     "chat.chats.set_diff_status": lambda pool, who, _: chats.set_diff_status(
         pool, who, CHAT, DIFF_STATUS
     ),
-    "chat.debug_calls.list_of_chat": lambda pool, who, _: model_calls.list_debug_calls(
+    "chat.model_calls.list_debug_calls": lambda pool, who, _: model_calls.list_debug_calls(
         pool, who, CHAT, None, limit=5
     ),
-    "chat.debug_calls.get": lambda pool, who, _: model_calls.get_debug_call(
+    "chat.model_calls.get_debug_call": lambda pool, who, _: model_calls.get_debug_call(
         pool, who, CHAT, UUID(int=1)
     ),
     "chat.runs.list_runs": lambda pool, who, _: runs.list_runs(pool, who, CHAT),
@@ -204,34 +204,34 @@ CASES: Final[Mapping[str, Case]] = {
     "chat.subagents.list_page": lambda pool, who, _: _list_subagents(pool, who),
     "chat.subagents.list_oldest": lambda pool, who, _: subagents.list_oldest(pool, who, CHAT),
     "chat.subagents.read_report": lambda pool, who, _: subagents.read_report(pool, who, CHAT),
-    "chat.read_marks.move": lambda pool, who, _: updates.move_read_mark(
+    "chat.updates.move_read_mark": lambda pool, who, _: updates.move_read_mark(
         pool, who, CHAT, MessageId(1)
     ),
-    "chat.read_marks.list_views_of": lambda pool, who, _: _own_mark(pool, who),
+    "chat.updates.list_views_of": lambda pool, who, _: _own_mark(pool, who),
     "chat.shares.list_readers": lambda pool, who, _: shares.list_readers(pool, who, CHAT),
     "chat.shares.update": lambda pool, who, _: _share(pool, who),
-    "chat.title_leases.acquire": lambda pool, who, _: updates.acquire_title_lease(
+    "chat.updates.acquire_title_lease": lambda pool, who, _: updates.acquire_title_lease(
         pool, who, CHAT, UUID(int=5), seconds=60
     ),
     "chat.updates.update_chat": _update,
     "chat.updates.set_mcp_servers": lambda pool, who, _: _choose_mcp_servers(pool, who),
     "chat.updates.mark_deleted": lambda pool, who, _: _mark_deleted(pool, who),
-    "chat.search.search": lambda pool, who, _: search.search(
+    "search.search": lambda pool, who, _: search.search(
         pool, who, ChatListFilter(), ("first",), ()
     ),
-    "chat.search.find_in_chat": lambda pool, who, _: _find(pool, who),
-    "chat.search.load_messages": lambda pool, who, chat: search.load_messages(
+    "search.find_in_chat": lambda pool, who, _: _find(pool, who),
+    "search.load_messages": lambda pool, who, chat: search.load_messages(
         pool,
         who,
         [search.SearchHit(root=chat, chat_id=CHAT, message_id=MessageId(1), at=chat.created_at)],
     ),
-    "chat.prompts.list_of_chat": lambda pool, who, _: message_pages.list_prompts_of_chat(
-        pool, who, CHAT, None, limit=9
+    "chat.message_pages.list_prompts_of_chat": lambda pool, who, _: (
+        message_pages.list_prompts_of_chat(pool, who, CHAT, None, limit=9)
     ),
-    "chat.prompts.list_of_user": lambda pool, who, _: message_pages.list_prompts_of_user(
-        pool, who, None, limit=9
+    "chat.message_pages.list_prompts_of_user": lambda pool, who, _: (
+        message_pages.list_prompts_of_user(pool, who, None, limit=9)
     ),
-    "chat.forks.fork": lambda pool, who, _: transfer.fork(
+    "chat.transfer.fork": lambda pool, who, _: transfer.fork(
         pool,
         who,
         transfer.ForkRequest(id=ChatId(UUID(int=77)), source_id=CHAT, change_id=ChangeId(9)),
@@ -280,7 +280,7 @@ CASES: Final[Mapping[str, Case]] = {
     "workspace.builds.insert_stop_build": lambda pool, who, _: builds.insert_stop_build(
         pool, who, OVERDUE, build_id(13)
     ),
-    "workspace.build_leases.list_log": lambda pool, who, _: builds.list_log(pool, who, build_id(1)),
+    "workspace.builds.list_log": lambda pool, who, _: builds.list_log(pool, who, build_id(1)),
     "workspace.workspaces.create": lambda pool, who, _: workspaces.create(
         pool, who, new_workspace(4)
     ),
@@ -320,9 +320,7 @@ def allowed(name: str) -> UserActor:
 
 def stranger(name: str) -> UserActor:
     """Who may share chats finds the names of all users: not a viewer."""
-    return (
-        replace(STRANGER, role="viewer") if name == "account.directory.find_readers" else STRANGER
-    )
+    return replace(STRANGER, role="viewer") if name == "chat.shares.find_readers" else STRANGER
 
 
 def is_nothing(found: object) -> bool:

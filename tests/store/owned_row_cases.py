@@ -149,30 +149,34 @@ async def _delete_skill(pool: Pool, who: UserActor) -> object:
 
 
 OWNED_ROWS: Final[Mapping[str, Case]] = {
-    "file.chat_files.list_page": lambda pool, who, chat: files.list_page(
+    "files.list_page": lambda pool, who, chat: files.list_page(
         pool, who, chat.id, after=None, limit=9
     ),
-    "file.files.get": lambda pool, who, _: files.get(pool, FILE, who),
-    "file.files.list_attachable": lambda pool, who, _: files.list_attachable(pool, [FILE], who),
-    "file.files.get_by_request": lambda pool, who, _: files.get_by_request(pool, "key", who),
-    "file.files.list_own": lambda pool, who, _: files.list_own(pool, who, after=None, limit=9),
-    "file.uploads.check_quota": lambda pool, who, _: _has_full_quota(pool, who),
-    "file.uploads.begin": lambda pool, who, _: _begin(pool, who, _row_to_make(who)),
-    "file.files.delete_own": lambda pool, who, _: files.delete_own(pool, FILE, who),
-    "git_credentials.save": lambda pool, who, _: _save_git_credential(pool, who, _row_to_make(who)),
-    "git_credentials.list_own": lambda pool, who, _: git_credentials.list_own(pool, who),
-    "git_credentials.delete": lambda pool, who, _: _delete_git_credential(pool, who),
-    "mcp.tokens.list_own": lambda pool, who, _: mcp_tokens.list_own(pool, who),
-    "mcp.tokens.save": lambda pool, who, _: _save_token(pool, who),
-    "mcp.tokens.delete_own": lambda pool, who, _: _delete_token(pool, who),
-    "push.subscribe": lambda pool, who, _: _subscribe(
+    "files.get": lambda pool, who, _: files.get(pool, FILE, who),
+    "files.list_attachable": lambda pool, who, _: files.list_attachable(pool, [FILE], who),
+    "files.get_by_request": lambda pool, who, _: files.get_by_request(pool, "key", who),
+    "files.list_own": lambda pool, who, _: files.list_own(pool, who, after=None, limit=9),
+    "file_stores.check_quota": lambda pool, who, _: _has_full_quota(pool, who),
+    "file_stores.begin_upload": lambda pool, who, _: _begin(pool, who, _row_to_make(who)),
+    "files.delete_own": lambda pool, who, _: files.delete_own(pool, FILE, who),
+    "account.git_credentials.save": lambda pool, who, _: _save_git_credential(
+        pool, who, _row_to_make(who)
+    ),
+    "account.git_credentials.list_own": lambda pool, who, _: git_credentials.list_own(pool, who),
+    "account.git_credentials.delete": lambda pool, who, _: _delete_git_credential(pool, who),
+    "mcp_tokens.list_own": lambda pool, who, _: mcp_tokens.list_own(pool, who),
+    "mcp_tokens.save": lambda pool, who, _: _save_token(pool, who),
+    "mcp_tokens.delete_own": lambda pool, who, _: _delete_token(pool, who),
+    "webhooks.subscribe": lambda pool, who, _: _subscribe(
         pool, who, BROWSER if who.user_id != OWNER else UUID(int=45)
     ),
-    "push.list_own": lambda pool, who, _: webhooks.list_own_push(pool, who),
-    "push.insert_ping": lambda pool, who, _: webhooks.insert_push_ping(pool, who, BROWSER),
-    "push.delete": lambda pool, who, _: webhooks.delete_push(pool, who, BROWSER),
-    "runtime_settings.get_user": lambda pool, who, _: runtime_settings.get_user(pool, who, OWNER),
-    "runtime_settings.save_user": lambda pool, who, _: _save_settings(pool, who),
+    "webhooks.list_own_push": lambda pool, who, _: webhooks.list_own_push(pool, who),
+    "webhooks.insert_push_ping": lambda pool, who, _: webhooks.insert_push_ping(pool, who, BROWSER),
+    "webhooks.delete_push": lambda pool, who, _: webhooks.delete_push(pool, who, BROWSER),
+    "account.runtime_settings.get_user": lambda pool, who, _: runtime_settings.get_user(
+        pool, who, OWNER
+    ),
+    "account.runtime_settings.save_user": lambda pool, who, _: _save_settings(pool, who),
     "schedules.insert": lambda pool, who, _: schedules.insert(
         pool, who, _schedule(_row_to_make(who))
     ),
@@ -181,12 +185,12 @@ OWNED_ROWS: Final[Mapping[str, Case]] = {
     "schedules.update": lambda pool, who, _: _update_schedule(pool, who),
     "schedules.set_due": lambda pool, who, _: schedules.set_due(pool, who, ROW),
     "schedules.delete": lambda pool, who, _: schedules.delete(pool, who, ROW),
-    "skills.insert": lambda pool, who, _: _insert_skill(pool, who, _row_to_make(who)),
-    "skills.get": lambda pool, who, _: skills.get(pool, who, ROW),
-    "skills.list_of": lambda pool, who, _: skills.list_of(pool, who, OWNER),
-    "skills.read_body": lambda pool, who, _: skills.read_body(pool, who, OWNER, "skill-42"),
-    "skills.update": lambda pool, who, _: _update_skill(pool, who),
-    "skills.delete": lambda pool, who, _: _delete_skill(pool, who),
+    "account.skills.insert": lambda pool, who, _: _insert_skill(pool, who, _row_to_make(who)),
+    "account.skills.get": lambda pool, who, _: skills.get(pool, who, ROW),
+    "account.skills.list_of": lambda pool, who, _: skills.list_of(pool, who, OWNER),
+    "account.skills.read_body": lambda pool, who, _: skills.read_body(pool, who, OWNER, "skill-42"),
+    "account.skills.update": lambda pool, who, _: _update_skill(pool, who),
+    "account.skills.delete": lambda pool, who, _: _delete_skill(pool, who),
     "webhooks.insert": lambda pool, who, _: _insert_webhook(pool, who, _row_to_make(who)),
     "webhooks.get": lambda pool, who, _: webhooks.get(pool, who, ROW),
     "webhooks.list_own": lambda pool, who, _: webhooks.list_own(pool, who),
