@@ -6,7 +6,9 @@ idle is therefore parked, with the statements that it has prepared, and the next
 session with the same settings gets it. All that a session can keep is reset before that: its locks,
 what it listens to and its settings. A session that was lost, cancelled or in a transaction, or has
 statements prepared by SQL, is closed, and so is every session to a database that was not named: one
-behind a proxy or of a server that a test may stop.
+behind a proxy or of a server that a test may stop. Only asyncio's own event loop takes part: one of
+uvloop (`chatd admin` in a test) once waited for ever, in its `close`, for a transport whose socket
+was parked.
 """
 
 import asyncio
@@ -73,7 +75,8 @@ class SessionPark:
         self._parked[kind].append(session)
 
     async def open(self, dsn: str, **options: Any) -> object:
-        if dsn != self._dsn:
+        is_asyncio = isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop)
+        if dsn != self._dsn or not is_asyncio:
             return await self._open_other(dsn, **options)
         settings = cast("Mapping[str, str]", options["server_settings"])
         others = {name: value for name, value in options.items() if name != "server_settings"}

@@ -2,6 +2,7 @@
 its result."""
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -41,8 +42,10 @@ def list_tool(tool: ChatTool[Any]) -> ListedTool:
     )
 
 
+@cache
 def _schema(kind: type[Struct]) -> Json:
-    """An object at the top, as clients demand, and the types that it uses below."""
+    """An object at the top, as clients demand, and the types that it uses below. Made once in a
+    process, which may have several servers (tests have hundreds)."""
     _, found = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
     components = cast("dict[str, Json]", found)
     top = {name: value for name, value in components.pop(kind.__name__).items() if name != "title"}
