@@ -12,8 +12,7 @@ from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId
 from chatd.engine.budget import SpendBudget, SpendLimit
-from chatd.engine.open_call_writer import OpenCallWriter
-from chatd.engine.spend_guard import SpendGuard
+from chatd.engine.spend_guard import OpenCallWriter, SpendGuard
 from chatd.store.chat import model_calls
 from chatd.store.chat.model_calls import Payer
 from chatd.store.notifications import ConfigChanges

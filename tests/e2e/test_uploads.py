@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.engine.file_removal import FileSweep
+from chatd.engine.maintenance import FileSweep
 from chatd.store.file_stores import DatabaseFileStore, FileStores
 from chatd.store.pool import Pool
 from tests.e2e.test_serve import TOKEN, address, chatd, client_of

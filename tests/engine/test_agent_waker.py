@@ -9,7 +9,7 @@ from chatd.domain.chat.commands import ChatCommand, WakeTurn
 from chatd.domain.chat.states import State
 from chatd.domain.chat.transitions import LoadedChat, ReservedSlots, decide
 from chatd.domain.ids import ChangeId, ChatId
-from chatd.engine.agent_waker import AgentWaker
+from chatd.engine.subagents import AgentWaker
 from chatd.store.chat import chats
 from chatd.store.chat.transactor import Decide, Transactor
 from chatd.store.pool import Pool

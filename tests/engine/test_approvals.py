@@ -16,7 +16,7 @@ from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Tool
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.engine.attempt import POLICY_MAX_AGE_S
-from chatd.tools.questions import QuestionTools
+from chatd.tools.plans import QuestionTools
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with
 from tests.support.eventually import eventually

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.ports import Env
-from chatd.engine.chat_reaper import ChatReaper
-from chatd.engine.committer import Committer
+from chatd.engine.attempt import Committer
+from chatd.engine.lease import ChatReaper
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.client_state import read_state

@@ -11,8 +11,8 @@ from chatd.domain.chat.commands import ReapChat
 from chatd.domain.chat.lease import DEATHS_TO_ISOLATE, LEASE_MARGIN_S, LEASE_TTL_S, MAX_LONE_DEATHS
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
-from chatd.engine.chat_reaper import ChatReaper
-from chatd.engine.committer import Committer
+from chatd.engine.attempt import Committer
+from chatd.engine.lease import ChatReaper
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import chats, workers
 from chatd.store.chat.transactor import Transactor

@@ -13,8 +13,7 @@ from chatd.domain.deployment.spend import UNCHECKED_REFUSAL, SpendRefusal
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
 from chatd.engine.budget import SpendLimit
-from chatd.engine.open_call_writer import OpenCallWriter
-from chatd.engine.spend_guard import SpendGuard
+from chatd.engine.spend_guard import OpenCallWriter, SpendGuard
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig

@@ -14,7 +14,7 @@ from chatd.domain.ports import ToolContext
 from chatd.domain.subagents import SubagentLimits
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.engine.acquirer import SlotsConfig
-from chatd.engine.agent_waker import AGENT_WAIT_POLL_INTERVAL_S
+from chatd.engine.subagents import AGENT_WAIT_POLL_INTERVAL_S
 from chatd.engine.worker import WorkerConfig
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import advancing, pass_time, usage_chunk

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from chatd.domain.mcp.results import OUTCOME_UNKNOWN_TEXT
-from chatd.mcp.limits import DialPolicy, McpLimits
+from chatd.mcp.http_transport import DialPolicy, McpLimits
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.mcp.bad_servers import (

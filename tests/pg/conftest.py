@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chatd.pg.account import Account, first_closed_dir
-from chatd.pg.binaries import candidates
-from chatd.pg.binary_copy import copy_programs
+from chatd.pg.binaries import candidates, copy_programs
+from chatd.pg.process import Account, first_closed_dir
 from chatd.pg.server import open_server
 from tests.pg.users import ENV, NOBODY, PgInstance, copy_data_dir
 

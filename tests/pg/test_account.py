@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chatd.pg.account import Account, can_enter, choose_account, first_account, first_closed_dir
-from chatd.pg.config import PgError
-from chatd.pg.layout import ClusterLayout
+from chatd.pg.config import ClusterLayout, PgError
+from chatd.pg.process import Account, can_enter, choose_account, first_account, first_closed_dir
 
 POSTGRES = Account(name="postgres", uid=101, gid=104)
 NOBODY = Account(name="nobody", uid=65534, gid=65534)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.pg.binaries import candidates
-from chatd.pg.binary_copy import copy_programs
+from chatd.pg.binaries import candidates, copy_programs
 from chatd.pg.server import open_server
 from tests.pg.users import AS_ROOT, ENV, PgInstance, fetch
 

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chatd.pg.config import PgError
-from chatd.pg.directories import create_data_dir, open_file
-from chatd.pg.layout import ClusterLayout
-from chatd.pg.locks import LockTimeout, UserLock, start_stop_lock
+from chatd.pg.config import ClusterLayout, PgError
+from chatd.pg.directories import LockTimeout, UserLock, create_data_dir, open_file, start_stop_lock
 from chatd.pg.postmaster import (
     ROTATED_LOG_BYTES,
     bound_log,

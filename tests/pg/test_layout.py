@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from chatd.pg.config import PgError
-from chatd.pg.layout import (
+from chatd.pg.config import (
     MAX_SOCKET_PATH_BYTES,
+    PgError,
     choose_data_dir,
     choose_socket_dir,
     connection_url,

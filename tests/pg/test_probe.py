@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chatd.pg.config import PgError
-from chatd.pg.probe import ServerState, probe_server
+from chatd.pg.postmaster import ServerState, probe_server
 from chatd.pg.server import open_server
 from tests.pg.users import ENV, PgInstance
 

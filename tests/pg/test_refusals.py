@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.pg.config import EmbeddedConfig, PgError
-from chatd.pg.layout import choose_socket_dir
+from chatd.pg.config import EmbeddedConfig, PgError, choose_socket_dir
 from chatd.pg.server import open_server
 from tests.pg import fakes
 from tests.pg.users import AS_ROOT, ENV, NOBODY, PgInstance

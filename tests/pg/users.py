@@ -14,10 +14,9 @@ from typing import Protocol, cast
 import asyncpg
 import msgspec
 
-from chatd.pg.config import EmbeddedConfig
-from chatd.pg.layout import ClusterLayout, choose_socket_dir
-from chatd.pg.locks import RealTimeBackoff
-from chatd.pg.probe import ServerState, probe_server
+from chatd.pg.config import ClusterLayout, EmbeddedConfig, choose_socket_dir
+from chatd.pg.directories import RealTimeBackoff
+from chatd.pg.postmaster import ServerState, probe_server
 from tests.pg.user_process import UserOptions
 
 REPLY_TIMEOUT_S = 30.0

@@ -12,7 +12,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.errors import Conflict, NotFound, Unavailable
 from chatd.domain.files import ByteRange, FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId
-from chatd.engine.file_removal import FileSweep
+from chatd.engine.maintenance import FileSweep
 from chatd.store import file_stores, files
 from chatd.store.conn import DuplicateRow, MissingReference
 from chatd.store.file_stores import DatabaseFileStore, FileStores

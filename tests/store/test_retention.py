@@ -8,7 +8,7 @@ from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.chat.states import State
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChangeId, ChatId
-from chatd.engine.committer import Committer
+from chatd.engine.attempt import Committer
 from chatd.engine.maintenance import RetentionConfig, retention_tasks
 from chatd.store import retention
 from chatd.store.account import audit

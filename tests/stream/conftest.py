@@ -10,7 +10,7 @@ from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat
 from chatd.domain.ports import Clock
 from chatd.store.pool import Pool
-from chatd.stream.viewer import Viewer
+from chatd.stream.feed_registry import Viewer
 from tests.support.clock import FakeClock
 from tests.support.stream_replica import A, B, HintNetwork, StreamClient, StreamReplica, replica_on
 

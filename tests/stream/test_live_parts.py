@@ -7,7 +7,7 @@ import pytest
 from chatd.domain.chat.row import Episode
 from chatd.domain.chat_views.events import MessageEvent, MessagePart, PreviewReset
 from chatd.store.chat import chats, journal
-from chatd.stream.episode_buffer import PREVIEW_TRUNCATED_PART
+from chatd.stream.episodes import PREVIEW_TRUNCATED_PART
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock

@@ -9,7 +9,7 @@ import pytest
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
 from chatd.domain.chat_views.events import START, HistoryReset, MessageEvent
 from chatd.store.chat import chats
-from chatd.stream.frames import Frame
+from chatd.stream.fanout import Frame
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock

@@ -15,7 +15,7 @@ from chatd.domain.ids import ChatId
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 from chatd.stream.episodes import PartRecorder
-from chatd.stream.frames import encode_sse
+from chatd.stream.fanout import encode_sse
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import ClientState, read_state
 from tests.support.domain.turn_decisions import sends

@@ -25,12 +25,10 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.stream.chat_list import ChatListFeeds
 from chatd.stream.episodes import EpisodeRegistry, EpisodesConfig, PartRecorder
-from chatd.stream.feed_registry import FeedRegistry
-from chatd.stream.frames import Frame, encode_sse
-from chatd.stream.journal_tail import JournalTail, JournalTailConfig
+from chatd.stream.fanout import Frame, encode_sse
+from chatd.stream.feed_registry import FeedRegistry, Viewer
+from chatd.stream.journal_tail import JournalTail, JournalTailConfig, LivePartSource
 from chatd.stream.journal_writer import JournalWriter, JournalWriterConfig
-from chatd.stream.live_parts import LivePartSource
-from chatd.stream.viewer import Viewer
 from tests.support.client_state import ClientState
 from tests.support.domain.turn_decisions import Decision
 from tests.support.factories import HARNESS

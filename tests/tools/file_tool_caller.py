@@ -19,9 +19,8 @@ from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.agent_api import AgentApi
 from chatd.store.file_stores import DatabaseFileStore, FileStores
 from chatd.store.pool import Pool
-from chatd.tools.attachments import attach_file
 from chatd.tools.chat_files import ChatFileWriter
-from chatd.tools.files import file_tools
+from chatd.tools.files import attach_file, file_tools
 from chatd.tools.plans import propose_plan
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed

@@ -7,17 +7,19 @@ import pytest
 from msgspec import Raw, Struct, field
 
 from chatd.domain.errors import ToolError
-from chatd.tools.arguments import (
+from chatd.tools.tool import (
     AT_LEAST_1,
     NOT_BLANK,
+    RETRY_ADVICE_TEXT,
+    SUBAGENT_ADVICE_TEXT,
     Ignored,
     Seconds,
     argument,
     parse_duration,
     read_arguments,
     schema_of,
+    subagent_text,
 )
-from chatd.tools.tool import RETRY_ADVICE_TEXT, SUBAGENT_ADVICE_TEXT, subagent_text
 
 A = TypeVar("A", bound=Struct)
 

@@ -12,7 +12,7 @@ from chatd.domain.chat.user_transitions import MAX_FILES_PER_CHAT
 from chatd.domain.ids import ToolCallId
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
-from chatd.tools.attachments import ATTACH_PIECE_BYTES, MAX_ATTACHED_BYTES
+from chatd.tools.files import ATTACH_PIECE_BYTES, MAX_ATTACHED_BYTES
 from tests.support.eventually import eventually
 from tests.support.sample_files import PNG
 from tests.support.tables import table

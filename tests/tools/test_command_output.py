@@ -6,7 +6,7 @@ import pytest
 from chatd.domain.answer.tool_output import STEP_OUTPUT_BYTES, AnsweredCall, fit_outputs
 from chatd.domain.ids import ToolCallId
 from chatd.domain.workspace.agent_api import OutputTruncation, ProcessOutput
-from chatd.tools.command_output import (
+from chatd.tools.execute import (
     PREFER_READ_FILE_TEXT,
     UNKNOWN_SIGNAL,
     CommandReport,

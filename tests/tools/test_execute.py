@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.workspace.agent_api import AgentUnreachable, WorkspaceUnavailable
-from chatd.tools.command_output import COMMAND_ENVIRONMENT
+from chatd.tools.execute import COMMAND_ENVIRONMENT
 from tests.support.eventually import eventually
 from tests.tools.tool_caller import ToolCaller, lossy_agent
 from tests.workspaces.agent_process import Workbench

@@ -17,9 +17,8 @@ from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.agent_api import AgentApi, StartedProcess
 from chatd.domain.workspace.entities import AgentRow
-from chatd.tools.execute import execute
+from chatd.tools.execute import execute, process_tools
 from chatd.tools.files import file_tools
-from chatd.tools.processes import process_tools
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.agent_client import (
     AgentConnection,

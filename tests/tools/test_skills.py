@@ -25,8 +25,7 @@ from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings
 from chatd.tools.chat_tools import ChatTools
-from chatd.tools.skill_directory import SkillDirectory, no_workspace_skills
-from chatd.tools.skills import MAX_SKILL_FILE_BYTES, SkillTools
+from chatd.tools.skills import MAX_SKILL_FILE_BYTES, SkillDirectory, SkillTools, no_workspace_skills
 from chatd.workspaces.agents.agent_monitor import ContextSync
 from chatd.workspaces.agents.agent_resolver import StoredBindings
 from chatd.workspaces.instructions import WorkspaceInstructions

@@ -12,9 +12,8 @@ from chatd.domain.chat.row import Fence
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.agent_api import AgentApi, AgentUnreachable, ProcessOutput
-from chatd.tools.execute import execute
+from chatd.tools.execute import execute, process_tools
 from chatd.tools.files import file_tools
-from chatd.tools.processes import process_tools
 from tests.support.factories import WORKER, chat
 from tests.workspaces.agent_process import Workbench
 

@@ -20,8 +20,13 @@ from chatd.domain.chat.parts import (
 from chatd.domain.chat.row import Episode
 from chatd.domain.chat_views.events import MessagePart, PartPayload
 from chatd.domain.ids import ChatId, ToolCallId
-from chatd.stream.episode_buffer import MAX_PREVIEW_BYTES, PREVIEW_TRUNCATED_PART, EpisodeBuffer
-from chatd.stream.episodes import EpisodeRegistry, EpisodesConfig
+from chatd.stream.episodes import (
+    MAX_PREVIEW_BYTES,
+    PREVIEW_TRUNCATED_PART,
+    EpisodeBuffer,
+    EpisodeRegistry,
+    EpisodesConfig,
+)
 from chatd.stream.journal_tail import decode_live_parts
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT, call, result, text

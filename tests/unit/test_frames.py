@@ -5,7 +5,7 @@ import pytest
 from chatd.domain.chat.messages import public_message
 from chatd.domain.chat_views.events import START, Cursor, MessageEvent, VersionReached, encode_event
 from chatd.domain.ids import ChangeId
-from chatd.stream.frames import (
+from chatd.stream.fanout import (
     MAX_FRAME_BYTES,
     MAX_FRAME_EVENTS,
     Frame,

@@ -30,8 +30,8 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceTerminal,
 )
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
-from chatd.engine.agent_waker import ReserveSlot
 from chatd.engine.spend_guard import SpendGuard
+from chatd.engine.subagents import ReserveSlot
 from chatd.sealed_secrets import KeyRing
 from chatd.services.demo_worker import DemoWorker
 from chatd.services.mcp_servers import McpServers

@@ -47,7 +47,7 @@ from chatd.domain.errors import Conflict, InvalidInput
 from chatd.domain.workspace.agent_api import AgentRefused, GitChanges
 from chatd.domain.workspace.entities import Build
 from chatd.store.chat import chats
-from chatd.stream.frames import PING, Frame, encode_sse
+from chatd.stream.fanout import PING, Frame, encode_sse
 
 LOG_POLL_INTERVAL_S: Final = 0.5
 MAX_LOG_FOLLOW_S: Final = 3600.0

@@ -23,8 +23,7 @@ from chatd.api.streams import ClientStream, StreamRegistry, end_for_error
 from chatd.domain.description import STREAM_CURSOR, describe
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId
-from chatd.stream.fanout import Lagged
-from chatd.stream.frames import Frame, encode_json_array
+from chatd.stream.fanout import Frame, Lagged, encode_json_array
 
 CHAT_LIST_TOPIC: Final = "chats"
 CHAT_TOPIC_PREFIX: Final = "chat:"

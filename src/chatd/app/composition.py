@@ -45,9 +45,8 @@ from chatd.store.notifications import ConfigChanges
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools, ToolOrders
 from chatd.tools.files import SavedResultTools, save_results
-from chatd.tools.questions import QuestionTools
-from chatd.tools.skill_directory import SkillDirectory, no_workspace_skills
-from chatd.tools.skills import SkillTools
+from chatd.tools.plans import QuestionTools
+from chatd.tools.skills import SkillDirectory, SkillTools, no_workspace_skills
 from chatd.tools.subagents import SubagentTools
 
 

@@ -11,8 +11,7 @@ from chatd.aio import Backoff, retry_unavailable
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ports import Clock
 from chatd.log_event import LogEvent
-from chatd.pg.config import EmbeddedConfig, PgError
-from chatd.pg.layout import ClusterLayout
+from chatd.pg.config import ClusterLayout, EmbeddedConfig, PgError
 from chatd.pg.server import PostgresServer, open_server
 from chatd.settings.schema import Settings, redact_url
 from chatd.store.conn import ConnectConfig

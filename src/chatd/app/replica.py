@@ -24,19 +24,17 @@ from chatd.domain.model.retry import DEFAULT_OUTAGE_S
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
 from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.engine.acquirer import SlotsConfig
-from chatd.engine.agent_waker import AgentWaker
+from chatd.engine.attempt import Committer
 from chatd.engine.budget import SpendBudget, SpendLimit
 from chatd.engine.circuits import Circuits
-from chatd.engine.committer import Committer
 from chatd.engine.debug_recorder import DebugGate, DebugRecorder, never
 from chatd.engine.file_loader import FileLoader
-from chatd.engine.file_removal import file_tasks
 from chatd.engine.lease import WorkerLease
-from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
+from chatd.engine.maintenance import RetentionConfig, file_tasks, maintenance_tasks, retention_tasks
 from chatd.engine.model_call import AnswerTimes
 from chatd.engine.model_step import ModelStep
-from chatd.engine.open_call_writer import OpenCallWriter
-from chatd.engine.spend_guard import SpendGuard
+from chatd.engine.spend_guard import OpenCallWriter, SpendGuard
+from chatd.engine.subagents import AgentWaker
 from chatd.engine.summary_call import SummaryCall
 from chatd.engine.title_generator import CallRecords, TitleGenerator, TitleModelChoice, own_model
 from chatd.engine.tool_runner import ToolDeps
@@ -64,13 +62,11 @@ from chatd.store.notifications import (
     PublishConfig,
 )
 from chatd.store.pool import Database, PoolConfig
-from chatd.stream.chat_list import ChatListFeeds
+from chatd.stream.chat_list import ChatListFeeds, SpendNotices
 from chatd.stream.episodes import EpisodeRegistry
 from chatd.stream.feed_registry import FeedRegistry
-from chatd.stream.journal_tail import JournalTail
+from chatd.stream.journal_tail import JournalTail, LivePartSource
 from chatd.stream.journal_writer import JournalWriter
-from chatd.stream.live_parts import LivePartSource
-from chatd.stream.spend_notices import SpendNotices
 
 CLOSE_TIMEOUT_S: Final = 1.0
 """Time limit of each close at shutdown, after the drain."""

@@ -18,7 +18,7 @@ from chatd.bench.environment import BenchDatabase, BenchEnvironment, fresh_datab
 from chatd.bench.fake_provider import TOKEN_MARK, AnswerScript
 from chatd.bench.http_client import BenchConnection, open_connection
 from chatd.bench.report import ReportRow, at_most
-from chatd.pg.layout import SOCKET_NAME
+from chatd.pg.config import SOCKET_NAME
 from chatd.store import notifications
 from chatd.store.account import credentials, users
 from chatd.store.chat import chats, journal, model_calls, subagents, workers

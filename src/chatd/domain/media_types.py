@@ -1,6 +1,5 @@
 """Which files can be uploaded: media types by content, declaration and name; sizes of images;
-whether
-an upload is complete.
+whether an upload is complete.
 
 The content decides. A declared type or a file name that says something else is refused, so that no
 file is stored under a type that its bytes do not have. HTML and SVG are refused, because a browser

@@ -3,17 +3,18 @@ chat waits, is released or fails. `decisions.next_action` chooses the action.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar, assert_never
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Literal, TypeVar, assert_never
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from chatd.aio import retry_unavailable
 from chatd.domain.access.permissions import WORKER
 from chatd.domain.answer.partial import longest_attempt
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
+from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.chat.commands import (
     CommitStep,
     FinishInterrupt,
@@ -22,7 +23,7 @@ from chatd.domain.chat.commands import (
     RequireAnswers,
     SuspendTurn,
 )
-from chatd.domain.chat.messages import UsageEntry, local_results, step_limit_notice
+from chatd.domain.chat.messages import Message, UsageEntry, local_results, step_limit_notice
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
 from chatd.domain.decisions import (
     MAX_STEPS_PER_TURN,
@@ -35,26 +36,108 @@ from chatd.domain.decisions import (
     RunTools,
     next_action,
 )
+from chatd.domain.mcp.tool_search import (
+    FIND_TOOLS,
+    SearchableTool,
+    find_active_names,
+    find_tools_description,
+    find_tools_schema,
+    needs_search,
+    read_query,
+    search_tools,
+)
+from chatd.domain.mcp.tools import mcp_origin
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ModelError
-from chatd.domain.model.protocol import ProviderError
-from chatd.domain.ports import Env, ModelSource, ToolSource
+from chatd.domain.model.protocol import ProviderError, ToolSpec
+from chatd.domain.ports import Env, ModelSource, Tool, ToolContext, ToolEffect, ToolSource
 from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.domain.text import utc_text
 from chatd.domain.tool_modes import allows_client_tools, allows_tool, refusal_text
 from chatd.domain.tool_policy.matching import denied_tools
-from chatd.engine.attempt import Attempt
-from chatd.engine.committer import Committer
+from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext, choose_model
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
-from chatd.engine.tool_search import offer_tools
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 from chatd.stream.episodes import EpisodeRegistry
 from chatd.stream.journal_tail import decode_live_parts, keep_said, read_said
+
+# Which of a step's tools the model is sent, and the tool that finds the others.
+
+
+class ToolOffer(Struct, frozen=True, kw_only=True):
+    """All tools that may be called, and the names of those that the model is not sent."""
+
+    tools: Mapping[str, Tool]
+    hidden: frozenset[str] = frozenset()
+
+
+def offer_tools(
+    found: Sequence[Tool],
+    history: Sequence[Message],
+    context_limit: int | None,
+    denied: frozenset[str] = frozenset(),
+) -> ToolOffer:
+    """All tools, unless those of MCP servers need more than their share of the prompt. A tool of
+    another family with the name `find_tools` disables the search. Those that the tool policy
+    denies are neither sent nor found; a call of one gets the policy's denial."""
+    tools = {tool.spec.name: tool for tool in found}
+    searchable = [
+        SearchableTool(
+            name=tool.spec.name,
+            description=tool.spec.description,
+            schema=tool.spec.input_schema,
+            server=origin.name,
+        )
+        for tool in found
+        if (origin := mcp_origin(tool)) is not None and tool.spec.name not in denied
+    ]
+    if FIND_TOOLS in tools or not needs_search(searchable, context_limit):
+        return ToolOffer(tools=tools, hidden=denied)
+    active = find_active_names(history, searchable, context_limit)
+    search = FindTools(
+        spec=ToolSpec(
+            name=FIND_TOOLS,
+            description=find_tools_description(searchable, context_limit),
+            input_schema=find_tools_schema(),
+        ),
+        searchable=tuple(searchable),
+    )
+    own = {name: tool for name, tool in tools.items() if mcp_origin(tool) is None}
+    own[FIND_TOOLS] = search
+    return ToolOffer(
+        tools={name: own[name] for name in sorted(own)} | tools,
+        hidden=(frozenset(tool.name for tool in searchable) - active) | denied,
+    )
+
+
+class FindTools(Struct, frozen=True, kw_only=True):
+    """Satisfies `ports.Tool`. Serial: direct calls of the same step count as older."""
+
+    spec: ToolSpec
+    searchable: tuple[SearchableTool, ...]
+    effect: ToolEffect = "read"
+    origin: Literal["chatd"] = "chatd"
+    serial: bool = True
+    exclusive: bool = False
+    stops_turn: bool = False
+    timeout_s: float = 30.0
+
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+        del context
+        query = read_query(args)
+        if isinstance(query, str):
+            return error_output(query)
+        return ToolOutput(text=bytes(search_tools(self.searchable, query)).decode())
+
+    async def recover(self, context: ToolContext) -> ToolOutput | None:
+        del context
+        return None
+
 
 ROW_READ_RETRY_DELAY_S: Final = 0.5
 TURN_CONTEXT_TIMEOUT_S: Final = 60.0

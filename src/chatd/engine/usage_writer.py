@@ -22,7 +22,7 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.model.usage import estimate_output_tokens, streamed_bytes
 from chatd.domain.ports import Env
-from chatd.engine.committer import emit_usage
+from chatd.engine.attempt import emit_usage
 from chatd.store.chat import journal, model_calls
 from chatd.store.chat.model_calls import OpenCall, Payer
 from chatd.store.conn import Conn

@@ -17,9 +17,8 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.acquirer import Acquirer, Slots, SlotsConfig
-from chatd.engine.chat_reaper import ChatReaper
-from chatd.engine.committer import Committer
-from chatd.engine.lease import HeartbeatLoop, WorkerLease
+from chatd.engine.attempt import Committer
+from chatd.engine.lease import ChatReaper, HeartbeatLoop, WorkerLease
 from chatd.engine.runner_pool import RunnerPool
 from chatd.engine.turn_loop import TurnLoop
 from chatd.engine.usage_writer import UsageWriter

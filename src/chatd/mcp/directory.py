@@ -1,4 +1,5 @@
-"""The MCP servers that a chat uses, and the headers with which its owner reaches each.
+"""The MCP servers that a chat uses, the headers with which its owner reaches each, and tests of a
+server.
 
 The list of servers is a copy that all replicas renew when one changes it. Tokens are read for each
 access and kept nowhere.
@@ -6,7 +7,8 @@ access and kept nowhere.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -15,21 +17,29 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.ids import McpServerId, UserId
 from chatd.domain.mcp.oauth import authorization_header
+from chatd.domain.mcp.results import McpFault
 from chatd.domain.mcp.servers import (
     NO_SECRETS,
     McpAccess,
     McpSecrets,
     McpServer,
+    ServerTrial,
     is_used,
     secret_headers,
 )
 from chatd.domain.mcp.tools import ListedTool
+from chatd.domain.ports import Env
+from chatd.mcp.http_transport import DEFAULT_LIMITS, DialPolicy, McpLimits
 from chatd.mcp.oauth_tokens import OauthTokens, UserToken
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
 from chatd.store import mcp_servers
 from chatd.store.mcp_servers import SECRETS, StoredMcpServer
 from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
+
+if TYPE_CHECKING:
+    from chatd.mcp.connection import McpConnection
+
 
 GONE: Final = "This server was deleted or its configuration has changed."
 _CHANGE_KINDS: Final = frozenset({"mcp_server", "secret_key"})
@@ -183,3 +193,57 @@ def _with_token(server: McpServer, token: UserToken) -> McpAccess:
     value = authorization_header(token.tokens.token_type, token.tokens.access_token)
     headers = {"Authorization": value}
     return McpAccess(server=server, headers=headers, credential_version=token.version)
+
+
+# A connection to an MCP server that an administrator asks for, as a test.
+
+TRIAL_CLOSE_S: Final = 5.0
+"""How long the end of a test connection may take."""
+
+
+class ServerTrials:
+    """Uses the server as it is stored, also if it is disabled."""
+
+    def __init__(
+        self,
+        directory: ServerDirectory,
+        env: Env,
+        policy: DialPolicy,
+        *,
+        limits: McpLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self._directory = directory
+        self._env = env
+        self._policy = policy
+        self._limits = limits
+
+    async def test(self, stored: StoredMcpServer, user: UserId) -> ServerTrial:
+        """Connect and list the tools, as this user."""
+        started = self._env.clock.monotonic()
+        tools: tuple[ListedTool, ...] = ()
+        access = await self._directory.access_of(stored.server, user)
+        problem = access.problem
+        if not problem:
+            problem, tools = await self._list(access)
+        took_s = self._env.clock.monotonic() - started
+        return ServerTrial(duration_ms=int(took_s * 1000), problem=problem, tools=tools)
+
+    async def _list(self, access: McpAccess) -> tuple[str, tuple[ListedTool, ...]]:
+        """The problem, or the tools."""
+        # In a thread: the import takes most of a second, once.
+        module = await asyncio.to_thread(import_module, "chatd.mcp.connection")
+        connection: McpConnection = module.McpConnection(
+            access, self._policy, self._limits, self._env
+        )
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(connection.run(), name="mcp test")
+            try:
+                await asyncio.shield(connection.ready)
+                return "", connection.tools
+            except McpFault as fault:
+                return fault.message, ()
+            finally:
+                connection.retire()
+                _, running = await asyncio.wait({task}, timeout=TRIAL_CLOSE_S)
+                for late in running:
+                    late.cancel()

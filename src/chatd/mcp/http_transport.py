@@ -1,4 +1,4 @@
-"""The HTTP of MCP connections: guarded addresses, bounded replies, and faults per call.
+"""The HTTP of MCP connections: guarded addresses, limits, bounded replies, and faults per call.
 
 The SDK reads a JSON reply whole, and one failed request ends its connection with all calls on it.
 So this transport bounds what the SDK can read, answers a failed request with a reply that fails
@@ -19,11 +19,40 @@ from msgspec import Struct
 from chatd.domain.mcp.results import FaultKind, McpFault, error_text, redact_url
 from chatd.guarded_dial import (
     AddressRefused,
+    Resolve,
     find_allowed_addresses,
     is_own_host,
     refusal,
+    resolve_host,
 )
-from chatd.mcp.limits import DialPolicy
+
+# Which hosts MCP connections may reach, and how long they may take.
+
+CONNECT_TIMEOUT_S: Final = 10.0
+"""For a connection to an MCP server, its handshake and the list of tools together."""
+CALL_TIMEOUT_S: Final = 60.0
+"""For one call of a tool of an MCP server."""
+
+
+class McpLimits(Struct, frozen=True, kw_only=True):
+    connect_s: float = CONNECT_TIMEOUT_S
+    call_s: float = CALL_TIMEOUT_S
+
+
+class DialPolicy(Struct, frozen=True, kw_only=True):
+    """`private_hosts` may have private addresses, in lower case; `allow_private`: all may."""
+
+    private_hosts: frozenset[str] = frozenset()
+    allow_private: bool = False
+    resolve: Resolve = resolve_host
+
+    def allows_private(self, host: str) -> bool:
+        return self.allow_private or host.lower() in self.private_hosts
+
+
+DEFAULT_LIMITS: Final = McpLimits()
+PUBLIC_HOSTS: Final = DialPolicy()
+
 
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
 """Of one reply, or of one event of a stream."""

@@ -35,8 +35,13 @@ from chatd.domain.mcp.servers import (
 from chatd.domain.ports import Env
 from chatd.mcp.directory import ServerDirectory
 from chatd.mcp.oauth_clients import CHANGED, OauthClients, UsableClient
-from chatd.mcp.oauth_grants import OauthGrants, OpenTokens, UnknownClient, authorization_url
-from chatd.mcp.oauth_http import OauthHttp
+from chatd.mcp.oauth_http import (
+    OauthGrants,
+    OauthHttp,
+    OpenTokens,
+    UnknownClient,
+    authorization_url,
+)
 from chatd.mcp.oauth_tokens import NEEDS_CONNECT, current_client, open_tokens, seal_tokens
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
 from chatd.store import mcp_tokens

@@ -25,8 +25,7 @@ from chatd.domain.mcp.oauth import (
 )
 from chatd.domain.mcp.servers import McpSecrets
 from chatd.domain.ports import Env
-from chatd.mcp.oauth_grants import OauthGrants, OpenTokens, UnknownClient
-from chatd.mcp.oauth_http import OauthHttp
+from chatd.mcp.oauth_http import OauthGrants, OauthHttp, OpenTokens, UnknownClient
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
 from chatd.store import mcp_tokens
 from chatd.store.conn import Conn

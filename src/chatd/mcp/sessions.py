@@ -18,7 +18,7 @@ from chatd.domain.ids import ChatId, McpServerId, UserId
 from chatd.domain.mcp.results import McpFault, error_text
 from chatd.domain.mcp.servers import McpAccess, McpDirectory, McpServer
 from chatd.domain.ports import Env
-from chatd.mcp.limits import DEFAULT_LIMITS, PUBLIC_HOSTS, DialPolicy, McpLimits
+from chatd.mcp.http_transport import DEFAULT_LIMITS, PUBLIC_HOSTS, DialPolicy, McpLimits
 
 if TYPE_CHECKING:
     from chatd.mcp.connection import McpConnection

@@ -29,7 +29,7 @@ from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
 from chatd.stream.fanout import Broadcast, VersionedSharedRead
-from chatd.stream.live_parts import LivePartSource, is_live
+from chatd.stream.journal_tail import LivePartSource, is_live
 
 
 class EventGroup(Struct, frozen=True, kw_only=True):

@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mappin
 from contextlib import contextmanager
 from itertools import islice
 from typing import Final
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 
-from chatd.aio import Backoff
+from chatd.aio import BackgroundTasks, Backoff
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.chat_views.events import encode_value
 from chatd.domain.chat_views.public_chat import (
@@ -31,15 +32,18 @@ from chatd.domain.chat_views.public_chat import (
     public_chat,
 )
 from chatd.domain.deployment.config_change import ConfigChange
+from chatd.domain.deployment.spend import SpendWarningEvent
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.ports import Clock, Env
 from chatd.store.chat import chats, shares, updates
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
+from chatd.store.model import spend
+from chatd.store.model.spend import DefaultLimit
+from chatd.store.notifications import ConfigChanges
 from chatd.stream.chat_feed import FEEDS
-from chatd.stream.fanout import Broadcast, Subscription
-from chatd.stream.frames import Frame
+from chatd.stream.fanout import Broadcast, Frame, Subscription
 from chatd.stream.journal_writer import TAILED_HINT_KIND
 from chatd.stream.share_watch import ShareListener, ShareWatch
 
@@ -365,3 +369,61 @@ class ChatListFeeds:
                 self._shares.add_root(user_id, row.id)
             for row in (*rows, *(row for _, row in shared)):
                 self.on_metadata_changed(row)
+
+
+# Tell users with open chat-list streams that they have spent most of their limit.
+#
+# A warning is a row, written once in a period by one replica. All replicas hear of it; those with a
+# stream of the user read the row and send it.
+
+MAX_NOTICES_REMEMBERED: Final = 10_000
+
+
+class SpendNotices:
+    """`default` is the limit of the settings."""
+
+    def __init__(
+        self,
+        conn: Conn,
+        default: DefaultLimit,
+        chat_lists: ChatListFeeds,
+        changes: ConfigChanges,
+        background_tasks: BackgroundTasks,
+    ) -> None:
+        self._conn = conn
+        self._default = default
+        self._chat_lists = chat_lists
+        self._background_tasks = background_tasks
+        self._sent: dict[UserId, tuple[object, int]] = {}
+        changes.subscribe(self._on_change)
+
+    def _on_change(self, change: ConfigChange | None) -> None:
+        if change is None or change.kind != "spend_warning":
+            return
+        try:
+            user_id = UserId(UUID(change.id))
+        except ValueError:  # Every database user can write to the channel.
+            return
+        if self._chat_lists.is_watched(user_id):
+            self._background_tasks.submit("spend_notice", lambda: self._send(user_id))
+
+    async def _send(self, user_id: UserId) -> None:
+        """The newest warning, if it was not sent yet."""
+        found = await spend.read_spending(self._conn, user_id, self._default)
+        warnings = await spend.list_warnings(self._conn, user_id, found.period_start)
+        if not warnings:
+            return
+        newest = warnings[-1]
+        mark = (found.period_start, newest.percent)
+        if self._sent.get(user_id) == mark:
+            return
+        if len(self._sent) >= MAX_NOTICES_REMEMBERED:
+            self._sent.clear()
+        self._sent[user_id] = mark
+        event = SpendWarningEvent(
+            percent=newest.percent,
+            spent_micros=newest.spent_micros,
+            limit_micros=newest.limit_micros,
+            resets_at=found.resets_at,
+        )
+        self._chat_lists.send_to(user_id, encode_value(event))

@@ -1,4 +1,5 @@
-"""The feeds of this replica: created for a chat's first viewer, dropped after its last.
+"""The feeds of this replica, created for a chat's first viewer and dropped after its last; and
+viewers.
 
 Owns when feeds read. A few reader tasks serve all feeds, so that a recovered database does not
 receive one read per viewer at once. A periodic poll, one statement for all feeds, finds changes
@@ -7,7 +8,8 @@ that no hint announced. An idle feed costs one row of that poll.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -15,18 +17,106 @@ from msgspec import Struct
 
 from chatd.aio import Backoff, InterruptibleSleep
 from chatd.domain.access.permissions import Actor, is_allowed
-from chatd.domain.chat.row import Chat, Hint
-from chatd.domain.chat_views.events import Cursor
+from chatd.domain.chat.row import Chat, Episode, Hint
+from chatd.domain.chat_views.events import START, Cursor
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import ChatId
-from chatd.domain.ports import Env
+from chatd.domain.ports import Clock, Env
 from chatd.store.chat import chats
 from chatd.store.chat.chats import ChatVersion
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
-from chatd.stream.chat_feed import FEEDS, ChatFeed
-from chatd.stream.live_parts import LivePartSource
-from chatd.stream.viewer import Viewer
+from chatd.stream.chat_feed import FEEDS, ChatFeed, EventGroup
+from chatd.stream.fanout import MAX_FRAME_EVENTS, Frame, Subscription, split_frames
+from chatd.stream.journal_tail import LivePartSource
+
+# One viewer of one chat: event groups and live parts in an order that a client can rely on.
+#
+# Owns the client's position: its cursor, its episode and the number of parts it has. Parts of an
+# episode are sent after the group that starts the episode and before the group that ends it; sent
+# later, the client would show them twice. The transport writes frames to the socket and closes a
+# connection that does not read.
+
+
+class Viewer(Subscription[EventGroup]):
+    """Created and closed by `FeedRegistry.open_viewer`."""
+
+    def __init__(
+        self, feed: ChatFeed, live: LivePartSource, clock: Clock, cursor: Cursor | None
+    ) -> None:
+        super().__init__(feed.groups, clock)
+        self._feed = feed
+        self._live = live
+        self._cursor = cursor or START
+        self._episode: Episode | None = None
+        self._seq = 0
+        self._frames: deque[Frame] = deque()
+        self._is_revoked = False
+
+    async def join(self) -> None:
+        """Read the changes since the client's cursor. Raises NotFound, Unavailable."""
+        self.skip_to_end()
+        self._advance_to(await self._feed.join(self._cursor))
+
+    def revoke(self) -> None:
+        """The client may no longer read the chat: nothing more is sent."""
+        self._is_revoked = True
+        self.wake()
+
+    async def frames(self) -> AsyncIterator[Frame]:
+        """Ends only by raising Lagged, NotFound, Unavailable, or by cancellation."""
+        while True:
+            yield await self.next()
+
+    async def next(self) -> Frame:
+        """A group is always sent whole, even if the viewer lags for the next one: the client then
+        has a version to resume from."""
+        while True:
+            if self._frames and not self._is_revoked:
+                return self._frames.popleft()
+            if self._feed.is_gone or self._is_revoked:
+                raise NotFound("There is no such chat.")
+            if (group := self.pull()) is not None:
+                await self._on_group(group)
+            elif (parts := self._parts()) is not None:
+                return parts
+            else:
+                await self.read_new()
+
+    async def _on_group(self, group: EventGroup) -> None:
+        """After joining, the viewer may be ahead of its feed, or at a version between two groups.
+        A group omits what did not change since its own `after`, so a viewer in between joins
+        again. So does a viewer that read a past which the database has lost."""
+        if group.after == self._cursor:
+            self._end_episode(group)
+            self._advance_to(group)
+        elif group.reached == self._cursor:
+            return
+        elif group.reset or group.reached.version >= self._cursor.version:
+            await self.join()
+
+    def _advance_to(self, group: EventGroup) -> None:
+        self._cursor = group.reached
+        if group.restarts_episode:
+            self._seq = 0
+        self._episode = group.episode
+        self._frames.extend(split_frames(group.events, group.reached, reset=group.reset))
+
+    def _end_episode(self, group: EventGroup) -> None:
+        """The preview is never shorter than the message that replaces it."""
+        for first in range(self._seq, len(group.ended), MAX_FRAME_EVENTS):
+            self._frames.append(Frame(events=group.ended[first : first + MAX_FRAME_EVENTS]))
+
+    def _parts(self) -> Frame | None:
+        if self._episode is None:
+            return None
+        events = self._live.parts_after(self._episode, self._seq, MAX_FRAME_EVENTS)
+        if not events:
+            return None
+        self._seq += len(events)
+        if not self.has_next and not self._live.has_after(self._episode, self._seq):
+            self.caught_up()
+        return Frame(events=events)
 
 
 class FeedRegistryConfig(Struct, frozen=True, kw_only=True):

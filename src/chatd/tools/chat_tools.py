@@ -25,14 +25,11 @@ from chatd.domain.subagents import subagent_instructions
 from chatd.domain.tool_modes import offers_tool
 from chatd.store import mcp_servers
 from chatd.store.conn import Conn
-from chatd.tools.attachments import attach_file
 from chatd.tools.chat_files import ChatFileWriter
-from chatd.tools.execute import execute
-from chatd.tools.files import SaveResult, file_tools
+from chatd.tools.execute import execute, process_tools
+from chatd.tools.files import SaveResult, attach_file, file_tools
 from chatd.tools.plans import propose_plan
-from chatd.tools.processes import process_tools
-from chatd.tools.skill_directory import SkillDirectory
-from chatd.tools.skills import SKILL_TOOLS
+from chatd.tools.skills import SKILL_TOOLS, SkillDirectory
 from chatd.tools.workspaces import workspace_tools
 
 MAX_KNOWN_ORDERS: Final = 10_000

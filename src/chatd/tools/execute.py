@@ -1,14 +1,16 @@
-"""The tool that runs a command in the workspace.
+"""The tools that run commands in the workspace and attend to those in the background; what of a
+command's output the model is sent.
 
 The agent owns the process, not the call: when the call ends early, the command continues, and the
 report contains its process id.
 """
 
 import asyncio
-from typing import Annotated, Final
+import re
+from typing import Annotated, Final, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct, structs
 
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.ports import Clock, ToolContext, WorkspaceAccess
@@ -16,20 +18,160 @@ from chatd.domain.workspace.agent_api import (
     AgentApi,
     AgentRefused,
     AgentUnreachable,
+    OutputTruncation,
+    ProcessInfo,
     ProcessOutput,
+    ProcessSignal,
     WorkspaceUnavailable,
 )
-from chatd.tools.arguments import NOT_BLANK, Ignored, Seconds, argument
-from chatd.tools.command_output import (
-    COMMAND_ENVIRONMENT,
-    CommandReport,
-    finished_report,
-    parse_command,
-    read_file_advice,
-    report_output,
-    running_report,
+from chatd.tools.tool import (
+    NOT_BLANK,
+    Ignored,
+    Seconds,
+    WorkspaceTool,
+    argument,
+    json_output,
+    workspace_tool,
 )
-from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
+
+# Pure functions around a command: the command line that runs, and the report of its outcome.
+
+COMMAND_ENVIRONMENT: Final = {
+    "CHATD_CHAT_AGENT": "true",
+    "GIT_EDITOR": "true",
+    "GIT_SEQUENCE_EDITOR": "true",
+    "EDITOR": "true",
+    "VISUAL": "true",
+    "GIT_TERMINAL_PROMPT": "0",
+    "NO_COLOR": "1",
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+}
+"""Commands have no terminal: no editor, pager or prompt may wait for input."""
+
+_FILE_DUMPS: Final = (
+    re.compile(r"^cat\s"),
+    re.compile(r"^(?:rg|grep)\s(?:.*\s)?--include-all(?:\s|$)"),
+    re.compile(r"^(?:rg|grep)\s+-l\s"),
+)
+UNKNOWN_SIGNAL: Final = "unknown"
+"""Of a command that did not exit by itself, when its agent does not tell what ended it."""
+PREFER_READ_FILE_TEXT: Final = (
+    "To look at a file, read_file is better: it numbers the lines and can page."
+)
+
+
+MAX_FILED_BYTES: Final = 8 * 1024 * 1024
+"""The agent writes no more of a command's output to its file."""
+READ_TEXT: Final = "read parts of it with read_file, or search it with execute and grep."
+LONG_OUTPUT_TEXT: Final = (
+    "The output was too long to keep all of it. If the rest matters, write it to a file, such as"
+    " command > /tmp/output 2>&1, and read parts of that with read_file or grep."
+)
+
+
+class CommandReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The report of a command to the model. It has an exit code only if the command ended by
+    itself. `signal` ended it otherwise; `timed_out` and `interrupted` say why the report came
+    before the end. Reports of earlier versions had the exit code -1 in all these cases.
+    `output_file` of the workspace has the whole output, if it is long."""
+
+    success: bool | None = None
+    exit_code: int | None = None
+    signal: str = ""
+    timed_out: bool = False
+    interrupted: bool = False
+    output: str = ""
+    wall_duration_ms: int | None = None
+    error: str = ""
+    running: bool = False
+    backgrounded: bool = False
+    background_process_id: str = ""
+    truncated: OutputTruncation | None = None
+    output_file: str = ""
+    note: str = ""
+
+
+class ParsedCommand(Struct, frozen=True, kw_only=True):
+    command: str
+    background: bool
+
+
+def parse_command(command: str, *, background: bool) -> ParsedCommand:
+    """A single `&` at the end requests a background command; `&&` and `|&` do not."""
+    stripped = command.rstrip()
+    has_ampersand = stripped.endswith("&") and not stripped.endswith(("&&", "|&"))
+    if background or not has_ampersand:
+        return ParsedCommand(command=command, background=background)
+    return ParsedCommand(command=stripped[:-1].rstrip(), background=True)
+
+
+def read_file_advice(command: str) -> str:
+    dumps_file = any(dump.match(command.strip()) for dump in _FILE_DUMPS)
+    return PREFER_READ_FILE_TEXT if dumps_file else ""
+
+
+def finished_report(output: ProcessOutput, ms: int | None, note: str = "") -> CommandReport:
+    code = output.exit_code
+    has_exited = code is not None and code >= 0
+    return CommandReport(
+        success=code == 0,
+        exit_code=code if has_exited else None,
+        signal="" if has_exited else output.signal or UNKNOWN_SIGNAL,
+        output=output.output,
+        wall_duration_ms=ms,
+        truncated=output.truncated,
+        output_file=output.file,
+        note=note or long_output_note(output),
+    )
+
+
+def long_output_note(output: ProcessOutput) -> str:
+    if output.truncated is None:
+        return ""
+    return saved_text(output.file, output.cursor) if output.file else LONG_OUTPUT_TEXT
+
+
+def saved_text(path: str, size: int) -> str:
+    what = "The whole output is" if size <= MAX_FILED_BYTES else "Its first 8 MiB are"
+    return f"{what} in {path} of the workspace: {READ_TEXT}"
+
+
+def report_output(report: CommandReport) -> ToolOutput:
+    """A step with many results may cut the output of this one."""
+    text = msgspec.json.encode(report).decode()
+    if not report.output_file:
+        return ToolOutput(text=text)
+    size = 0 if report.truncated is None else report.truncated.original_bytes
+    return ToolOutput(text=text, saved=saved_text(report.output_file, size))
+
+
+def running_report(
+    output: ProcessOutput | None,
+    process_id: str,
+    error: str,
+    ms: int | None,
+    *,
+    timed_out: bool = False,
+    interrupted: bool = False,
+) -> CommandReport:
+    """The command was not killed; the report tells the model how to follow it."""
+    return CommandReport(
+        success=False,
+        timed_out=timed_out,
+        interrupted=interrupted,
+        output="" if output is None else output.output,
+        wall_duration_ms=ms,
+        error=error,
+        running=True,
+        background_process_id=process_id,
+        truncated=None if output is None else output.truncated,
+        output_file="" if output is None else output.file,
+        note="The command is still running. Wait for it with process_output, or end it with"
+        " process_signal.",
+    )
+
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 MAX_TIMEOUT_S: Final = 3600.0
@@ -163,3 +305,129 @@ class _ForegroundCommand:
 
     def _elapsed_ms(self) -> int:
         return round((self._clock.monotonic() - self._started_at) * 1000)
+
+
+# The tools for commands in the background: their output, their list, and signals to them.
+
+DEFAULT_WAIT_S: Final = 10.0
+MAX_WAIT_S: Final = 3600.0
+PROCESS_ID_TEXT: Final = "the id that execute gave, or one of process_list."
+STILL_RUNNING_TEXT: Final = "Still running. Wait for more with process_output."
+
+_ProcessId = Annotated[str, NOT_BLANK, argument("Its id.", PROCESS_ID_TEXT)]
+
+
+class ProcessOutputArguments(Struct, frozen=True, kw_only=True):
+    process_id: _ProcessId
+    wait_timeout: Annotated[
+        Seconds,
+        argument(
+            'How long to wait for its end, such as "30s"; "0s" does not wait. Default 10s, at'
+            " most 1h."
+        ),
+    ] = DEFAULT_WAIT_S
+    model_intent: Annotated[
+        Ignored, argument("What this is for, in a few words for a person who watches.")
+    ] = None
+
+
+class ProcessListArguments(Struct, frozen=True):
+    pass
+
+
+class ProcessSignalArguments(Struct, frozen=True, kw_only=True):
+    process_id: _ProcessId
+    signal: Annotated[
+        ProcessSignal,
+        Meta(extra_json_schema={"enum": get_args(ProcessSignal)}),  # msgspec sorts: "kill" first
+        argument("terminate asks it to end, kill ends it.", '"terminate" or "kill".'),
+    ]
+
+
+def process_tools(access: WorkspaceAccess) -> tuple[WorkspaceTool, ...]:
+    return (_process_output(access), _process_list(access), _process_signal(access))
+
+
+def _process_output(access: WorkspaceAccess) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: ProcessOutputArguments) -> ToolOutput:
+        conn = await access.connect(context)
+        wait_s = min(args.wait_timeout, MAX_WAIT_S)
+        try:
+            output = await _wait_for_output(conn, args.process_id.strip(), wait_s)
+        except AgentRefused as error:
+            return json_output({"success": False, "error": error.message})
+        if not output.running:
+            return report_output(finished_report(output, None))
+        report = CommandReport(
+            success=True,
+            output=output.output,
+            running=True,
+            truncated=output.truncated,
+            output_file=output.file,
+            note=STILL_RUNNING_TEXT,
+        )
+        return report_output(report)
+
+    return workspace_tool(
+        "process_output",
+        "Wait for a command that runs in the background, and read what it has printed.",
+        ProcessOutputArguments,
+        handle,
+        effect="read",
+        timeout_s=MAX_WAIT_S + RECONNECT_TIMEOUT_S + 60,
+    )
+
+
+async def _wait_for_output(conn: AgentApi, process_id: str, wait_s: float) -> ProcessOutput:
+    try:
+        return await conn.output(process_id, wait_s=wait_s)
+    except AgentUnreachable:
+        if not wait_s:
+            raise
+        # The connection was lost during the wait; ask once for the current state.
+        try:
+            async with asyncio.timeout(RECONNECT_TIMEOUT_S):
+                return await conn.output(process_id)
+        except TimeoutError:
+            raise AgentUnreachable("The workspace does not answer.") from None
+
+
+def _process_list(access: WorkspaceAccess) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: ProcessListArguments) -> ToolOutput:
+        del args
+        conn = await access.connect(context)
+        return json_output({"processes": [_shown(info) for info in await conn.processes()]})
+
+    return workspace_tool(
+        "process_list",
+        "The commands that this chat has started in the workspace: those that run first, then"
+        " the newest. At most ten.",
+        ProcessListArguments,
+        handle,
+        effect="read",
+    )
+
+
+def _shown(info: ProcessInfo) -> ProcessInfo:
+    """A command that a signal ended has no exit code."""
+    has_exited = info.exit_code is None or info.exit_code >= 0
+    return info if has_exited else structs.replace(info, exit_code=None)
+
+
+def _process_signal(access: WorkspaceAccess) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: ProcessSignalArguments) -> ToolOutput:
+        process_id = args.process_id.strip()
+        conn = await access.connect(context)
+        try:
+            await conn.signal(process_id, args.signal)
+        except AgentRefused as error:
+            return json_output({"success": False, "error": error.message})
+        text = f"{args.signal} was sent to {process_id}. process_output tells whether it has ended."
+        return json_output({"success": True, "message": text})
+
+    return workspace_tool(
+        "process_signal",
+        "End a command that runs in the background, with all that it has started.",
+        ProcessSignalArguments,
+        handle,
+    )

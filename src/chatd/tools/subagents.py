@@ -19,8 +19,7 @@ from chatd.domain.subagents import (
     SubagentType,
     can_spawn,
 )
-from chatd.tools.arguments import NOT_BLANK, argument
-from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
+from chatd.tools.tool import NOT_BLANK, WorkspaceTool, argument, json_output, workspace_tool
 
 DEFAULT_LISTED_AGENTS: Final = 10
 MAX_LISTED_AGENTS: Final = 50

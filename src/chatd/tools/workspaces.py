@@ -7,8 +7,14 @@ from msgspec import Struct, field
 
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.ports import Provisioner, ToolContext, WorkspaceRequest
-from chatd.tools.arguments import AT_LEAST_1, NOT_BLANK, argument
-from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
+from chatd.tools.tool import (
+    AT_LEAST_1,
+    NOT_BLANK,
+    WorkspaceTool,
+    argument,
+    json_output,
+    workspace_tool,
+)
 
 WORKSPACE_TOOL_TIMEOUT_S: Final = 25 * 60.0
 """More than the limits of a build, its agent and its start-up scripts together."""

@@ -28,7 +28,7 @@ from chatd.domain.prompt import compaction, titles
 from chatd.providers.demo_provider import STORY_PACE, TOKEN_SLEEP, DemoOptions, DemoProvider
 from chatd.providers.demo_scenes import TEXTS
 from chatd.providers.provider_config import ProviderConfig
-from chatd.stream.episode_buffer import EpisodeBuffer
+from chatd.stream.episodes import EpisodeBuffer
 from tests.support.clock import FakeClock
 from tests.support.providers.file_tools import ALL_TOOLS, tool
 from tests.support.providers.prompts import call, message, request, result

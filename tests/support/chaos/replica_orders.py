@@ -39,8 +39,8 @@ from chatd.domain.ids import (
     UserId,
 )
 from chatd.store.chat.operation import Operation
+from chatd.stream.fanout import encode_sse
 from chatd.stream.feed_registry import FeedRegistry
-from chatd.stream.frames import encode_sse
 from tests.support.chaos.replica_resources import measure_resources
 from tests.support.engine_rig import change_id
 from tests.support.factories import HARNESS, member

@@ -7,7 +7,7 @@ import sys
 import msgspec
 
 from chatd.clock import SystemClock
-from chatd.mcp.limits import DialPolicy
+from chatd.mcp.http_transport import DialPolicy
 from tests.support.mcp.rig import configured, mcp_rig
 
 LOCAL = DialPolicy(private_hosts=frozenset({"localhost", "127.0.0.1"}))

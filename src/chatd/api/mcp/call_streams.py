@@ -42,7 +42,7 @@ from chatd.api.streams import (
     StreamRegistry,
 )
 from chatd.domain.ids import UserId
-from chatd.stream.frames import PING
+from chatd.stream.fanout import PING
 
 RETRY_MS: Final = 3000
 """How long a client waits before it continues a call after a cut. A client that tries twice bridges

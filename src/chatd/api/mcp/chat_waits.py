@@ -19,7 +19,7 @@ from chatd.domain.chat.states import PublicStatus
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.stream.fanout import Lagged
-from chatd.stream.viewer import Viewer
+from chatd.stream.feed_registry import Viewer
 
 REPORT_INTERVAL_S: Final = 1.0
 """Between two reports of progress, if there is something new."""

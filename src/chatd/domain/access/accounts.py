@@ -1,6 +1,5 @@
 """Users, groups, credentials and audit entries as values, and the rules of accounts: names,
-passwords,
-scopes of tokens, what an OpenID provider says about a user, and rates of sign-ins.
+passwords, scopes of tokens, what an OpenID provider says about a user, and rates of sign-ins.
 """
 
 import math

@@ -1,6 +1,5 @@
 """MCP servers as administrators configure them, which of them a chat uses, how one user reaches
-one,
-and the names of their tools.
+one, and the names of their tools.
 """
 
 import re

@@ -1,6 +1,5 @@
 """A circuit per provider and key: after several failures in a row only one chat calls, as a probe;
-and
-which of a provider's keys a call uses.
+and which of a provider's keys a call uses.
 
 Closed: calls are made. Open: none until a time. Half open: one call, the probe, decides. Pure
 values; times are of one monotonic clock.

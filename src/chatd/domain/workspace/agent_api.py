@@ -1,6 +1,5 @@
 """The API of a workspace agent as tools and people use it (commands, files, terminals), and a
-chat's
-binding, pinned context and diffs.
+chat's binding, pinned context and diffs.
 
 The agent is a separate program; `workspaces` connects to it. A chat uses its pinned context until
 the user pins a newer one.

@@ -1,5 +1,6 @@
-"""The content of a message from its draft, the draft that a message came from, and how a
-chat goes on. Pure."""
+"""The content of a message from its draft, the draft that a message came from, and how a chat goes
+on. Pure.
+"""
 
 from collections.abc import Sequence
 from typing import Final
