@@ -117,7 +117,7 @@ lock: ## resolve the dependencies again and rewrite requirements/ (needs uv)
 
 clean: ## remove .venv and every cache; never touches data
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
-	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src bench tests tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 runtime dev model:
 	@$(SETUP)

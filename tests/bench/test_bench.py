@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from chatd.bench import proc_stats
-from chatd.bench.clients import BenchClient, TokenTimes
-from chatd.bench.environment import start_environment
-from chatd.bench.fake_provider import AnswerScript
+from bench import proc_stats
+from bench.clients import BenchClient, TokenTimes
+from bench.environment import start_environment
+from bench.fake_provider import AnswerScript
 from chatd.cli import server_commands
 from chatd.settings.schema import SettingsError
 

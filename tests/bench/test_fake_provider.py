@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from chatd.bench.fake_provider import (
+from bench.fake_provider import (
     TOKEN_MARK,
     AnswerScript,
     answer_text,
@@ -11,7 +11,7 @@ from chatd.bench.fake_provider import (
     parse_script,
     read_request,
 )
-from chatd.bench.round_trips import StatementTracker
+from bench.round_trips import StatementTracker
 
 SCRIPTS = [
     AnswerScript(tokens=1),

@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec import Struct
 
-from chatd.bench.proc_stats import (
+from bench.proc_stats import (
     ProcEntry,
     format_number,
     parse_kilobytes,
@@ -15,7 +15,7 @@ from chatd.bench.proc_stats import (
     ratios,
     spread,
 )
-from chatd.bench.report import (
+from bench.report import (
     Baselines,
     ReportRow,
     at_least,
@@ -26,7 +26,7 @@ from chatd.bench.report import (
     text_row,
     without_target,
 )
-from chatd.bench.run import MachineLoad
+from bench.run import MachineLoad
 
 STAT = (
     "4711 (a (bad) name) S 4700 4711 4711 0 -1 4194560 900 0 0 0 "

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from chatd.bench.round_trips import SHARED_STATEMENTS
+from bench.round_trips import SHARED_STATEMENTS
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.store import tool_policies
 from chatd.store.chat import apply, chats, idempotency, message_pages, messages, runs, subagents

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+import chatd
 from chatd import sealed_secrets
 from chatd.api.web_page.files import is_built
 from chatd.app import process
@@ -55,9 +56,15 @@ async def run_bench(
     names: Sequence[str], *, quick: bool, json: bool, database_url: str | None
 ) -> bool:
     """Return whether every target was met. Progress goes to standard error."""
-    # Imported here, so that `chatd serve` starts without it.
-    from chatd.bench.report import format_json, format_table, has_missed
-    from chatd.bench.run import ALL_ROWS, DEFAULT_ROWS, measure_rows
+    checkout = Path(chatd.__file__).parents[2]
+    if not (checkout / "bench").is_dir():
+        raise SettingsError(
+            "chatd bench runs in a checkout of chatd's repository: an installed chatd has no"
+            " benchmarks. In a checkout, run `make bench`."
+        )
+    sys.path.insert(0, str(checkout))
+    from bench.report import format_json, format_table, has_missed
+    from bench.run import ALL_ROWS, DEFAULT_ROWS, measure_rows
 
     for name in names:
         if name not in ALL_ROWS:

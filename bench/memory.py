@@ -7,12 +7,12 @@ caches and buffer pools have their size by then.
 import asyncio
 from typing import Final
 
-from chatd.bench import proc_stats
-from chatd.bench.clients import ask_many, events_head, interrupt
-from chatd.bench.environment import BenchEnvironment
-from chatd.bench.fake_provider import AnswerScript
-from chatd.bench.http_client import BenchConnection, open_connection
-from chatd.bench.report import ReportRow, at_most
+from bench import proc_stats
+from bench.clients import ask_many, events_head, interrupt
+from bench.environment import BenchEnvironment
+from bench.fake_provider import AnswerScript
+from bench.http_client import BenchConnection, open_connection
+from bench.report import ReportRow, at_most
 
 MAX_IDLE_CHAT_KB: Final = 1.0
 """Zero, apart from what the allocator keeps."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.bench import (
+from bench import (
     commits,
     latency,
     mcp_calls,
@@ -19,8 +19,8 @@ from chatd.bench import (
     throughput,
     workspaces,
 )
-from chatd.bench.environment import BenchEnvironment, start_environment
-from chatd.bench.report import ReportRow
+from bench.environment import BenchEnvironment, start_environment
+from bench.report import ReportRow
 from chatd.domain.errors import ChatdError
 
 Measure = Callable[..., Awaitable[list[ReportRow]]]

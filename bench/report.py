@@ -6,7 +6,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from chatd.bench.proc_stats import format_number
+from bench.proc_stats import format_number
 
 Verdict = Literal["ok", "MISSED", ""]
 

@@ -16,9 +16,9 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from msgspec import Struct
 
-from chatd.bench import proc_stats
-from chatd.bench.child_processes import BenchProgram, ChatdProcess, start_chatd, start_program
-from chatd.bench.clients import TOKEN, ChatdClient, DirectClient
+from bench import proc_stats
+from bench.child_processes import BenchProgram, ChatdProcess, start_chatd, start_program
+from bench.clients import TOKEN, ChatdClient, DirectClient
 from chatd.pg.config import EmbeddedConfig
 from chatd.pg.server import open_server
 from chatd.store import migrator
@@ -188,9 +188,9 @@ async def start_environment(database_url: str | None) -> AsyncGenerator[BenchEnv
         database = await stack.enter_async_context(
             fresh_database() if database_url is None else external_database(database_url)
         )
-        provider = await stack.enter_async_context(start_program("chatd.bench.fake_provider"))
+        provider = await stack.enter_async_context(start_program("bench.fake_provider"))
         address = f"http://127.0.0.1:{provider.port}/v1/chat/completions"
-        relay = await stack.enter_async_context(start_program("chatd.bench.relay", address))
+        relay = await stack.enter_async_context(start_program("bench.relay", address))
         flags = ("--data-dir", str(home / "data"), "--database-url", database.dsn)
         server = await stack.enter_async_context(
             start_chatd(home, server_variables(provider), *flags)

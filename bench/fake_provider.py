@@ -1,6 +1,6 @@
 """A fake OpenAI Chat Completions API with numbered tokens, paced or as fast as possible.
 
-`python -m chatd.bench.fake_provider` is a process of its own, so that its CPU time is not counted.
+`python -m bench.fake_provider` is a process of its own, so that its CPU time is not counted.
 It sends each event in a separate write, as vendors do. The last user message contains the
 `AnswerScript`, which passes unchanged through every server.
 """
@@ -15,7 +15,7 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from chatd.bench.child_processes import serve_until_input_ends
+from bench.child_processes import serve_until_input_ends
 
 TOKEN_MARK: Final = b" tok"
 """Starts every token; occurs nowhere else in the stream."""

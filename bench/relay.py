@@ -1,4 +1,4 @@
-"""A minimal relay between client and model: `python -m chatd.bench.relay ADDRESS`.
+"""A minimal relay between client and model: `python -m bench.relay ADDRESS`.
 
 It forwards a stream and does nothing else: its cost is the least cost of any server.
 """
@@ -10,7 +10,7 @@ import aiohttp
 import uvloop
 from aiohttp import web
 
-from chatd.bench.child_processes import serve_until_input_ends
+from bench.child_processes import serve_until_input_ends
 
 _JSON: Final = {"content-type": "application/json"}
 _STREAM: Final = {"content-type": "text/event-stream"}

@@ -14,10 +14,10 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.bench import pgbench
-from chatd.bench.environment import BenchDatabase, fresh_database
-from chatd.bench.report import ReportRow, at_least, at_most, text_row
-from chatd.bench.workload import (
+from bench import pgbench
+from bench.environment import BenchDatabase, fresh_database
+from bench.report import ReportRow, at_least, at_most, text_row
+from bench.workload import (
     ANSWER_STEPS,
     TOOL_ROUND_STEPS,
     NextStep,

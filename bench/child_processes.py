@@ -21,6 +21,9 @@ from chatd.domain.errors import Unavailable
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 15.0
 
+CHECKOUT: Final = Path(__file__).parents[1]
+"""Where `python -m bench...` finds the programs."""
+
 _CHATD: Final = "from chatd.cli.main import main; main()"
 _LAST_LINE: Final = b"Ctrl-C stops."
 
@@ -54,7 +57,7 @@ async def serve_until_input_ends(port: int) -> None:
 @asynccontextmanager
 async def start_program(module: str, *arguments: str) -> AsyncGenerator[BenchProgram]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, *arguments), stdin=PIPE, stdout=PIPE
+        *(sys.executable, "-m", module, *arguments), stdin=PIPE, stdout=PIPE, cwd=CHECKOUT
     )
     try:
         yield BenchProgram(pid=process.pid, port=int(await _first_line(process)))

@@ -13,9 +13,10 @@ from uuid import UUID, uuid4
 
 from msgspec import Raw
 
-from chatd.bench.proc_stats import percentile
-from chatd.bench.report import Baselines, ReportRow, at_most
-from chatd.bench.workload import WORKER, new_change_id
+from bench.child_processes import CHECKOUT
+from bench.proc_stats import percentile
+from bench.report import Baselines, ReportRow, at_most
+from bench.workload import WORKER, new_change_id
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.ids import ChatId, McpServerId, ToolCallId, UserId
@@ -95,7 +96,8 @@ async def measure_mcp(*, quick: bool) -> list[ReportRow]:
 @asynccontextmanager
 async def _server_url() -> AsyncGenerator[str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "chatd.bench.mcp_server"),
+        *(sys.executable, "-m", "bench.mcp_server"),
+        cwd=CHECKOUT,
         stdin=DEVNULL,
         stdout=PIPE,
         stderr=DEVNULL,

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, quote, urlsplit
 
-from chatd.bench.clients import ChatdClient, events_head, send_message
-from chatd.bench.environment import BenchDatabase, BenchEnvironment, fresh_database, scratch_dir
-from chatd.bench.fake_provider import TOKEN_MARK, AnswerScript
-from chatd.bench.http_client import BenchConnection, open_connection
-from chatd.bench.report import ReportRow, at_most
+from bench.clients import ChatdClient, events_head, send_message
+from bench.environment import BenchDatabase, BenchEnvironment, fresh_database, scratch_dir
+from bench.fake_provider import TOKEN_MARK, AnswerScript
+from bench.http_client import BenchConnection, open_connection
+from bench.report import ReportRow, at_most
 from chatd.pg.config import SOCKET_NAME
 from chatd.store import notifications
 from chatd.store.account import credentials, users

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from chatd.bench.fake_provider import TOKEN_MARK, AnswerScript, answer_text
-from chatd.bench.http_client import BenchConnection, open_connection
+from bench.fake_provider import TOKEN_MARK, AnswerScript, answer_text
+from bench.http_client import BenchConnection, open_connection
 from chatd.domain.errors import InvariantBroken
 
 TOKEN: Final = "bench-token-0123456789abcdef0123456789"

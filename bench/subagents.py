@@ -11,12 +11,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chatd.bench.clients import ChatdClient, TokenCounter, TokenTimes, events_head
-from chatd.bench.environment import BenchEnvironment
-from chatd.bench.fake_provider import SPAWN_TOOL_NAME, AnswerScript
-from chatd.bench.http_client import BenchConnection, open_connection
-from chatd.bench.proc_stats import percentile, spread
-from chatd.bench.report import ReportRow, at_most
+from bench.clients import ChatdClient, TokenCounter, TokenTimes, events_head
+from bench.environment import BenchEnvironment
+from bench.fake_provider import SPAWN_TOOL_NAME, AnswerScript
+from bench.http_client import BenchConnection, open_connection
+from bench.proc_stats import percentile, spread
+from bench.report import ReportRow, at_most
 from chatd.domain.errors import InvariantBroken
 
 MAX_SPAWN_RATIO: Final = 2.0

@@ -18,7 +18,7 @@ from typing import Any, Final, LiteralString, NoReturn, cast
 import msgspec
 from msgspec import Struct
 
-from chatd.bench.environment import BenchDatabase
+from bench.environment import BenchDatabase
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChangeId

@@ -15,11 +15,11 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.bench.environment import fresh_database
-from chatd.bench.large_database import UNSAFE_SETTINGS, LargeDatabase, fill_database
-from chatd.bench.pgbench import CapturedStatement, capture_statement, parameter_types, value_as_text
-from chatd.bench.report import ReportRow, text_row
-from chatd.bench.workload import answer_step, new_change_id
+from bench.environment import fresh_database
+from bench.large_database import UNSAFE_SETTINGS, LargeDatabase, fill_database
+from bench.pgbench import CapturedStatement, capture_statement, parameter_types, value_as_text
+from bench.report import ReportRow, text_row
+from bench.workload import answer_step, new_change_id
 from chatd.domain.access.permissions import WORKER, UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import commit_step

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 from typing import Final
 
-from chatd.bench.child_processes import ChatdProcess, start_chatd
-from chatd.bench.clients import BenchClient, ChatdClient, events_head, interrupt
-from chatd.bench.environment import BenchEnvironment, scratch_dir, server_variables
-from chatd.bench.fake_provider import AnswerScript
-from chatd.bench.http_client import open_connection
-from chatd.bench.proc_stats import percentile, spread
-from chatd.bench.report import Baselines, ReportRow, at_most
+from bench.child_processes import ChatdProcess, start_chatd
+from bench.clients import BenchClient, ChatdClient, events_head, interrupt
+from bench.environment import BenchEnvironment, scratch_dir, server_variables
+from bench.fake_provider import AnswerScript
+from bench.http_client import open_connection
+from bench.proc_stats import percentile, spread
+from bench.report import Baselines, ReportRow, at_most
 
 MAX_FIRST_TOKEN_MS: Final = 10.0
 _SHORT_ANSWER: Final = AnswerScript(tokens=3, per_s=100)

@@ -18,10 +18,10 @@ from uuid import uuid4
 import msgspec
 from msgspec import Raw
 
-from chatd.bench.environment import BenchDatabase, fresh_database, scratch_dir
-from chatd.bench.proc_stats import percentile, spread
-from chatd.bench.report import Baselines, ReportRow, at_most, without_target
-from chatd.bench.workload import WORKER, ignore_applied, new_change_id, running_chat
+from bench.environment import BenchDatabase, fresh_database, scratch_dir
+from bench.proc_stats import percentile, spread
+from bench.report import Baselines, ReportRow, at_most, without_target
+from bench.workload import WORKER, ignore_applied, new_change_id, running_chat
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.ids import ToolCallId

@@ -11,11 +11,11 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from chatd.bench.clients import BenchClient, ask_many
-from chatd.bench.environment import BenchEnvironment
-from chatd.bench.fake_provider import AnswerScript
-from chatd.bench.proc_stats import spread
-from chatd.bench.report import Baselines, ReportRow, at_least, at_most, without_target
+from bench.clients import BenchClient, ask_many
+from bench.environment import BenchEnvironment
+from bench.fake_provider import AnswerScript
+from bench.proc_stats import spread
+from bench.report import Baselines, ReportRow, at_least, at_most, without_target
 
 MAX_PACED_CPU_MS: Final = 100.0
 MAX_WALL_RATIO: Final = 1.1
