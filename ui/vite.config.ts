@@ -2,7 +2,6 @@ import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { extname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { brotliCompressSync, gzipSync } from "node:zlib";
-import tailwindcss from "@tailwindcss/vite";
 import react from "@vitejs/plugin-react";
 import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
@@ -56,7 +55,7 @@ const everywhere = [
 ];
 
 export default defineConfig({
-  plugins: [react(), tailwindcss(), adoptStyles(), compressFiles()],
+  plugins: [react(), adoptStyles(), compressFiles()],
   base: "/",
   resolve: { alias: { "@": fileURLToPath(new URL("./src", import.meta.url)) } },
   build: {

@@ -18,7 +18,7 @@ export function GonePage() {
     <>
       <header className="bar">
         <SidebarButton />
-        <h1 className="sr-only">No such chat</h1>
+        <h1 className="sr">No such chat</h1>
       </header>
       <EmptyState icon={Unplug} actions={<Link className="btn" href={NEW_CHAT_PATH}>New chat</Link>}>
         This chat does not exist, or is not shared with you.

@@ -58,7 +58,7 @@ export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; child
     return <ErrorNote error={query.error} action={<Button size="sm" onClick={() => void query.refetch()}>Try again</Button>} />;
   }
   return (
-    <div className="cardx p-4">
+    <div className="cardx settings-padded">
       <Skeleton rows={4} />
     </div>
   );

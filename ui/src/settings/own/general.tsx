@@ -64,10 +64,10 @@ function OwnPrompt({ current }: { current: components["schemas"]["UserSettingsRe
   const changed = text !== current.custom_prompt;
   return (
     <div className="cardx">
-      <div className="p-4">
+      <div className="settings-padded">
         <textarea className="area" aria-label="Your instructions" rows={6} placeholder="Answer briefly. I use Python 3.12 and prefer pytest." value={text} onChange={(event) => setText(event.target.value)} />
       </div>
-      {save.error !== null && <div className="p-4"><ErrorNote error={save.error} /></div>}
+      {save.error !== null && <div className="settings-padded"><ErrorNote error={save.error} /></div>}
       <div className="savebar">
         <Button variant="primary" busy={save.isPending} disabled={!changed} onClick={() => save.mutate(undefined)}>Save</Button>
         <Button variant="quiet" disabled={!changed} onClick={() => setText(current.custom_prompt)}>Discard</Button>

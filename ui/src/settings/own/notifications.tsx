@@ -46,7 +46,7 @@ function Subscriptions() {
       <Loaded query={list}>
         {(found) => (
           <div className="cardx">
-            {found.length === 0 && <p className="m p-4">No browser gets notifications.</p>}
+            {found.length === 0 && <p className="m settings-padded">No browser gets notifications.</p>}
             {found.map((one) => (
               <SettingRow key={one.id} title={<>{one.service} {!one.enabled && <Tag tone="warn">ended</Tag>}</>} hint={<>{one.disabled_by ?? "Since"} <Time at={one.created_at} /></>}>
                 <Button size="sm" onClick={() => test.mutate(one.id)}>Test</Button>

@@ -113,7 +113,7 @@ function NewToken({ onClose }: { onClose: () => void }) {
           <ul className="abl">
             {SCOPES.map(({ scope, text }) => (
               <li key={scope}>
-                <label className="flex grow items-center gap-2">
+                <label className="settings-inline grow">
                   <input type="checkbox" checked={scopes.includes(scope)} onChange={() => toggle(scope)} />
                   <span className="grow">{text}</span>
                   <code className="s">{scope}</code>

@@ -64,14 +64,14 @@ export function PolicyEditor({ policy, hasLoosen, canEdit, onSave, onTry }: Poli
         </Table>
       )}
       {canEdit && (
-        <p className="mt-3 policy-acts">
+        <p className="settings-apart policy-acts">
           <Button icon={Plus} size="sm" onClick={() => setEditing(policy.rules.length)}>Add a rule</Button>
           <span className="m">or begin with</span>
           {PRESETS.map((one) => <Button key={one.name} size="sm" onClick={() => setPreset(one)}>{one.name}</Button>)}
         </p>
       )}
       {hasLoosen && (
-        <div className="cardx mt-3">
+        <div className="cardx settings-apart">
           <SettingRow title="Users and chats may loosen it" hint="They may run without approval what this policy asks for. What never runs stays so.">
             <Switch label="Users and chats may loosen it" checked={policy.may_loosen} disabled={!canEdit} onChange={(isOn) => void save([...policy.rules], isOn)} />
           </SettingRow>

@@ -53,7 +53,7 @@ export function AuditPage() {
             {entries.map((entry) => <EntryRow key={entry.id} entry={entry} onChange={change} />)}
           </Table>
         )}
-        {log.hasNextPage && <Button className="mt-3" busy={log.isFetchingNextPage} onClick={() => void log.fetchNextPage()}>Older entries</Button>}
+        {log.hasNextPage && <Button className="settings-apart" busy={log.isFetchingNextPage} onClick={() => void log.fetchNextPage()}>Older entries</Button>}
       </Section>
     </SettingsPage>
   );
@@ -110,7 +110,7 @@ function PersonField({ filters, onChange }: { filters: AuditFilters; onChange: C
         <ul className="abl">
           {users.map((user) => (
             <li key={user.id}>
-              <button type="button" className="grow text-left" onClick={() => { setText(""); onChange({ actor: user.id, actorName: user.username }); }}>{user.username}</button>
+              <button type="button" className="settings-option grow" onClick={() => { setText(""); onChange({ actor: user.id, actorName: user.username }); }}>{user.username}</button>
             </li>
           ))}
         </ul>

@@ -19,7 +19,7 @@ export function GroupsPage() {
     if (name.trim() !== "") create.mutate(undefined);
   };
   const form = (
-    <form className="flex gap-2" onSubmit={submit}>
+    <form className="settings-inline" onSubmit={submit}>
       <div className="field"><input aria-label="Name of a new group" placeholder="New group" value={name} onChange={(event) => setName(event.target.value)} /></div>
       <Button type="submit" icon={Plus} busy={create.isPending} disabled={name.trim() === ""}>Add</Button>
     </form>
@@ -42,7 +42,7 @@ function GroupRow({ group }: { group: Group }) {
   const [deleting, setDeleting] = useState(false);
   const remove = useSave(() => api.DELETE("/api/v1/groups/{group_id}", { path: { group_id: group.id } }), { refresh: [["groups"]], quiet: true });
   return (
-    <div className="setting flex-wrap">
+    <div className="setting settings-wraps">
       <div className="grow">
         <div className="b">{group.name}</div>
         <p className="m">{group.member_count === 1 ? "1 member" : `${group.member_count} members`}</p>
@@ -65,7 +65,7 @@ function Members({ group }: { group: Group }) {
   const add = useSave((id: string) => api.PUT("/api/v1/groups/{group_id}/members/{user_id}", at(id)), { refresh });
   const remove = useSave((id: string) => api.DELETE("/api/v1/groups/{group_id}/members/{user_id}", at(id)), { refresh });
   return (
-    <div className="flex w-full flex-wrap items-center gap-2">
+    <div className="settings-inline settings-members">
       <Loaded query={members}>
         {(list) => {
           const others = (users.data ?? []).filter((user) => !list.some((member) => member.id === user.id));

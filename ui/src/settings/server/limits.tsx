@@ -36,7 +36,7 @@ export function LimitsPage() {
             <Section title="Everyone">
               <EveryoneLimit limits={found} {...(canEdit ? { onEdit: setTarget } : {})} />
               {found.unpriced_model_count > 0 && (
-                <p className="warn mt-3">{found.unpriced_model_count === 1 ? "1 model has" : `${found.unpriced_model_count} models have`} no price: such calls count as zero.</p>
+                <p className="warn settings-apart">{found.unpriced_model_count === 1 ? "1 model has" : `${found.unpriced_model_count} models have`} no price: such calls count as zero.</p>
               )}
             </Section>
             <Section title="Users and groups" end={add}>
@@ -208,7 +208,7 @@ function Chooser({ who, onChoose }: { who: Target; onChoose: (target: Target) =>
         <ul className="abl">
           {choices.map((choice) => (
             <li key={choice.kind + choice.id}>
-              <button type="button" className="grow text-left" aria-pressed={who.id === choice.id} onClick={() => onChoose(choice)}>
+              <button type="button" className="settings-option grow" aria-pressed={who.id === choice.id} onClick={() => onChoose(choice)}>
                 {choice.name} <Tag {...(who.id === choice.id ? { tone: "acc" as const } : {})}>{choice.kind}</Tag>
               </button>
             </li>

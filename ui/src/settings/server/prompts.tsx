@@ -61,13 +61,13 @@ function PromptEditor({ current }: { current: Deployment }) {
       >
         <div className="cardx">
           {view === "edit" ? (
-            <div className="p-4">
+            <div className="settings-padded">
               <textarea className="area" aria-label="Your text" rows={12} value={text} onChange={(event) => setText(event.target.value)} />
             </div>
           ) : (
             <PromptDiff before={current.default_system_prompt} after={whole} />
           )}
-          {save.error !== null && <div className="p-4"><ErrorNote error={save.error} action={conflict ? <Button size="sm" onClick={() => save.mutate({ system_prompt: text, include_default_prompt: include })}>Save mine</Button> : undefined} /></div>}
+          {save.error !== null && <div className="settings-padded"><ErrorNote error={save.error} action={conflict ? <Button size="sm" onClick={() => save.mutate({ system_prompt: text, include_default_prompt: include })}>Save mine</Button> : undefined} /></div>}
           <div className="savebar">
             <Button variant="primary" busy={save.isPending} disabled={!changed} onClick={() => save.mutate({ system_prompt: text, include_default_prompt: include, version: current.version })}>Save</Button>
             <Button variant="quiet" disabled={!changed} onClick={() => { setText(current.system_prompt); setInclude(current.include_default_prompt); }}>Discard</Button>

@@ -27,7 +27,7 @@ export function WorkersPage() {
                   <td>{worker.version}</td>
                   <td><Time at={worker.started_at} /></td>
                   <td className="r">{worker.chats}</td>
-                  <td className="min-w-24"><Meter label={`Slots of ${worker.name} in use`} value={worker.chats} max={worker.slots + worker.child_slots} /></td>
+                  <td className="settings-meter"><Meter label={`Slots of ${worker.name} in use`} value={worker.chats} max={worker.slots + worker.child_slots} /></td>
                   <td>{(worker.renewed_ms_ago / 1000).toFixed(1)} s ago</td>
                 </tr>
               ))}

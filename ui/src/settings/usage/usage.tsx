@@ -51,7 +51,7 @@ export function OwnUsagePage() {
             </Figures>
             <ByDay costs={found} />
             <Section title="By chat">
-              <div className="cardx p-4">
+              <div className="cardx settings-padded">
                 {found.by_chat.length === 0 ? (
                   <EmptyState>No calls in this time.</EmptyState>
                 ) : (
@@ -96,12 +96,12 @@ export function ServerUsagePage() {
             <ByDay costs={found} />
             <div className="grid2">
               <Section title="By model">
-                <div className="cardx p-4">
+                <div className="cardx settings-padded">
                   <Bars rows={found.by_model.slice(0, 8).map((one) => ({ name: one.model, href: null, micros: one.total_cost_micros }))} />
                 </div>
               </Section>
               <Section title="By user">
-                <div className="cardx p-4">
+                <div className="cardx settings-padded">
                   <Loaded query={users}>
                     {(list) => <Bars grey rows={list.slice(0, 8).map((one) => ({ name: one.username, href: null, micros: one.total_cost_micros }))} />}
                   </Loaded>
@@ -121,7 +121,7 @@ function Figures({ totals, days, children }: { totals: Sums; days: number; child
   const input = totals.total_input_tokens + totals.total_cache_read_tokens;
   const cached = input > 0 ? Math.round((totals.total_cache_read_tokens / input) * 100) : 0;
   return (
-    <dl className="cardx kpi mt-5">
+    <dl className="cardx kpi">
       <div>
         <dt>Spent in {days} days</dt>
         <dd>
