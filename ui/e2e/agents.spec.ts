@@ -5,7 +5,7 @@ test("a subagent scene shows its children in the list and in their cards, with a
   await chat.begin("review this with subagents");
   const tree = chat.sidebar.getByRole("treeitem", { level: 3 });
   await expect(tree).toHaveCount(2);
-  const spawned = chat.log.locator("details.tool", { hasText: /Spawn(ing|ed) agent/ });
+  const spawned = chat.log.locator("details.tool-card", { hasText: /Spawn(ing|ed) agent/ });
   await expect(spawned.first()).toBeVisible();
   await expectAccessible(page);
   await expect(chat.log).toContainText("Both are back");
@@ -13,7 +13,7 @@ test("a subagent scene shows its children in the list and in their cards, with a
   await tree.first().click();
   await expect(page.getByRole("link", { name: /review this|Review/i }).first()).toBeVisible();
   await expectAccessible(page);
-  const back = page.locator("header .crumb");
+  const back = page.locator("header .app-bar-parent");
   await back.click();
   await expect(chat.log).toContainText("Both are back");
 });

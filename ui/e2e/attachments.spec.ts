@@ -42,9 +42,9 @@ test("files are chosen, pasted and dropped; images are shown, and a drawing with
   await pasteImage(page);
   await drop(page, `<img src=x onerror="hostile=1">.txt`, "text/plain", "dropped");
   await drop(page, "drawing.svg", "image/svg+xml", SVG);
-  const chips = page.locator(".chip.upload");
+  const chips = page.locator(".ui-chip.composer-upload");
   await expect(chips).toHaveCount(4);
-  await expect(page.locator(".chip.upload[aria-busy=true]")).toHaveCount(0);
+  await expect(page.locator(".ui-chip.composer-upload[aria-busy=true]")).toHaveCount(0);
   await expect(chips.filter({ hasText: "onerror" })).toBeVisible();
   const reason = page.getByRole("alert").filter({ hasText: "SVG files are refused, because a browser could run scripts in them." });
   await expect(reason).toBeVisible();

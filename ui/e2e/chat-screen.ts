@@ -36,7 +36,7 @@ export class ChatScreen {
 
   /** The texts of the queue, in order. */
   async queued(): Promise<string[]> {
-    return (await this.queue.getByRole("listitem").locator(".cut").allTextContents()).map((one) => one.trim());
+    return (await this.queue.getByRole("listitem").locator(".ui-ellipsis").allTextContents()).map((one) => one.trim());
   }
 
   async begin(text: string): Promise<void> {

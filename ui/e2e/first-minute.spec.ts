@@ -29,7 +29,7 @@ test("a subagent is stopped from its card, and its chat goes on", async ({ page,
   await chat.waitUntilIdle();
   const children = chat.sidebar.getByRole("treeitem", { level: 3 });
   await children.first().click();
-  await expect(page.locator("header .crumb")).toBeVisible();
+  await expect(page.locator("header .app-bar-parent")).toBeVisible();
   await chat.waitUntilIdle();
   await expectAccessible(page);
 });

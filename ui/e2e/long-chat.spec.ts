@@ -36,12 +36,12 @@ test("words are found in a chat of 2,400 messages, counted, and shown one after 
   await expectGoodState(page, "words found in a chat");
   await box.press("Enter");
   await expect(bar).toContainText("55 of 56");
-  await expect(chat.log.locator(".marked")).toContainText("Question 2397:");
+  await expect(chat.log.locator(".is-marked")).toContainText("Question 2397:");
   await bar.getByRole("button", { name: "Later message" }).click();
   await expect(bar).toContainText("56 of 56");
   await box.press("Shift+Enter");
   await expect(bar).toContainText("1 of 56");
-  await expect(chat.log.locator(".marked")).toContainText("Question 23:");
+  await expect(chat.log.locator(".is-marked")).toContainText("Question 23:");
   await box.fill("no such words");
   await expect(bar).toContainText("Not found");
   await box.press("Escape");

@@ -37,7 +37,7 @@ test("the panel shows what the agent changed, who ran it, its files, a shell, it
     await page.keyboard.press("End");
     const views = page.getByRole("radiogroup", { name: "View" });
     await views.getByRole("radio", { name: "Split" }).click();
-    await expect(file.locator(".split")).toBeVisible();
+    await expect(file.locator(".diff-split")).toBeVisible();
     await expectGoodState(page, "changes");
     await page.setViewportSize(WIDE);
     const body = file.getByRole("group", { name: /^Changes in/ });
@@ -68,7 +68,7 @@ test("the panel shows what the agent changed, who ran it, its files, a shell, it
     await openTab(page, /^Files/);
     const tree = page.getByRole("tree", { name: "Files of the workspace" });
     await tree.getByRole("treeitem", { name: HOSTILE_NAME }).click();
-    await expect(page.locator(".fgrid")).toContainText("# inert");
+    await expect(page.locator(".files-grid")).toContainText("# inert");
     expect(await page.locator("img[src=x]").count()).toBe(0);
     await expectGoodState(page, "files");
   });

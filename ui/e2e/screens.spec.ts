@@ -21,7 +21,7 @@ for (const [name, paths] of Object.entries(PATHS)) {
     for (const path of paths) {
       await page.goto(path);
       await expect(page.getByRole("main")).toBeVisible();
-      await expect(page.locator(".skeleton, [aria-busy=true]")).toHaveCount(0);
+      await expect(page.locator(".ui-skeleton, [aria-busy=true]")).toHaveCount(0);
       await expectGoodState(page, path);
     }
   });

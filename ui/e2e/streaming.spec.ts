@@ -44,7 +44,7 @@ test("50 tokens a second in each of three chats make no long task, and cost litt
   const work = await measureThread(browser, page, async () => {
     await model.written(CHATS);
     // A look at the page is work too: it is rare and small.
-    await page.waitForFunction(() => document.querySelector(".live, .live-line") === null, undefined, { polling: 300 });
+    await page.waitForFunction(() => document.querySelector(".is-live, .timeline-live") === null, undefined, { polling: 300 });
   });
   await expect(chat.log).toContainText("The answer ends here.");
   const each = (work.total / (CHATS * TOKENS)) * 1000;

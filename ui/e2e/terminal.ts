@@ -1,7 +1,7 @@
 /** The terminal of the panel, as its user types and reads. */
 import { expect, type Page } from "@playwright/test";
 
-const shown = ".term:not([hidden])";
+const shown = ".terminal-view:not([hidden])";
 
 /** Until its shell asks for a command: what is typed before that has nowhere to go. */
 export async function openTerminal(page: Page): Promise<void> {

@@ -15,7 +15,7 @@ function Screen() {
   const [path] = useLocation();
   const screen = isEmbedded() ? <EmbeddedChat /> : isSettingsPath(path) ? <SettingsPages /> : <Shell />;
   return (
-    <ErrorBoundary what="The page cannot be shown." resetKey={path} className="home">
+    <ErrorBoundary what="The page cannot be shown." resetKey={path} className="app-home">
       <Suspense>{screen}</Suspense>
     </ErrorBoundary>
   );
@@ -24,7 +24,7 @@ function Screen() {
 export function App() {
   return (
     <>
-      <ErrorBoundary what="The page cannot be shown." className="home">
+      <ErrorBoundary what="The page cannot be shown." className="app-home">
         <Session>
           <Screen />
         </Session>

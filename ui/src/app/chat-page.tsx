@@ -16,11 +16,11 @@ import { SidebarButton, TopBar } from "./top-bar/top-bar";
 export function GonePage() {
   return (
     <>
-      <header className="bar">
+      <header className="app-bar">
         <SidebarButton />
-        <h1 className="sr">No such chat</h1>
+        <h1 className="ui-screen-reader">No such chat</h1>
       </header>
-      <EmptyState icon={Unplug} actions={<Link className="btn" href={NEW_CHAT_PATH}>New chat</Link>}>
+      <EmptyState icon={Unplug} actions={<Link className="ui-button" href={NEW_CHAT_PATH}>New chat</Link>}>
         This chat does not exist, or is not shared with you.
       </EmptyState>
     </>
@@ -40,12 +40,12 @@ export function ChatPage({ chatId }: { chatId: string }) {
       <FindBar key={`${chatId}-find`} chatId={chatId} />
       {isPhone && <ConnectionBadge />}
       {details.error !== null && <ErrorNote error={details.error} action={<Button size="xs" onClick={() => void details.refetch()}>Try again</Button>} />}
-      <ErrorBoundary what="The messages of this chat cannot be shown." className="log fault">
-        <Suspense fallback={<div className="log" />}>
+      <ErrorBoundary what="The messages of this chat cannot be shown." className="timeline-log app-error">
+        <Suspense fallback={<div className="timeline-log" />}>
           <Timeline key={chatId} chatId={chatId} />
         </Suspense>
       </ErrorBoundary>
-      <ErrorBoundary what="The message box cannot be shown." className="fault">
+      <ErrorBoundary what="The message box cannot be shown." className="app-error">
         <Suspense>
           <Composer key={`${chatId}-box`} chatId={chatId} />
           <CoachMark chatId={chatId} />

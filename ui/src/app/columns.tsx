@@ -45,23 +45,23 @@ export function Columns({ sidebar, main, mainLabel, panel, onClosePanel, screen 
   const showSidebar = isPhone ? screen === "list" : !hidden;
   const style = { "--side": `${sidebarWidth}px`, "--panel": `${panelWidth}px` } as CSSProperties;
   return (
-    <div className={`app ${showSidebar ? "with-side" : ""} ${panel !== null && !isNarrow ? "with-panel" : ""}`} style={style} data-screen={screen}>
-      {showSidebar && isPhone && <PhoneScreen title="Chats"><nav className="side" id="sidebar" aria-label="Chats">{sidebar}</nav></PhoneScreen>}
+    <div className={`app-layout ${showSidebar ? "app-with-sidebar" : ""} ${panel !== null && !isNarrow ? "app-with-panel" : ""}`} style={style} data-screen={screen}>
+      {showSidebar && isPhone && <PhoneScreen title="Chats"><nav className="sidebar-column" id="sidebar" aria-label="Chats">{sidebar}</nav></PhoneScreen>}
       {showSidebar && !isPhone && (
-        <nav className="side" id="sidebar" aria-label="Chats">
+        <nav className="sidebar-column" id="sidebar" aria-label="Chats">
           {sidebar}
           <Separator label="Width of the sidebar" controls="sidebar" side="right" value={sidebarWidth} {...SIDEBAR_LIMITS} onChange={setSidebarWidth} />
         </nav>
       )}
       {(!isPhone || screen === "main") && (
-        <main className="chat" id="main" aria-label={mainLabel} tabIndex={-1}>
+        <main className="app-chat" id="main" aria-label={mainLabel} tabIndex={-1}>
           {main}
         </main>
       )}
-      {overlay && <div className="scrim" onClick={onClosePanel} aria-hidden="true" />}
-      {panel !== null && isPhone && screen === "panel" && <PhoneScreen title="Panel"><aside className="panel" id="panel" aria-label="Panel">{panel}</aside></PhoneScreen>}
+      {overlay && <div className="ui-scrim" onClick={onClosePanel} aria-hidden="true" />}
+      {panel !== null && isPhone && screen === "panel" && <PhoneScreen title="Panel"><aside className="panel-column" id="panel" aria-label="Panel">{panel}</aside></PhoneScreen>}
       {panel !== null && !isPhone && (
-        <aside className={`panel ${overlay ? "over" : ""}`} id="panel" aria-label="Panel">
+        <aside className={`panel-column ${overlay ? "is-over" : ""}`} id="panel" aria-label="Panel">
           <Separator label="Width of the panel" controls="panel" side="left" value={panelWidth} {...PANEL_LIMITS} onChange={setPanelWidth} />
           {panel}
         </aside>

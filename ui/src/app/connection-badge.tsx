@@ -7,13 +7,13 @@ export function ConnectionBadge() {
   const { state, retryAt, retryNow } = useConnection();
   if (state !== "waiting" && state !== "offline") return null;
   return (
-    <div className="offline" role="status">
+    <div className="app-offline" role="status">
       <Icon of={CloudOff} size="sm" />
-      <span className="grow">
+      <span className="ui-grow">
         {state === "offline" || retryAt === null ? "Offline" : <>Reconnecting in <Countdown until={retryAt} /></>}
-        <span className="s">What you send is kept.</span>
+        <span className="tone-subtle">What you send is kept.</span>
       </span>
-      <button type="button" className="link" onClick={retryNow}>
+      <button type="button" className="ui-link" onClick={retryNow}>
         Retry now
       </button>
     </div>

@@ -18,8 +18,8 @@ export function EmbeddedChat() {
   useKeys();
   useAction("openPanel", () => toast("The panel is in the full page: Open in chatd."));
   return (
-    <div className="app">
-      <main className="chat" id="main" aria-label="Chat" tabIndex={-1}>
+    <div className="app-layout">
+      <main className="app-chat" id="main" aria-label="Chat" tabIndex={-1}>
         {chatId === null ? <Nothing /> : <OneChat key={chatId} chatId={chatId} />}
       </main>
     </div>
@@ -37,18 +37,18 @@ function OneChat({ chatId }: { chatId: string }) {
   if (gone || details.error !== null) return <Nothing />;
   return (
     <>
-      <header className="bar">
-        <div className="ttl">
-          <h1 className="cut">{details.data?.title ?? ""}</h1>
+      <header className="app-bar">
+        <div className="app-bar-title">
+          <h1 className="ui-ellipsis">{details.data?.title ?? ""}</h1>
           <TopState chatId={chatId} />
         </div>
-        <a className="btn sm quiet" href={chatPath(chatId)} target="_blank" rel="noopener">
+        <a className="ui-button is-sm is-quiet" href={chatPath(chatId)} target="_blank" rel="noopener">
           <Icon of={ExternalLink} />
           Open in chatd
         </a>
       </header>
-      <ErrorBoundary what="The chat cannot be shown." className="log fault">
-        <Suspense fallback={<div className="log" />}>
+      <ErrorBoundary what="The chat cannot be shown." className="timeline-log app-error">
+        <Suspense fallback={<div className="timeline-log" />}>
           <Timeline chatId={chatId} />
           <Composer chatId={chatId} />
         </Suspense>

@@ -13,14 +13,14 @@ export function NewChatPage() {
   return (
     <>
       {(isPhone || hidden) && (
-        <header className="bar plain">
+        <header className="app-bar is-plain">
           <SidebarButton />
         </header>
       )}
-      <div className="home">
-        <div className="home-in">
+      <div className="app-home">
+        <div className="app-home-column">
           <h1>What should the agent do?</h1>
-          <p className="lead">It keeps working when you close this page, and another worker takes over if one breaks.</p>
+          <p className="ui-lead">It keeps working when you close this page, and another worker takes over if one breaks.</p>
           <Suspense>
             <Composer chatId={null} />
           </Suspense>

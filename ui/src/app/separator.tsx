@@ -45,7 +45,7 @@ export function Separator({ label, controls, side, value, min, max, initial, onC
 
   return (
     <div
-      className={`sep ${side}`}
+      className={`app-separator is-${side}`}
       role="separator"
       aria-orientation="vertical"
       aria-label={label}

@@ -27,7 +27,7 @@ function MainScreen({ path }: { path: string }) {
 
 function PanelScreen({ chatId, tab, setTab }: { chatId: string; tab: PanelTab; setTab: (tab: PanelTab | null) => void }) {
   return (
-    <ErrorBoundary what="The panel cannot be shown." resetKey={`${tab} ${chatId}`} className="fault">
+    <ErrorBoundary what="The panel cannot be shown." resetKey={`${tab} ${chatId}`} className="app-error">
       <Suspense>
         <Panel chatId={chatId} tab={tab} onTab={setTab} onClose={() => setTab(null)} />
         {tab === "runs" && <DemoPanel chatId={chatId} />}
@@ -66,17 +66,17 @@ export function Shell() {
   const isList = isPhone && path === HOME_PATH && !new URLSearchParams(search).has("new");
   return (
     <>
-      <a className="skip" href="#box" onClick={skipToBox}>
+      <a className="app-skip-link" href="#box" onClick={skipToBox}>
         Skip to the message box
       </a>
       <Columns
         sidebar={
-          <ErrorBoundary what="The list of chats cannot be shown." className="fault">
+          <ErrorBoundary what="The list of chats cannot be shown." className="app-error">
             <Sidebar onHide={() => setPreference("sidebarHidden", true)} />
           </ErrorBoundary>
         }
         main={
-          <ErrorBoundary what="This page cannot be shown." resetKey={path} className="fault">
+          <ErrorBoundary what="This page cannot be shown." resetKey={path} className="app-error">
             <MainScreen path={path} />
           </ErrorBoundary>
         }
@@ -85,12 +85,12 @@ export function Shell() {
         onClosePanel={() => setTab(null)}
         screen={isList ? "list" : hasPanel ? "panel" : "main"}
       />
-      <ErrorBoundary what="The dialog cannot be shown." className="fault corner">
+      <ErrorBoundary what="The dialog cannot be shown." className="app-error is-corner">
         <ChatDialogs />
         <HelpDialog open={helpOpen} onOpenChange={setHelpOpen} />
       </ErrorBoundary>
       {paletteOpen && (
-        <ErrorBoundary what="The search cannot be shown." className="fault corner">
+        <ErrorBoundary what="The search cannot be shown." className="app-error is-corner">
           <Suspense>
             <Palette onClose={() => setPaletteOpen(false)} />
           </Suspense>

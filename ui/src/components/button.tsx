@@ -28,7 +28,7 @@ export function Button(props: ButtonProps) {
     <button
       {...rest}
       type={type ?? "button"}
-      className={classes("btn", variant, size !== "md" && size, wide && "wide", className)}
+      className={classes("ui-button", variant && `is-${variant}`, size !== "md" && `is-${size}`, wide && "is-wide", className)}
       aria-disabled={blocked ? true : undefined}
       aria-busy={busy}
       onClick={(event) => {
@@ -66,7 +66,7 @@ export function IconButton(props: IconButtonProps) {
       aria-label={label}
       aria-pressed={pressed}
       aria-disabled={disabled === true ? true : undefined}
-      className={classes("ib", size === "sm" && "sm", pressed === true && "on", className)}
+      className={classes("ui-icon-button", size === "sm" && "is-sm", pressed === true && "is-on", className)}
       onClick={(event) => {
         if (disabled === true) event.preventDefault();
         else onClick?.(event);

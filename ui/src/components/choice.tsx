@@ -20,7 +20,7 @@ interface ChoiceProps<T extends string> {
 export function Segmented<T extends string>({ label, value, options, onChange }: ChoiceProps<T>) {
   return (
     <RadioGroup.Root
-      className="seg"
+      className="ui-segments"
       aria-label={label}
       value={value}
       orientation="horizontal"
@@ -46,20 +46,20 @@ interface TabsProps<T extends string> extends ChoiceProps<T> {
 /** A bar of tabs of 48 px and the content of the chosen one. */
 export function Tabs<T extends string>({ label, value, options, onChange, end, children, className }: TabsProps<T>) {
   return (
-    <Primitive.Root value={value} onValueChange={(next) => onChange(next as T)} className={className ?? "tabs-root"}>
-      <div className="tabs">
-        <Primitive.List aria-label={label} className="tab-list">
+    <Primitive.Root value={value} onValueChange={(next) => onChange(next as T)} className={className ?? "ui-tabs"}>
+      <div className="ui-tab-bar">
+        <Primitive.List aria-label={label} className="ui-tab-list">
           {options.map((option) => (
-            <Primitive.Trigger key={option.value} value={option.value} className="tab" disabled={option.disabled ?? false}>
+            <Primitive.Trigger key={option.value} value={option.value} className="ui-tab" disabled={option.disabled ?? false}>
               {option.label}
-              {option.count !== undefined && option.count > 0 && <span className="n">{option.count}</span>}
+              {option.count !== undefined && option.count > 0 && <span className="ui-tab-count">{option.count}</span>}
             </Primitive.Trigger>
           ))}
         </Primitive.List>
-        <span className="grow" />
+        <span className="ui-grow" />
         {end}
       </div>
-      <Primitive.Content value={value} className="tab-content" tabIndex={-1}>
+      <Primitive.Content value={value} className="ui-tab-content" tabIndex={-1}>
         {children}
       </Primitive.Content>
     </Primitive.Root>

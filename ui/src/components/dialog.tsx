@@ -26,9 +26,9 @@ export function Dialog(props: DialogProps) {
     <Primitive.Root open={open} onOpenChange={onOpenChange}>
       {trigger && <Primitive.Trigger asChild>{trigger}</Primitive.Trigger>}
       <Primitive.Portal>
-        <Primitive.Overlay className="scrim" />
+        <Primitive.Overlay className="ui-scrim" />
         <Primitive.Content
-          className={classes("dialog", wide && "wide")}
+          className={classes("ui-dialog", wide && "is-wide")}
           {...(description === undefined ? { "aria-describedby": undefined } : {})}
           {...(onCloseAutoFocus ? { onCloseAutoFocus } : {})}
         >
@@ -38,7 +38,7 @@ export function Dialog(props: DialogProps) {
               <IconButton icon={X} label="Close" tooltip={false} />
             </Primitive.Close>
           </header>
-          {description !== undefined && <Primitive.Description className="m">{description}</Primitive.Description>}
+          {description !== undefined && <Primitive.Description className="tone-muted">{description}</Primitive.Description>}
           {children}
           {footer !== undefined && <footer>{footer}</footer>}
         </Primitive.Content>
@@ -82,7 +82,7 @@ export function ConfirmDialog(props: ConfirmDialogProps) {
   };
   return (
     <Dialog open={open} onOpenChange={onOpenChange} title={title} description={description}>
-      <form onSubmit={submit} className="dialog-form">
+      <form onSubmit={submit} className="ui-dialog-form">
         {children}
         {error !== null && <ErrorNote error={error} />}
         <footer>
@@ -102,22 +102,22 @@ export function Drawer({ open, onOpenChange, title, description, trigger, footer
     <Primitive.Root open={open} onOpenChange={onOpenChange}>
       {trigger && <Primitive.Trigger asChild>{trigger}</Primitive.Trigger>}
       <Primitive.Portal>
-        <Primitive.Overlay className="scrim" />
+        <Primitive.Overlay className="ui-scrim" />
         <Primitive.Content
-          className="drawer"
+          className="ui-drawer"
           {...(description === undefined ? { "aria-describedby": undefined } : {})}
         >
-          <header className="bar">
-            <Primitive.Title className="cut grow">{title}</Primitive.Title>
+          <header className="app-bar">
+            <Primitive.Title className="ui-ellipsis ui-grow">{title}</Primitive.Title>
             <Primitive.Close asChild>
               <IconButton icon={X} label="Close" tooltip={false} />
             </Primitive.Close>
           </header>
-          <div className="drawer-body">
-            {description !== undefined && <Primitive.Description className="m">{description}</Primitive.Description>}
+          <div className="ui-drawer-body">
+            {description !== undefined && <Primitive.Description className="tone-muted">{description}</Primitive.Description>}
             {children}
           </div>
-          {footer !== undefined && <div className="savebar">{footer}</div>}
+          {footer !== undefined && <div className="ui-save-bar">{footer}</div>}
         </Primitive.Content>
       </Primitive.Portal>
     </Primitive.Root>

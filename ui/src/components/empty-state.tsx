@@ -12,11 +12,11 @@ interface EmptyStateProps {
 
 export function EmptyState({ icon, title, children, actions }: EmptyStateProps) {
   return (
-    <div className="empty-state">
-      {icon && <Icon of={icon} size="lg" className="s" />}
-      {title !== undefined && <h2 className="b">{title}</h2>}
-      <p className="m">{children}</p>
-      {actions !== undefined && <div className="acts">{actions}</div>}
+    <div className="ui-empty-state">
+      {icon && <Icon of={icon} size="lg" className="tone-subtle" />}
+      {title !== undefined && <h2 className="ui-strong">{title}</h2>}
+      <p className="tone-muted">{children}</p>
+      {actions !== undefined && <div className="ui-actions">{actions}</div>}
     </div>
   );
 }

@@ -34,9 +34,9 @@ export function ErrorNote({ error, detail, action }: { error: unknown; detail?: 
   const found = errorWords(error);
   const words = { ...found, detail: detail ?? found.detail };
   return (
-    <div className="result bad note-error" role="alert">
+    <div className="ui-result is-bad ui-error-note" role="alert">
       <Icon of={TriangleAlert} />
-      <div className="grow">
+      <div className="ui-grow">
         {words.text}
         {words.detail !== null && <p>{words.detail}</p>}
         {words.validations.map((wrong) => (

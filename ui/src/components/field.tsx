@@ -27,7 +27,7 @@ export function Field({ label, aside, hint, error, wide, children }: FieldProps)
   const wrong = error !== undefined && error !== null && error !== "";
   const described = wrong || (hint !== undefined && hint !== null);
   return (
-    <div className={classes("f", wide && "w", wrong && "bad")}>
+    <div className={classes("ui-form-field", wide && "is-wide", wrong && "is-bad")}>
       <label htmlFor={id}>
         {label}
         {aside !== undefined && <span>{aside}</span>}
@@ -54,13 +54,13 @@ export function TextField({ label, aside, hint, error, wide, type, ref, ...input
   return (
     <Field label={label} aside={aside} hint={hint} error={error} wide={wide}>
       {(names) => (
-        <div className="field">
+        <div className="ui-field">
           <input {...input} {...names} ref={ref} type={secret && shown ? "text" : (type ?? "text")} />
           {secret && (
             <IconButton
               icon={shown ? EyeOff : Eye}
               size="sm"
-              className="field-end"
+              className="ui-field-end"
               label={shown ? "Hide password" : "Show password"}
               onClick={() => setShown(!shown)}
             />
@@ -85,7 +85,7 @@ interface SwitchProps {
 export function Switch({ label, checked, onChange, disabled, id, wrongBy }: SwitchProps) {
   return (
     <Primitive.Root
-      className={classes("sw", checked && "on")}
+      className={classes("ui-switch", checked && "is-on")}
       aria-label={label}
       checked={checked}
       onCheckedChange={onChange}

@@ -21,7 +21,7 @@ export function ShortcutList() {
   const [singleKeys, setSingleKeys] = usePreference("singleKeys");
   return (
     <>
-      <div className="keys">
+      <div className="app-shortcuts">
         {GROUPS.map((group) => (
           <section key={group}>
             <h3>{group}</h3>
@@ -41,9 +41,9 @@ export function ShortcutList() {
           </dl>
         </section>
       </div>
-      <div className="keys-switch">
+      <div className="app-shortcuts-switch">
         <span>
-          Shortcuts of a single key <span className="m">work outside text boxes</span>
+          Shortcuts of a single key <span className="tone-muted">work outside text boxes</span>
         </span>
         <Switch label="Shortcuts of a single key" checked={singleKeys} onChange={setSingleKeys} />
       </div>

@@ -20,7 +20,7 @@ function iconAttributes(label: string | undefined): SVGProps<SVGSVGElement> {
 
 /** An icon of 16 px (14 for sm, 20 for lg) with a stroke of 1.5 px. */
 export function Icon({ of: Shape, size = "md", className, label }: IconProps) {
-  return <Shape className={classes("i lu", size !== "md" && size, className)} {...iconAttributes(label)} />;
+  return <Shape className={classes("ui-icon ui-icon-lucide", size !== "md" && `is-${size}`, className)} {...iconAttributes(label)} />;
 }
 
 interface DrawnIconProps {
@@ -33,7 +33,7 @@ interface DrawnIconProps {
 /** A frame for shapes of our own, drawn on a grid of 16. */
 export function DrawnIcon({ size = "md", className, label, children }: DrawnIconProps) {
   return (
-    <svg viewBox="0 0 16 16" className={classes("i", size !== "md" && size, className)} {...iconAttributes(label)}>
+    <svg viewBox="0 0 16 16" className={classes("ui-icon", size !== "md" && `is-${size}`, className)} {...iconAttributes(label)}>
       {children}
     </svg>
   );

@@ -4,7 +4,7 @@ import type { ReactNode } from "react";
 export function PhoneScreen({ title, children }: { readonly title: string; readonly children: ReactNode }) {
   return (
     <main className="app-contents" id="main" tabIndex={-1}>
-      <h1 className="sr">{title}</h1>
+      <h1 className="ui-screen-reader">{title}</h1>
       {children}
     </main>
   );

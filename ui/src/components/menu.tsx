@@ -35,7 +35,7 @@ export function Menu({ trigger, label, align = "end", side = "bottom", open, onO
       </Primitive.Trigger>
       <Primitive.Portal>
         <Primitive.Content
-          className="menu pop"
+          className="ui-menu ui-popup"
           align={align}
           side={side}
           sideOffset={4}
@@ -82,7 +82,7 @@ function ItemText({ hint, shortcut, children }: Pick<MenuItemProps, "hint" | "sh
 export function MenuItem({ icon, hint, shortcut, danger, disabled, onSelect, children }: MenuItemProps) {
   return (
     <Primitive.Item
-      className={classes("mi", danger && "danger")}
+      className={classes("ui-menu-item", danger && "is-danger")}
       disabled={disabled ?? false}
       {...(onSelect ? { onSelect } : {})}
     >
@@ -105,7 +105,7 @@ interface MenuChoiceProps extends Omit<MenuItemProps, "onSelect" | "danger" | "s
 export function MenuChoice({ icon, hint, checked, onChecked, disabled, keepOpen, children }: MenuChoiceProps) {
   return (
     <Primitive.CheckboxItem
-      className={classes("mi", checked && "on")}
+      className={classes("ui-menu-item", checked && "is-on")}
       checked={checked}
       disabled={disabled ?? false}
       onCheckedChange={onChecked}
@@ -115,7 +115,7 @@ export function MenuChoice({ icon, hint, checked, onChecked, disabled, keepOpen,
     >
       {icon ? <Icon of={icon} /> : <span />}
       <b>{children}</b>
-      {checked ? <Icon of={Check} className="acc" /> : <span />}
+      {checked ? <Icon of={Check} className="tone-accent" /> : <span />}
       {hint !== undefined && hint !== null && <p>{hint}</p>}
     </Primitive.CheckboxItem>
   );

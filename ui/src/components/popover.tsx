@@ -20,7 +20,7 @@ export function Popover({ trigger, label, open, onOpenChange, align = "start", s
       <Primitive.Trigger asChild>{trigger}</Primitive.Trigger>
       <Primitive.Portal>
         <Primitive.Content
-          className={classes("menu pop", className)}
+          className={classes("ui-menu ui-popup", className)}
           aria-label={label}
           align={align}
           side={side}

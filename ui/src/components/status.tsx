@@ -15,7 +15,7 @@ export type Status =
 interface StatusLook {
   /** The word; also the icon's name. */
   word: string;
-  tone: "s" | "m" | "acc" | "warn" | "danger" | "ok";
+  tone: "subtle" | "muted" | "accent" | "warn" | "danger" | "ok";
   spins?: boolean;
   shape: ReactNode;
 }
@@ -24,9 +24,9 @@ const ring = <circle cx="8" cy="8" r="5.75" />;
 
 /** Icon, word and colour of each status. No status is shown by one of them alone. */
 export const STATUS_LOOKS: Readonly<Record<Status, StatusLook>> = {
-  waiting: { word: "Waiting for you", tone: "s", shape: <circle cx="8" cy="8" r="5.25" opacity=".55" /> },
-  pending: { word: "Waiting for a worker", tone: "m", shape: <circle cx="8" cy="8" r="5.5" strokeDasharray="2.2 2.6" /> },
-  running: { word: "Working", tone: "acc", spins: true, shape: <path d="M8 2.25A5.75 5.75 0 1 1 2.25 8" /> },
+  waiting: { word: "Waiting for you", tone: "subtle", shape: <circle cx="8" cy="8" r="5.25" opacity=".55" /> },
+  pending: { word: "Waiting for a worker", tone: "muted", shape: <circle cx="8" cy="8" r="5.5" strokeDasharray="2.2 2.6" /> },
+  running: { word: "Working", tone: "accent", spins: true, shape: <path d="M8 2.25A5.75 5.75 0 1 1 2.25 8" /> },
   retrying: {
     word: "Retrying",
     tone: "warn",
@@ -39,7 +39,7 @@ export const STATUS_LOOKS: Readonly<Record<Status, StatusLook>> = {
   },
   interrupting: {
     word: "Stopping",
-    tone: "m",
+    tone: "muted",
     shape: (
       <>
         {ring}
@@ -69,7 +69,7 @@ export const STATUS_LOOKS: Readonly<Record<Status, StatusLook>> = {
   },
   done: {
     word: "Done",
-    tone: "s",
+    tone: "subtle",
     shape: (
       <>
         {ring}
@@ -79,7 +79,7 @@ export const STATUS_LOOKS: Readonly<Record<Status, StatusLook>> = {
   },
   stopped: {
     word: "Stopped",
-    tone: "s",
+    tone: "subtle",
     shape: (
       <>
         {ring}
@@ -95,7 +95,7 @@ export function StatusIcon({ status, size, decorative }: { status: Status; size?
   return (
     <DrawnIcon
       size={size}
-      className={classes(look.tone, look.spins && "spin")}
+      className={classes(`tone-${look.tone}`, look.spins && "ui-spin")}
       label={decorative === true ? undefined : look.word}
     >
       {look.shape}
@@ -107,10 +107,10 @@ export function StatusIcon({ status, size, decorative }: { status: Status; size?
 export function StatusState({ status, detail }: { status: Status; detail?: ReactNode }) {
   const look = STATUS_LOOKS[status];
   return (
-    <span className={classes("state", look.tone)}>
+    <span className={classes("ui-state", `tone-${look.tone}`)}>
       <StatusIcon status={status} size="sm" decorative />
       {look.word}
-      {detail !== undefined && detail !== null && <span className="s num detail">{detail}</span>}
+      {detail !== undefined && detail !== null && <span className="tone-subtle ui-number ui-state-detail">{detail}</span>}
     </span>
   );
 }

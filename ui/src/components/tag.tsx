@@ -2,11 +2,11 @@ import { type LucideIcon, X } from "lucide-react";
 import type { ReactNode } from "react";
 import { classes, Icon } from "./icon";
 
-export type Tone = "acc" | "ok" | "warn" | "danger" | "info";
+export type Tone = "accent" | "ok" | "warn" | "danger" | "info";
 
 export function Tag({ tone, icon, children }: { tone?: Tone | undefined; icon?: LucideIcon | undefined; children: ReactNode }) {
   return (
-    <span className={classes("tag", tone)}>
+    <span className={classes("ui-tag", tone && `tone-${tone}`)}>
       {icon && <Icon of={icon} />}
       {children}
     </span>
@@ -26,10 +26,10 @@ interface ChipProps {
 /** A thing that belongs to something else: a file, a reference, a label. */
 export function Chip({ icon, meta, onRemove, removeLabel, children }: ChipProps) {
   return (
-    <span className="chip">
+    <span className="ui-chip">
       {icon && <Icon of={icon} size="sm" />}
-      <span className="cut">{children}</span>
-      {meta !== undefined && <span className="s">{meta}</span>}
+      <span className="ui-ellipsis">{children}</span>
+      {meta !== undefined && <span className="tone-subtle">{meta}</span>}
       {onRemove && (
         <button type="button" aria-label={removeLabel ?? "Remove"} onClick={onRemove}>
           <Icon of={X} size="sm" />
@@ -42,9 +42,9 @@ export function Chip({ icon, meta, onRemove, removeLabel, children }: ChipProps)
 /** How much of something is used. Amber from 85 %, red from 100 %. */
 export function Meter({ label, value, max }: { label: string; value: number; max: number }) {
   const part = max > 0 ? Math.min(1, Math.max(0, value / max)) : 0;
-  const tone = part >= 1 ? "over" : part >= 0.85 ? "near" : undefined;
+  const level = part >= 1 ? "is-over" : part >= 0.85 ? "is-near" : undefined;
   return (
-    <div className={classes("meter", tone)} role="meter" aria-label={label} aria-valuenow={value} aria-valuemin={0} aria-valuemax={max}>
+    <div className={classes("ui-meter", level)} role="meter" aria-label={label} aria-valuenow={value} aria-valuemin={0} aria-valuemax={max}>
       <i style={{ width: `${part * 100}%` }} />
     </div>
   );
@@ -53,9 +53,9 @@ export function Meter({ label, value, max }: { label: string; value: number; max
 /** Lines added and removed. */
 export function PlusMinus({ added, removed }: { added: number; removed: number }) {
   return (
-    <span className="pm" aria-label={`${added} lines added, ${removed} removed`} role="img">
-      <span className="plus">+{added}</span>
-      <span className="minus">−{removed}</span>
+    <span className="ui-line-counts" aria-label={`${added} lines added, ${removed} removed`} role="img">
+      <span className="ui-added">+{added}</span>
+      <span className="ui-removed">−{removed}</span>
     </span>
   );
 }

@@ -48,7 +48,7 @@ export function Time({ at }: { at: string | Date }) {
   const now = useNow("minute");
   const moment = typeof at === "string" ? new Date(at) : at;
   return (
-    <time dateTime={moment.toISOString()} title={fullText(moment)} className="num">
+    <time dateTime={moment.toISOString()} title={fullText(moment)} className="ui-number">
       {relativeText(moment, new Date(Math.max(now, moment.getTime())))}
     </time>
   );
@@ -59,12 +59,12 @@ export function Elapsed({ since }: { since: string | Date | number }) {
   const now = useNow();
   const start = new Date(since).getTime();
   const age = Math.max(0, now - start);
-  return <span className="num">{durationText(age < 10_000 ? Math.floor(age / 1000) * 1000 : age).replace(".0 s", " s")}</span>;
+  return <span className="ui-number">{durationText(age < 10_000 ? Math.floor(age / 1000) * 1000 : age).replace(".0 s", " s")}</span>;
 }
 
 /** How long until something happens, renewed each second. */
 export function Countdown({ until }: { until: string | Date | number }) {
   const now = useNow();
   const left = Math.max(0, new Date(until).getTime() - now);
-  return <span className="num">{durationText(Math.max(1000, Math.ceil(left / 1000) * 1000)).replace(".0 s", " s")}</span>;
+  return <span className="ui-number">{durationText(Math.max(1000, Math.ceil(left / 1000) * 1000)).replace(".0 s", " s")}</span>;
 }

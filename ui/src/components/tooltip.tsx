@@ -22,7 +22,7 @@ export function Tooltip({ text, shortcut, side = "bottom", children }: TooltipPr
       <Primitive.Root>
         <Primitive.Trigger asChild>{children}</Primitive.Trigger>
         <Primitive.Portal>
-          <Primitive.Content className="tip" side={side} sideOffset={6} collisionPadding={8}>
+          <Primitive.Content className="ui-tooltip" side={side} sideOffset={6} collisionPadding={8}>
             {text}
             {shortcut !== undefined && <kbd>{shortcut}</kbd>}
           </Primitive.Content>

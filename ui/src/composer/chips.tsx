@@ -12,7 +12,7 @@ interface ChipsProps {
 export function Chips({ draft, onRemoveFile, onRemoveReference }: ChipsProps) {
   if (draft.references.length === 0 && draft.attachments.length === 0) return null;
   return (
-    <div className="chips">
+    <div className="composer-chips">
       {draft.references.map((part, index) => (
         <Chip
           key={`${part.file_name}:${part.start_line}:${index}`}
@@ -38,14 +38,14 @@ function baseName(path: string): string {
 function FileChip({ attachment, onRemove }: { attachment: Attachment; onRemove: () => void }) {
   const isImage = attachment.mediaType.startsWith("image/");
   return (
-    <span className={classes("chip upload", attachment.state === "failed" && "bad")} aria-busy={attachment.state === "uploading"}>
+    <span className={classes("ui-chip composer-upload", attachment.state === "failed" && "is-bad")} aria-busy={attachment.state === "uploading"}>
       {attachment.previewUrl === null ? (
         <Icon of={isImage ? ImageIcon : FileText} size="sm" />
       ) : (
         <img src={attachment.previewUrl} alt="" />
       )}
-      <span className="cut">{attachment.name}</span>
-      <span className="s" role={attachment.state === "failed" ? "alert" : undefined}>
+      <span className="ui-ellipsis">{attachment.name}</span>
+      <span className="tone-subtle" role={attachment.state === "failed" ? "alert" : undefined}>
         {stateText(attachment)}
       </span>
       <button type="button" aria-label={`Remove ${attachment.name}`} onClick={onRemove}>

@@ -13,9 +13,9 @@ export function Composer({ chatId }: { chatId: string | null }) {
 /** In place of the box in a chat that another user shares. */
 function ReadOnly({ owner }: { owner: string }) {
   return (
-    <div className="dock">
-      <div className="dock-in">
-        <p className="read-only">You can read this chat. Only {owner} can write in it.</p>
+    <div className="composer-dock">
+      <div className="composer-column">
+        <p className="composer-read-only">You can read this chat. Only {owner} can write in it.</p>
       </div>
     </div>
   );

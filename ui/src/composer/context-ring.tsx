@@ -38,7 +38,7 @@ export function ContextRing({ use, threshold }: { use: ContextUse; threshold: nu
   const part = Math.min(1, use.tokens / use.limit);
   const percent = `${Math.round(part * 100)}%`;
   const trigger = (
-    <button type="button" className="ringt" aria-label={`Context: ${percent} used`}>
+    <button type="button" className="composer-meter" aria-label={`Context: ${percent} used`}>
       <svg viewBox="0 0 16 16" aria-hidden="true">
         <circle cx="8" cy="8" r="6" fill="none" stroke="var(--selected)" strokeWidth="2.5" />
         <circle
@@ -56,7 +56,7 @@ export function ContextRing({ use, threshold }: { use: ContextUse; threshold: nu
     </button>
   );
   return (
-    <Popover trigger={trigger} label="Context" side="top" align="end" className="facts">
+    <Popover trigger={trigger} label="Context" side="top" align="end" className="composer-facts">
       <h5>Context of the last answer</h5>
       <dl>
         <Fact name="Used" value={`${count(use.tokens)} of ${count(use.limit)} tokens`} />
@@ -73,7 +73,7 @@ function Fact({ name, value }: { name: string; value: string }) {
   return (
     <div>
       <dt>{name}</dt>
-      <dd className="num">{value}</dd>
+      <dd className="ui-number">{value}</dd>
     </div>
   );
 }

@@ -25,7 +25,7 @@ export function CostChip({ chatId }: { chatId: string }) {
   const budget = data.max_cost_micros === null ? "" : ` of ${dollars(data.max_cost_micros)}`;
   return (
     <Tooltip text={`${dollars(data.total_cost_micros)}${budget} for ${data.call_count} model calls, subagents included${unknown}`} side="top">
-      <span className="ringt wide-only" tabIndex={0}>
+      <span className="composer-meter is-wide-only" tabIndex={0}>
         {dollars(data.total_cost_micros)}
       </span>
     </Tooltip>

@@ -128,26 +128,26 @@ export function MessageBox(props: MessageBoxProps) {
   const unreadable = unreadableFiles(choice.model, draft.attachments);
   const use = state === null ? null : contextUse(state.messages, contextLimitOf(choice.model));
   return (
-    <div className="dock">
+    <div className="composer-dock">
       {isDropping && (
-        <div className="drop-over">
+        <div className="composer-drop">
           <p>
             <Icon of={Paperclip} size="lg" />
             Drop files to attach them to your message
           </p>
         </div>
       )}
-      <div className="dock-in">
+      <div className="composer-column">
         {props.children}
         {unreadable.length > 0 && (
-          <div className="dock-note warn" role="status">
+          <div className="composer-note tone-warn" role="status">
             <Icon of={TriangleAlert} size="sm" />
-            <span className="grow">
+            <span className="ui-grow">
               {choice.model?.display_name} cannot read {unreadable.join(", ")}: it is told only that the file is there. Choose another model, or remove the file.
             </span>
           </div>
         )}
-        <div className={classes("box", isDropping && "dropping")}>
+        <div className={classes("composer-box", isDropping && "is-dropping")}>
           {slash.commands !== null && (
             <SlashMenu commands={slash.commands} active={slash.active} state={state} onRun={slash.run} />
           )}
@@ -173,7 +173,7 @@ export function MessageBox(props: MessageBoxProps) {
             controls={slash.commands === null ? undefined : SLASH_MENU_ID}
             active={slash.commands === null ? undefined : slashItemId(slash.active)}
           />
-          <div className="tb">
+          <div className="composer-toolbar">
             <PlusMenu chatId={chatId} draft={draft} onDraft={change} plan={plan} onAttach={() => picker.current?.click()} />
             <input
               ref={picker}
@@ -196,7 +196,7 @@ export function MessageBox(props: MessageBoxProps) {
               onModel={(model) => change((was) => ({ ...was, modelConfigId: model.id, effort: null }))}
               onEffort={(effort) => change((was) => ({ ...was, effort }))}
             />
-            <span className="grow" />
+            <span className="ui-grow" />
             {use !== null && <ContextRing use={use} threshold={choice.model?.compaction_threshold ?? null} />}
             {chatId !== null && <CostChip chatId={chatId} />}
             <SendButton

@@ -21,19 +21,19 @@ export function ModelPicker(props: ModelPickerProps) {
   const name = model?.display_name ?? "No model";
   const efforts = model === null ? [] : effortsOf(model);
   const trigger = (
-    <button type="button" className={classes("pick", open && "on")} aria-label={`Model: ${name}${effort === null ? "" : `, effort ${effortName(effort)}`}`}>
-      <b className="cut">{name}</b>
+    <button type="button" className={classes("composer-pick", open && "is-on")} aria-label={`Model: ${name}${effort === null ? "" : `, effort ${effortName(effort)}`}`}>
+      <b className="ui-ellipsis">{name}</b>
       {efforts.length > 0 && effort !== null && (
         <>
           <EffortBars effort={effort} efforts={efforts} />
-          <span className="wide-only">{effortName(effort)}</span>
+          <span className="is-wide-only">{effortName(effort)}</span>
         </>
       )}
       <Icon of={ChevronDown} size="sm" />
     </button>
   );
   return (
-    <Popover trigger={trigger} label="Model" side="top" open={open} onOpenChange={onOpenChange} className="models">
+    <Popover trigger={trigger} label="Model" side="top" open={open} onOpenChange={onOpenChange} className="composer-models">
       <ModelList {...props} efforts={efforts} />
     </Popover>
   );
@@ -41,9 +41,9 @@ export function ModelPicker(props: ModelPickerProps) {
 
 function EffortBars({ effort, efforts }: { effort: Effort; efforts: readonly Effort[] }) {
   return (
-    <span className="effort" aria-hidden="true">
+    <span className="composer-effort" aria-hidden="true">
       {effortBars(effort, efforts).map((isOn, index) => (
-        <i key={index} className={classes(`h${index + 1}`, isOn && "on")} />
+        <i key={index} className={classes(`composer-effort-${index + 1}`, isOn && "is-on")} />
       ))}
     </span>
   );
@@ -54,8 +54,8 @@ function ModelList({ models, model, effort, efforts, onModel, onEffort, onOpenCh
   const groups = groupModels(models, query);
   return (
     <>
-      <label className="field">
-        <Icon of={Search} size="sm" className="s" />
+      <label className="ui-field">
+        <Icon of={Search} size="sm" className="tone-subtle" />
         <input
           type="search"
           aria-label="Find a model"
@@ -70,8 +70,8 @@ function ModelList({ models, model, effort, efforts, onModel, onEffort, onOpenCh
           }}
         />
       </label>
-      <div className="model-list">
-        {groups.length === 0 && <p className="none">{models.length === 0 ? "No models are set up." : `No model fits "${query}".`}</p>}
+      <div className="composer-model-list">
+        {groups.length === 0 && <p className="composer-none">{models.length === 0 ? "No models are set up." : `No model fits "${query}".`}</p>}
         {groups.map((group) => (
           <section key={group.provider} aria-label={group.provider}>
             <h5>{group.provider}</h5>
@@ -79,7 +79,7 @@ function ModelList({ models, model, effort, efforts, onModel, onEffort, onOpenCh
               <button
                 key={one.id}
                 type="button"
-                className={classes("mi", one.id === model?.id && "on")}
+                className={classes("ui-menu-item", one.id === model?.id && "is-on")}
                 aria-pressed={one.id === model?.id}
                 onClick={() => {
                   onModel(one);
@@ -87,8 +87,8 @@ function ModelList({ models, model, effort, efforts, onModel, onEffort, onOpenCh
                 }}
               >
                 {one.id === model?.id ? <Icon of={Check} /> : <span />}
-                <b className="cut">{one.display_name}</b>
-                <span className="s num">{sizeText(one)}</span>
+                <b className="ui-ellipsis">{one.display_name}</b>
+                <span className="tone-subtle ui-number">{sizeText(one)}</span>
                 {priceText(one) !== "" && <p>{priceText(one)}</p>}
               </button>
             ))}
@@ -98,7 +98,7 @@ function ModelList({ models, model, effort, efforts, onModel, onEffort, onOpenCh
       {efforts.length > 0 && (
         <>
           <hr />
-          <div className="effort-pick">
+          <div className="composer-effort-pick">
             <span>Reasoning effort</span>
             <Segmented
               label="Reasoning effort"

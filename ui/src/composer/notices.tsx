@@ -7,9 +7,9 @@ import { refusalText } from "./limit-text";
 /** While a sent message is edited. */
 export function EditNotice({ onCancel }: { onCancel: () => void }) {
   return (
-    <div className="dock-note warn" role="status">
+    <div className="composer-note tone-warn" role="status">
       <Icon of={Pencil} size="sm" />
-      <span className="grow">Editing a sent message. What came after it, and the queue, will be deleted.</span>
+      <span className="ui-grow">Editing a sent message. What came after it, and the queue, will be deleted.</span>
       <Button size="xs" variant="quiet" onClick={onCancel}>
         Cancel
       </Button>
@@ -32,10 +32,10 @@ export function Unsent({ items, isBusy, onRetry, onEdit, onDiscard }: UnsentProp
     const isRefused = item.state === "refused";
     const text = draftOf(item.draft.content).text;
     return (
-      <div key={item.id} className={isRefused ? "dock-note danger" : "dock-note"} role={isRefused ? "alert" : "status"}>
+      <div key={item.id} className={isRefused ? "composer-note tone-danger" : "composer-note"} role={isRefused ? "alert" : "status"}>
         <Icon of={isRefused ? TriangleAlert : CloudOff} size="sm" />
-        <span className="grow">
-          <b className="cut">{text === "" ? "Files" : text}</b>
+        <span className="ui-grow">
+          <b className="ui-ellipsis">{text === "" ? "Files" : text}</b>
           <span>{isRefused && item.error !== null ? refusalText(item.error) : "Kept here. It is sent when the server answers."}</span>
         </span>
         {isRefused && (

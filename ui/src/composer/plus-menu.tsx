@@ -39,7 +39,7 @@ export function PlusMenu({ chatId, draft, onDraft, plan, onAttach }: PlusMenuPro
 export function PlanButton({ plan }: { plan: PlanChoice }) {
   if (!plan.isPlan) return null;
   return (
-    <button type="button" className="pick on" aria-pressed="true" aria-label="Plan mode; press to turn it off" onClick={() => plan.setPlan(false)}>
+    <button type="button" className="composer-pick is-on" aria-pressed="true" aria-label="Plan mode; press to turn it off" onClick={() => plan.setPlan(false)}>
       <Icon of={ListTodo} size="sm" />
       Plan
     </button>

@@ -31,7 +31,7 @@ export function SendButton({ verb, behavior, hasChoice, reason, busy, onSend, on
     </button>
   );
   return (
-    <span className={classes("send", (reason !== null || busy) && "off")}>
+    <span className={classes("composer-send", (reason !== null || busy) && "is-off")}>
       {reason === null || reason === "" ? button : <Tooltip text={reason}>{button}</Tooltip>}
       {hasChoice && <BehaviorMenu behavior={behavior} onBehavior={onBehavior} />}
     </span>
@@ -72,14 +72,14 @@ export function StopButton({ isStopping, onStop }: StopButtonProps) {
     <Tooltip text={label} shortcut="Esc">
       <button
         type="button"
-        className="stop"
+        className="composer-stop"
         aria-label={label}
         aria-disabled={isStopping ? true : undefined}
         onClick={() => {
           if (!isStopping) onStop();
         }}
       >
-        {isStopping ? <Spinner /> : <Icon of={Square} className="filled" />}
+        {isStopping ? <Spinner /> : <Icon of={Square} className="composer-stop-icon" />}
       </button>
     </Tooltip>
   );

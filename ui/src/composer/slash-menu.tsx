@@ -30,7 +30,7 @@ interface SlashMenuProps {
 /** Commands for what is typed. Focus stays in the box; arrows choose. */
 export function SlashMenu({ commands, active, state, onRun }: SlashMenuProps) {
   return (
-    <div className="menu slash" role="listbox" id={SLASH_MENU_ID} aria-label="Commands">
+    <div className="ui-menu composer-slash" role="listbox" id={SLASH_MENU_ID} aria-label="Commands">
       {commands.map((command) => {
         const reason = command.reason(state);
         return (
@@ -40,7 +40,7 @@ export function SlashMenu({ commands, active, state, onRun }: SlashMenuProps) {
             role="option"
             aria-selected={command.name === active}
             aria-disabled={reason !== null}
-            className={classes("mi", command.name === active && "on")}
+            className={classes("ui-menu-item", command.name === active && "is-on")}
             onMouseDown={(event) => event.preventDefault()}
             onClick={() => onRun(command)}
           >

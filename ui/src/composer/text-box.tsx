@@ -28,7 +28,7 @@ export function TextBox({ value, placeholder, label, boxRef, onChange, onKeyDown
     <textarea
       id="box"
       ref={boxRef}
-      className="ta"
+      className="composer-text"
       rows={1}
       value={value}
       placeholder={placeholder}

@@ -2,7 +2,7 @@
 const frame = { viewBox: "0 0 216 76", preserveAspectRatio: "xMidYMid meet", "aria-hidden": true } as const;
 
 export const FixArt = () => (
-  <svg {...frame} className="mono">
+  <svg {...frame} className="is-mono">
     <rect x="18" y="12" width="180" height="18" rx="3" fill="var(--del-bg)" />
     <rect x="18" y="30" width="180" height="18" rx="3" fill="var(--add-bg)" />
     <text x="26" y="24.5" fill="var(--danger)">− return amount - percent</text>

@@ -28,11 +28,11 @@ const TIPS: Readonly<Record<TourStep, Tip>> = {
 function useAboveComposer(shown: boolean): CSSProperties {
   const [place, setPlace] = useState<CSSProperties>({ visibility: "hidden" });
   useEffect(() => {
-    const dock = document.querySelector<HTMLElement>("#main .dock");
+    const dock = document.querySelector<HTMLElement>("#main .composer-dock");
     const main = document.getElementById("main");
     if (!shown || dock === null || main === null) return;
     const measure = () => {
-      const [outer, inner] = [main.getBoundingClientRect(), (dock.querySelector(".dock-in") ?? dock).getBoundingClientRect()];
+      const [outer, inner] = [main.getBoundingClientRect(), (dock.querySelector(".composer-column") ?? dock).getBoundingClientRect()];
       setPlace({ left: inner.left - outer.left, bottom: outer.bottom - inner.top + 14 });
     };
     const observer = new ResizeObserver(measure);
@@ -52,14 +52,14 @@ function StepAction({ step, onQueueTwo }: { step: TourStep; onQueueTwo: () => vo
 
 function EndMark({ style, onClose }: { style: CSSProperties; onClose: () => void }) {
   return (
-    <div className="coach" role="note" aria-label="End of the tour" style={style}>
+    <div className="demo-coach" role="note" aria-label="End of the tour" style={style}>
       <h4>That was the first minute</h4>
       <p>Messages, answers and commands survive what you just did. Now with a model of yours:</p>
-      <div className="nexts">
+      <div className="demo-next-links">
         <NextLinks />
       </div>
       <footer>
-        <span className="grow" />
+        <span className="ui-grow" />
         <Button size="xs" variant="quiet" onClick={onClose}>Close</Button>
       </footer>
     </div>
@@ -95,14 +95,14 @@ function Tour({ chatId, onEnd }: { chatId: string; onEnd: () => void }) {
   };
   const tip = step === "kill" && demo?.available !== true ? { title: "Reload this page", text: "The answer goes on where it was, in the middle of a word." } : TIPS[step];
   return (
-    <div className="coach" role="note" aria-label={`Tip ${TOUR_STEPS.indexOf(step) + 1} of ${TOUR_STEPS.length}`} style={style}>
+    <div className="demo-coach" role="note" aria-label={`Tip ${TOUR_STEPS.indexOf(step) + 1} of ${TOUR_STEPS.length}`} style={style}>
       <h4>{tip.title}</h4>
       <p>{tip.text}</p>
       <footer>
         <StepAction step={step} onQueueTwo={queueTwo} />
         <Button size="xs" variant="quiet" onClick={onEnd}>Skip the tour</Button>
-        <span className="grow" />
-        <span className="num">{TOUR_STEPS.indexOf(step) + 1} of {TOUR_STEPS.length}</span>
+        <span className="ui-grow" />
+        <span className="ui-number">{TOUR_STEPS.indexOf(step) + 1} of {TOUR_STEPS.length}</span>
       </footer>
     </div>
   );

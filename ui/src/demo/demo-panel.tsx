@@ -19,28 +19,28 @@ function Steps({ chatId }: { chatId: string }) {
   const next = nextStep(done);
   return (
     <>
-      <h3 className="h">
-        Your first minute<span className="grow" />
-        <span className="meta s">
+      <h3 className="panel-heading">
+        Your first minute<span className="ui-grow" />
+        <span className="ui-meta tone-subtle">
           {done.length} of {TOUR_STEPS.length}
         </span>
       </h3>
-      <ol className="tour">
+      <ol className="demo-tour">
         {TOUR_STEPS.map((step) => {
           const isDone = done.includes(step);
           return (
-            <li key={step} className={step === next ? "now" : undefined}>
-              {isDone ? <span className="ok"><StatusIcon status="done" /></span> : <StatusIcon status={step === next ? "running" : "waiting"} decorative />}
+            <li key={step} className={step === next ? "is-now" : undefined}>
+              {isDone ? <span className="tone-ok"><StatusIcon status="done" /></span> : <StatusIcon status={step === next ? "running" : "waiting"} decorative />}
               <span>
                 {step === next ? <b>{TEXTS[step].text}</b> : TEXTS[step].text}
-                <span className="sr">{isDone ? `, ${STATUS_LOOKS.done.word}` : ", to do"}</span>
+                <span className="ui-screen-reader">{isDone ? `, ${STATUS_LOOKS.done.word}` : ", to do"}</span>
               </span>
               {TEXTS[step].key === undefined ? <span /> : <kbd>{TEXTS[step].key}</kbd>}
             </li>
           );
         })}
       </ol>
-      <div className="nexts">
+      <div className="demo-next-links">
         <NextLinks withDocs={false} />
       </div>
     </>

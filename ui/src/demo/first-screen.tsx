@@ -60,38 +60,38 @@ export function FirstScreen() {
   return (
     <>
       <div className="demo-head">
-        <h2 className="b">No key needed: try the demo agent</h2>
-        <span className="grow" />
-        <span className="s">Scripted answers, real tools, free</span>
+        <h2 className="ui-strong">No key needed: try the demo agent</h2>
+        <span className="ui-grow" />
+        <span className="tone-subtle">Scripted answers, real tools, free</span>
       </div>
       {error !== null && <ErrorNote error={error} />}
-      <div className="demos">
+      <div className="demo-cards">
         {CARDS.map((card) => (
           <button
             key={card.title}
             type="button"
-            className="demo"
+            className="demo-card"
             aria-busy={busy === card.title}
             onClick={() => {
               if (busy === null) void play(card);
             }}
           >
-            <span className="art">
+            <span className="demo-art">
               <card.art />
             </span>
             <b>{card.title}</b>
-            <span className="text">{card.text}</span>
-            <span className="foot">
+            <span className="demo-text">{card.text}</span>
+            <span className="demo-foot">
               {busy === card.title ? <Spinner label="Starting" /> : <Icon of={Clock} size="sm" />}
               {card.seconds === null ? "as long as you like" : `${card.seconds} s`}
             </span>
           </button>
         ))}
       </div>
-      <div className="nexts">
+      <div className="demo-next-links">
         <NextLinks />
-        <span className="grow" />
-        <span className="s">
+        <span className="ui-grow" />
+        <span className="tone-subtle">
           Shortcuts <kbd>?</kbd>
         </span>
       </div>

@@ -42,16 +42,16 @@ export function KillCard() {
   const demo = useDemo();
   if (demo?.available !== true) return null;
   return (
-    <div className="kill">
+    <div className="demo-kill">
       <h4>Nothing is lost. Try it.</h4>
       <p>
         {demo.worker_running
           ? "End the worker process that runs this chat, in the middle of what it does. Another takes over in about three seconds, and no command runs twice."
           : "The worker process has ended, and the server itself runs the chat. Start another process: the next turn runs there, and can be killed."}
       </p>
-      <div className="kill-acts">
+      <div className="demo-kill-actions">
         <KillButton />
-        <span className="s">Only in the demo</span>
+        <span className="tone-subtle">Only in the demo</span>
       </div>
     </div>
   );

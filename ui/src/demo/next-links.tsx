@@ -53,7 +53,7 @@ export function NextLinks({ withDocs = true }: { withDocs?: boolean }) {
   return (
     <>
       {isAdmin && (
-        <Link className="link" href="/admin/providers">
+        <Link className="ui-link" href="/admin/providers">
           <Icon of={KeyRound} />
           Add a provider
         </Link>

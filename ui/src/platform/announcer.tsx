@@ -31,10 +31,10 @@ export function Announcer() {
   const now = useSyncExternalStore(subscribe, () => spoken);
   return (
     <>
-      <div className="sr" role="status" aria-live="polite">
+      <div className="ui-screen-reader" role="status" aria-live="polite">
         {now.polite}
       </div>
-      <div className="sr" role="alert" aria-live="assertive">
+      <div className="ui-screen-reader" role="alert" aria-live="assertive">
         {now.assertive}
       </div>
     </>

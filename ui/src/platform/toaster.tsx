@@ -22,5 +22,5 @@ export async function showToast(message: string | ToastMessage): Promise<void> {
 
 export function Toaster() {
   useEffect(() => onMounted(), []);
-  return <Shown position="bottom-right" closeButton visibleToasts={3} toastOptions={{ className: "toast" }} containerAriaLabel="Messages" />;
+  return <Shown position="bottom-right" closeButton visibleToasts={3} toastOptions={{ className: "ui-toast" }} containerAriaLabel="Messages" />;
 }

@@ -18,16 +18,16 @@ interface PageProps {
 
 export function SettingsPage({ title, lead, end, children }: PageProps) {
   return (
-    <main className="set" id="main" tabIndex={-1}>
-      <div className="set-in">
-        <Link className="set-back link" href={SETTINGS_PATH}>
+    <main className="settings-main" id="main" tabIndex={-1}>
+      <div className="settings-column">
+        <Link className="settings-back ui-link" href={SETTINGS_PATH}>
           <Icon of={ChevronLeft} />
           Settings
         </Link>
-        <div className="set-top">
-          <div className="grow">
+        <div className="settings-top">
+          <div className="ui-grow">
             <h1>{title}</h1>
-            {lead !== undefined && <p className="lead">{lead}</p>}
+            {lead !== undefined && <p className="ui-lead">{lead}</p>}
           </div>
           {end}
         </div>
@@ -40,10 +40,10 @@ export function SettingsPage({ title, lead, end, children }: PageProps) {
 export function Section({ title, hint, end, children }: { title: string; hint?: ReactNode; end?: ReactNode; children: ReactNode }) {
   return (
     <section aria-label={title}>
-      <div className="sh">
+      <div className="settings-heading">
         <h2>{title}</h2>
-        {hint !== undefined && <span className="m">{hint}</span>}
-        <span className="grow" />
+        {hint !== undefined && <span className="tone-muted">{hint}</span>}
+        <span className="ui-grow" />
         {end}
       </div>
       {children}
@@ -58,7 +58,7 @@ export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; child
     return <ErrorNote error={query.error} action={<Button size="sm" onClick={() => void query.refetch()}>Try again</Button>} />;
   }
   return (
-    <div className="cardx settings-padded">
+    <div className="settings-card settings-padded">
       <Skeleton rows={4} />
     </div>
   );
@@ -67,13 +67,13 @@ export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; child
 /** A table in a card. `heads` that begin with ">" stand at the right; "" has no heading of its own. */
 export function Table({ label, heads, children }: { label: string; heads: readonly string[]; children: ReactNode }) {
   return (
-    <div className="cardx tbl-scroll" role="group" aria-label={label} tabIndex={0}>
-      <table className="tbl" aria-label={label}>
+    <div className="settings-card settings-table-scroll" role="group" aria-label={label} tabIndex={0}>
+      <table className="settings-table" aria-label={label}>
         <thead>
           <tr>
             {heads.map((head, place) => (
-              <th key={`${place}${head}`} className={head.startsWith(">") ? "r" : undefined} scope="col">
-                {head === "" ? <span className="sr">Actions</span> : head.replace(/^>/, "")}
+              <th key={`${place}${head}`} className={head.startsWith(">") ? "settings-right" : undefined} scope="col">
+                {head === "" ? <span className="ui-screen-reader">Actions</span> : head.replace(/^>/, "")}
               </th>
             ))}
           </tr>
@@ -87,10 +87,10 @@ export function Table({ label, heads, children }: { label: string; heads: readon
 /** A row of a card: a name, what it means, and a control at the right. */
 export function SettingRow({ title, hint, children }: { title: ReactNode; hint?: ReactNode; children: ReactNode }) {
   return (
-    <div className="setting">
-      <div className="grow">
-        <div className="b">{title}</div>
-        {hint !== undefined && <p className="m">{hint}</p>}
+    <div className="settings-row">
+      <div className="ui-grow">
+        <div className="ui-strong">{title}</div>
+        {hint !== undefined && <p className="tone-muted">{hint}</p>}
       </div>
       {children}
     </div>

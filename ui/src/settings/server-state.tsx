@@ -20,10 +20,10 @@ export function ServerState() {
   const { data, error } = useQuery({ queryKey: ["readiness"], queryFn: readReadiness, refetchInterval: 30_000 });
   const bad = error !== null || data?.ready === false;
   return (
-    <div className="side-foot">
-      <span className="m grow">chatd{data?.version ? ` ${data.version}` : ""}</span>
+    <div className="sidebar-foot">
+      <span className="tone-muted ui-grow">chatd{data?.version ? ` ${data.version}` : ""}</span>
       {(data !== undefined || bad) && (
-        <span className={bad ? "state danger" : "state ok"}>
+        <span className={bad ? "ui-state tone-danger" : "ui-state tone-ok"}>
           <Icon of={bad ? TriangleAlert : CircleCheck} size="sm" />
           {bad ? "Not ready" : "All well"}
         </span>

@@ -58,14 +58,14 @@ export function SettingsPages() {
   const [location] = useLocation();
   const atList = isPhone && location === SETTINGS_PATH;
   const list = (
-    <nav className="side" aria-label="Settings">
-      <div className="side-head">
-        <Link className="brand" href="/">
+    <nav className="sidebar-column" aria-label="Settings">
+      <div className="sidebar-head">
+        <Link className="sidebar-brand" href="/">
           <Icon of={ChevronLeft} />
           Back to chats
         </Link>
       </div>
-      <div className="tree nav">
+      <div className="sidebar-tree settings-nav">
         <PageList title="You" pages={OWN} />
         {pages !== OWN && <PageList title="This server" pages={SERVER} />}
       </div>
@@ -73,10 +73,10 @@ export function SettingsPages() {
     </nav>
   );
   return (
-    <div className={classes("app two settings", atList && "at-list")}>
+    <div className={classes("app-layout app-two-columns settings-page", atList && "is-at-list")}>
       {atList ? <PhoneScreen title="Settings">{list}</PhoneScreen> : list}
-      <ErrorBoundary what="This page of the settings cannot be shown." resetKey={location} className="set set-fault">
-        <Suspense fallback={<main className="set"><div className="set-in"><Skeleton rows={5} /></div></main>}>
+      <ErrorBoundary what="This page of the settings cannot be shown." resetKey={location} className="settings-main settings-error">
+        <Suspense fallback={<main className="settings-main"><div className="settings-column"><Skeleton rows={5} /></div></main>}>
           <Routes>
             {pages.map((entry) => (
               <Route key={entry.path} path={entry.path} component={entry.page} />
@@ -93,13 +93,13 @@ function PageList({ title, pages }: { title: string; pages: readonly PageEntry[]
   const [location] = useLocation();
   return (
     <>
-      <h2 className="sec">{title}</h2>
+      <h2 className="sidebar-section">{title}</h2>
       <ul>
         {pages.map((entry) => {
           const current = location === entry.path;
           return (
             <li key={entry.path}>
-              <Link href={entry.path} className={classes(current && "on")} aria-current={current ? "page" : undefined}>
+              <Link href={entry.path} className={classes(current && "is-on")} aria-current={current ? "page" : undefined}>
                 <Icon of={entry.icon} />
                 {entry.name}
               </Link>

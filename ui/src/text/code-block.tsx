@@ -17,25 +17,25 @@ export function CodeBlock({ text, language, isLive = false }: CodeBlockProps) {
   const name = /^[\w+#.-]{1,24}/.exec(language)?.[0] ?? "";
   const nodes = useHighlighted(text, name, isLive);
   return (
-    <figure className="code">
+    <figure className="markdown-code">
       <figcaption>
-        <span className="grow">{name === "" ? "text" : name}</span>
+        <span className="ui-grow">{name === "" ? "text" : name}</span>
         <button
           type="button"
-          className={isWrapped ? "ib sm on" : "ib sm"}
+          className={isWrapped ? "ui-icon-button is-sm is-on" : "ui-icon-button is-sm"}
           aria-label="Wrap lines"
           aria-pressed={isWrapped}
           onClick={() => setWrapped(!isWrapped)}
         >
-          <WrapText className="i sm" aria-hidden />
+          <WrapText className="ui-icon is-sm" aria-hidden />
         </button>
-        <button type="button" className="ib sm" aria-label={isCopied ? "Copied" : "Copy code"} onClick={() => copy(text)}>
-          {isCopied ? <Check className="i sm ok" aria-hidden /> : <Copy className="i sm" aria-hidden />}
+        <button type="button" className="ui-icon-button is-sm" aria-label={isCopied ? "Copied" : "Copy code"} onClick={() => copy(text)}>
+          {isCopied ? <Check className="ui-icon is-sm tone-ok" aria-hidden /> : <Copy className="ui-icon is-sm" aria-hidden />}
         </button>
       </figcaption>
-      <pre className={isWrapped ? "wrap" : undefined} tabIndex={0} aria-label={name === "" ? "Code" : `Code, ${name}`}>
+      <pre className={isWrapped ? "is-wrapped" : undefined} tabIndex={0} aria-label={name === "" ? "Code" : `Code, ${name}`}>
         <code>{nodes ?? <LongText text={text} />}</code>
-        {isLive && <span className="caret" aria-hidden="true" />}
+        {isLive && <span className="markdown-caret" aria-hidden="true" />}
       </pre>
     </figure>
   );

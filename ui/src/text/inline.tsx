@@ -49,7 +49,7 @@ function link(key: number, href: string, title: string | null | undefined, child
   const safe = safeHref(href);
   if (safe === null) return <span key={key}>{children}</span>;
   return (
-    <a key={key} className="link" href={safe} title={title ?? undefined} target="_blank" rel="noreferrer noopener">
+    <a key={key} className="ui-link" href={safe} title={title ?? undefined} target="_blank" rel="noreferrer noopener">
       {children}
     </a>
   );
@@ -59,20 +59,20 @@ function link(key: number, href: string, title: string | null | undefined, child
 function image(key: number, href: string, alt: string): ReactNode {
   const label = (
     <>
-      <Image className="i sm" aria-hidden />
+      <Image className="ui-icon is-sm" aria-hidden />
       {alt === "" ? "Image" : alt}
     </>
   );
   const safe = safeHref(href);
   if (safe === null) {
     return (
-      <span key={key} className="chip">
+      <span key={key} className="ui-chip">
         {label}
       </span>
     );
   }
   return (
-    <a key={key} className="chip" href={safe} title={safe} target="_blank" rel="noreferrer noopener">
+    <a key={key} className="ui-chip" href={safe} title={safe} target="_blank" rel="noreferrer noopener">
       {label}
     </a>
   );
@@ -82,7 +82,7 @@ function words(text: string, key: number, options: InlineOptions): ReactNode {
   if (!options.isLive) return text;
   const pieces = text.match(/\s*\S+\s*|\s+/g) ?? [];
   return pieces.map((piece, index) => (
-    <span key={`${key}-${index}`} className="word">
+    <span key={`${key}-${index}`} className="markdown-word">
       {piece}
     </span>
   ));

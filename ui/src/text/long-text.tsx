@@ -34,7 +34,7 @@ export function LongText({ text, tail, render = (shown) => shown }: LongTextProp
   return (
     <>
       {head > 0 && render(`${first}\n`)}
-      <button type="button" className="more-lines" onClick={() => setExtra(extra + STEP)}>
+      <button type="button" className="ui-more-lines" onClick={() => setExtra(extra + STEP)}>
         {count === hidden
           ? `Show all ${lines.length.toLocaleString("en")} lines`
           : `Show ${count.toLocaleString("en")} of ${hidden.toLocaleString("en")} hidden lines`}

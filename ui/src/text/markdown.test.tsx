@@ -18,7 +18,7 @@ describe("markdown", () => {
   it.each([
     ["*em* **strong** ~~del~~", "<p><em>em</em> <strong>strong</strong> <del>del</del></p>"],
     ["`a < b`", "<p><code>a &lt; b</code></p>"],
-    ["# One\n\n### Three", '<h3 class="h1">One</h3><h4 class="h3">Three</h4>'],
+    ["# One\n\n### Three", '<h3 class="markdown-h1">One</h3><h4 class="markdown-h3">Three</h4>'],
     ["- a\n- b", "<ul><li><span>a</span></li><li><span>b</span></li></ul>"],
     ["3. a\n4. b", '<ol start="3"><li><span>a</span></li><li><span>b</span></li></ol>'],
     ["> quoted", "<blockquote><p>quoted</p></blockquote>"],
@@ -27,8 +27,8 @@ describe("markdown", () => {
     ["\\*not em\\*", "<p>*not em*</p>"],
     ["&amp; &copy; &#65; &#x42; &nope;", "<p>&amp; © A B &amp;nope;</p>"],
     ["<b>bold?</b>", "<p>&lt;b&gt;bold?&lt;/b&gt;</p>"],
-    ["<div>\nhi\n</div>", '<p class="raw">&lt;div&gt;\nhi\n&lt;/div&gt;</p>'],
-    ["[a]: https://x.test/\n\nsee [a]", '<p>see <a class="link" href="https://x.test/" target="_blank" rel="noreferrer noopener">a</a></p>'],
+    ["<div>\nhi\n</div>", '<p class="markdown-raw">&lt;div&gt;\nhi\n&lt;/div&gt;</p>'],
+    ["[a]: https://x.test/\n\nsee [a]", '<p>see <a class="ui-link" href="https://x.test/" target="_blank" rel="noreferrer noopener">a</a></p>'],
     ["[local](../etc/passwd)", "<p><span>local</span></p>"],
     ["[js](javascript:alert(1))", "<p><span>js</span></p>"],
   ])("%s", (text, expected) => {
@@ -55,7 +55,7 @@ describe("markdown", () => {
     const code = screen.getByLabelText("Code, python");
     expect(code.textContent).toBe("x = 1");
     fireEvent.click(screen.getByRole("button", { name: "Wrap lines" }));
-    expect(code.className).toBe("wrap");
+    expect(code.className).toBe("is-wrapped");
   });
 
   it("never fetches an image", () => {
@@ -63,7 +63,7 @@ describe("markdown", () => {
   });
 
   it("shows a caret after the last character of live text", () => {
-    expect(html("- a\n- b", true)).toMatch(/b<\/span><span class="caret"[^>]*><\/span><\/span><\/li><\/ul>$/);
+    expect(html("- a\n- b", true)).toMatch(/b<\/span><span class="markdown-caret"[^>]*><\/span><\/span><\/li><\/ul>$/);
   });
 
   it("closes what the model has not closed yet", () => {

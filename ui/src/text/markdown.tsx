@@ -14,12 +14,12 @@ export interface MarkdownProps {
   readonly className?: string;
 }
 
-export function Markdown({ text, isLive = false, className = "md" }: MarkdownProps) {
+export function Markdown({ text, isLive = false, className = "markdown-text" }: MarkdownProps) {
   const [reader] = useState(() => new BlockReader());
   const blocks = useMemo(() => (isLive ? reader.read(text) : readBlocks(text)), [reader, text, isLive]);
   const last = blocks.length - 1;
   return (
-    <div className={isLive ? `${className} live` : className} aria-busy={isLive || undefined}>
+    <div className={isLive ? `${className} is-live` : className} aria-busy={isLive || undefined}>
       {blocks.map((block, index) => (
         <BlockView key={index} raw={block.raw} token={block.token} isLive={isLive && index === last} />
       ))}
@@ -42,7 +42,7 @@ const BlockView = memo(
 );
 
 function Caret() {
-  return <span className="caret" aria-hidden="true" />;
+  return <span className="markdown-caret" aria-hidden="true" />;
 }
 
 interface BlockOptions {
@@ -80,7 +80,7 @@ function block(token: Token, options: BlockOptions, depth: number, key?: number)
       return null;
     default:
       return (
-        <p key={key} className="raw">
+        <p key={key} className="markdown-raw">
           {found.raw.trimEnd()}
           {options.tail}
         </p>
@@ -100,7 +100,7 @@ function blocks(tokens: readonly Token[], options: BlockOptions, depth: number):
 function heading(token: Tokens.Heading, options: BlockOptions, key?: number): ReactNode {
   const Tag = token.depth <= 2 ? "h3" : token.depth === 3 ? "h4" : "h5";
   return (
-    <Tag key={key} className={`h${Math.min(token.depth, 4)}`}>
+    <Tag key={key} className={`markdown-h${Math.min(token.depth, 4)}`}>
       {inline(token.tokens, options)}
       {options.tail}
     </Tag>
@@ -134,7 +134,7 @@ function listItem(item: Tokens.ListItem, options: BlockOptions, depth: number, k
     );
   });
   return (
-    <li key={key} className={item.task ? "task" : undefined}>
+    <li key={key} className={item.task ? "markdown-task" : undefined}>
       {item.task && <input type="checkbox" checked={item.checked === true} readOnly disabled aria-label={taskLabel(item)} />}
       {content.length === 0 ? options.tail : content}
     </li>
@@ -147,7 +147,7 @@ function taskLabel(item: Tokens.ListItem): string {
 
 function table(token: Tokens.Table, options: BlockOptions, key?: number): ReactNode {
   return (
-    <div key={key} className="grid-table" role="group" aria-label="Table" tabIndex={0}>
+    <div key={key} className="markdown-table" role="group" aria-label="Table" tabIndex={0}>
       <table>
         <thead>
           <tr>

@@ -11,7 +11,7 @@ const PREVIEWS = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"])
 
 export function FileList({ files }: { readonly files: readonly FileChip[] }) {
   return (
-    <div className="files">
+    <div className="timeline-files">
       {files.map((file, index) => (
         <FileItem key={index} file={file} />
       ))}
@@ -30,13 +30,13 @@ function FileItem({ file }: { readonly file: FileChip }) {
   const label = (
     <>
       <Icon of={icon} size="sm" />
-      <span className="cut">{name}</span>
-      {hasFailed && <span className="s">cannot be shown</span>}
+      <span className="ui-ellipsis">{name}</span>
+      {hasFailed && <span className="tone-subtle">cannot be shown</span>}
     </>
   );
-  if (url === null) return <span className="chip">{label}</span>;
+  if (url === null) return <span className="ui-chip">{label}</span>;
   return (
-    <a className="chip" href={url} download={name} title={`Download ${name}`}>
+    <a className="ui-chip" href={url} download={name} title={`Download ${name}`}>
       {label}
       <Icon of={Download} size="sm" />
     </a>
@@ -52,16 +52,16 @@ function ImagePreview({ url, name, onError }: { readonly url: string; readonly n
   return (
     <Primitive.Root>
       <Primitive.Trigger asChild>
-        <button type="button" className="preview" aria-label={`Show ${name}`}>
+        <button type="button" className="timeline-preview" aria-label={`Show ${name}`}>
           <img src={url} alt={name} loading="lazy" onError={onError} />
         </button>
       </Primitive.Trigger>
       <Primitive.Portal>
-        <Primitive.Overlay className="lightbox">
-          <Primitive.Content aria-describedby={undefined} className="lightbox-in">
+        <Primitive.Overlay className="timeline-lightbox">
+          <Primitive.Content aria-describedby={undefined} className="timeline-lightbox-box">
             <header>
-              <Primitive.Title className="cut grow">{name}</Primitive.Title>
-              <a className="ib" href={url} download={name} aria-label={`Download ${name}`}>
+              <Primitive.Title className="ui-ellipsis ui-grow">{name}</Primitive.Title>
+              <a className="ui-icon-button" href={url} download={name} aria-label={`Download ${name}`}>
                 <Icon of={Download} />
               </a>
               <Primitive.Close asChild>
@@ -79,12 +79,12 @@ function ImagePreview({ url, name, onError }: { readonly url: string; readonly n
 /** Lines of files that the user quoted. */
 export function ReferenceList({ references }: { readonly references: readonly Reference[] }) {
   return (
-    <div className="files">
+    <div className="timeline-files">
       {references.map((reference, index) => (
-        <details key={index} className="quote">
-          <summary className="chip" title={reference.file_name}>
+        <details key={index} className="timeline-quote">
+          <summary className="ui-chip" title={reference.file_name}>
             <Icon of={FileText} size="sm" />
-            <span className="cut">
+            <span className="ui-ellipsis">
               {fileName(reference.file_name)}:{lineRange(reference)}
             </span>
           </summary>

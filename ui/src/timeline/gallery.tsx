@@ -65,7 +65,7 @@ function Gallery() {
   return (
     <ActionsProvider value={ACTIONS}>
       <OpenRowsProvider>
-        <main className="chat" style={{ height: "100vh", display: "flex", flexDirection: "column" }}>
+        <main className="app-chat" style={{ height: "100vh", display: "flex", flexDirection: "column" }}>
           <RowList chatId="" rows={rows} older={{ ...OLDER, hasMore: state.hasOlder }} promptAfter={null} markedMessageId={null} />
         </main>
       </OpenRowsProvider>

@@ -51,27 +51,27 @@ export function LabelsDialog({ chat, onClose }: { chat: ListChat; onClose: () =>
 
   return (
     <Dialog open onOpenChange={onClose} title="Labels" description="Filter the list by them, or search for label:team:blue.">
-      <form className="dialog-form" onSubmit={submit}>
-        <ul className="label-rows">
+      <form className="ui-dialog-form" onSubmit={submit}>
+        <ul className="app-label-rows">
           {rows.map((row, index) => (
             <li key={index}>
-              <div className="field">
+              <div className="ui-field">
                 <input aria-label={`Name of label ${index + 1}`} placeholder="team" value={row.key} onChange={(event) => setRow(index, { key: event.target.value })} />
               </div>
-              <div className="field">
+              <div className="ui-field">
                 <input aria-label={`Value of label ${index + 1}`} placeholder="blue" value={row.value} onChange={(event) => setRow(index, { value: event.target.value })} />
               </div>
               <IconButton icon={Trash2} label={`Remove label ${index + 1}`} onClick={() => setRows(rows.filter((_, at) => at !== index))} />
             </li>
           ))}
         </ul>
-        {repeated !== null && <p className="danger">The name “{repeated}” is there twice.</p>}
+        {repeated !== null && <p className="tone-danger">The name “{repeated}” is there twice.</p>}
         {error !== null && <ErrorNote error={error} />}
         <footer>
           <Button variant="quiet" icon={Plus} onClick={() => setRows([...rows, { key: "", value: "" }])}>
             Add a label
           </Button>
-          <span className="grow" />
+          <span className="ui-grow" />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" variant="primary" busy={busy} disabled={repeated !== null}>
             Save

@@ -40,7 +40,7 @@ export function RenameDialog({ chat, onClose }: { chat: ListChat; onClose: () =>
 
   return (
     <Dialog open onOpenChange={onClose} title="Rename chat">
-      <form className="dialog-form" onSubmit={save}>
+      <form className="ui-dialog-form" onSubmit={save}>
         <TextField
           label="Title"
           value={title}
@@ -55,7 +55,7 @@ export function RenameDialog({ chat, onClose }: { chat: ListChat; onClose: () =>
           <Button variant="quiet" icon={Sparkles} busy={busy === "propose"} onClick={() => void propose()}>
             Propose a title
           </Button>
-          <span className="grow" />
+          <span className="ui-grow" />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" variant="primary" busy={busy === "save"} disabled={title.trim() === ""}>
             Rename

@@ -44,9 +44,9 @@ function useDirectory(text: string) {
 function ReaderRow({ reader, action, busy, onAction }: { reader: Reader; action: string; busy: boolean; onAction: () => void }) {
   return (
     <li>
-      <Icon of={reader.kind === "user" ? User : Users} className="m" />
-      <span className="grow cut">
-        {reader.name} {reader.detail !== null && <span className="s">{reader.detail}</span>}
+      <Icon of={reader.kind === "user" ? User : Users} className="tone-muted" />
+      <span className="ui-grow ui-ellipsis">
+        {reader.name} {reader.detail !== null && <span className="tone-subtle">{reader.detail}</span>}
       </span>
       <Button size="xs" busy={busy} onClick={onAction} aria-label={`${action} ${reader.name}`}>
         {action}
@@ -98,7 +98,7 @@ export function ShareDialog({ chat, onClose }: { chat: ListChat; onClose: () => 
           <Button icon={Link2} onClick={() => void copyLink()}>
             Copy link
           </Button>
-          <span className="grow" />
+          <span className="ui-grow" />
           <Button variant="primary" onClick={onClose}>
             Done
           </Button>
@@ -107,8 +107,8 @@ export function ShareDialog({ chat, onClose }: { chat: ListChat; onClose: () => 
     >
       <TextField label="Add people or groups" placeholder="Name" value={text} autoFocus onChange={(event) => setText(event.target.value)} />
       {text.trim() !== "" && found.isSuccess && (
-        <ul className="readers" aria-label="Found">
-          {addable.length === 0 && <li className="m">Nobody of that name, or already a reader.</li>}
+        <ul className="app-readers" aria-label="Found">
+          {addable.length === 0 && <li className="tone-muted">Nobody of that name, or already a reader.</li>}
           {addable.map((reader) => (
             <ReaderRow key={reader.id} reader={reader} action="Add" busy={busyId === reader.id} onAction={() => void change(reader, "read")} />
           ))}
@@ -117,8 +117,8 @@ export function ShareDialog({ chat, onClose }: { chat: ListChat; onClose: () => 
       {(error ?? readers.error ?? found.error) !== null && <ErrorNote error={error ?? readers.error ?? found.error} />}
       {readers.isPending && <Skeleton rows={2} />}
       {readers.data !== undefined && (
-        <ul className="readers" aria-label="Readers">
-          {readers.data.length === 0 && <li className="m">Only you, and administrators, can read it.</li>}
+        <ul className="app-readers" aria-label="Readers">
+          {readers.data.length === 0 && <li className="tone-muted">Only you, and administrators, can read it.</li>}
           {readers.data.map((reader) => (
             <ReaderRow key={reader.id} reader={reader} action="Remove" busy={busyId === reader.id} onAction={() => void change(reader, "")} />
           ))}

@@ -83,11 +83,11 @@ function OpenBar({ chatId, box, onClose }: OpenBarProps) {
   };
   const state = query.error !== null ? errorWords(query.error).text : found !== undefined ? placeText(found, at) : "";
   return (
-    <search className="find-bar">
-      <div className="field">
-        <Icon of={Search} className="s" />
+    <search className="app-find-bar">
+      <div className="ui-field">
+        <Icon of={Search} className="tone-subtle" />
         <input ref={box} type="text" aria-label="Find in this chat" placeholder="Find in this chat" autoFocus maxLength={500} value={text} onChange={(event) => setText(event.target.value)} onKeyDown={press} />
-        <span className="m num">{state}</span>
+        <span className="tone-muted ui-number">{state}</span>
       </div>
       <IconButton icon={ChevronUp} label="Earlier message" shortcut="Enter" disabled={ids.length === 0} onClick={() => step(-1)} />
       <IconButton icon={ChevronDown} label="Later message" shortcut="⇧ Enter" disabled={ids.length === 0} onClick={() => step(1)} />

@@ -41,11 +41,11 @@ function ChatItem({ chat, onChoose }: { chat: ListChat; onChoose: (path: string)
   const match = chat.match ?? null;
   const inMessage = match?.message_id != null;
   return (
-    <Cmdk.Item value={`chat ${chat.id}`} className="mi" onSelect={() => onChoose(chatPath(match?.chat_id ?? chat.id, match?.message_id))}>
+    <Cmdk.Item value={`chat ${chat.id}`} className="ui-menu-item" onSelect={() => onChoose(chatPath(match?.chat_id ?? chat.id, match?.message_id))}>
       <StatusIcon status={shownStatus(chat)} />
-      <b className="cut">{match !== null && !inMessage ? <Highlighted text={match.text} places={match.highlights} /> : chat.title}</b>
-      <span className="s meta"><Time at={chat.updated_at} /></span>
-      {inMessage && <p className="cut"><Highlighted text={match.text} places={match.highlights} /></p>}
+      <b className="ui-ellipsis">{match !== null && !inMessage ? <Highlighted text={match.text} places={match.highlights} /> : chat.title}</b>
+      <span className="tone-subtle ui-meta"><Time at={chat.updated_at} /></span>
+      {inMessage && <p className="ui-ellipsis"><Highlighted text={match.text} places={match.highlights} /></p>}
     </Cmdk.Item>
   );
 }
@@ -72,33 +72,33 @@ export function Palette({ onClose }: { onClose: () => void }) {
   return (
     <Primitive.Root open onOpenChange={onClose}>
       <Primitive.Portal>
-        <Primitive.Overlay className="scrim" />
-        <Primitive.Content className="palette" aria-describedby={undefined}>
-          <Primitive.Title className="sr">Search and commands</Primitive.Title>
+        <Primitive.Overlay className="ui-scrim" />
+        <Primitive.Content className="app-palette" aria-describedby={undefined}>
+          <Primitive.Title className="ui-screen-reader">Search and commands</Primitive.Title>
           <Cmdk shouldFilter={false} label="Search and commands" loop>
-            <div className="palette-find">
-              <Icon of={Search} className="s" />
+            <div className="app-palette-find">
+              <Icon of={Search} className="tone-subtle" />
               <Cmdk.Input value={text} onValueChange={setText} placeholder="Search chats, or type a command" />
               <kbd>Esc</kbd>
             </div>
-            <Cmdk.List className="palette-list">
+            <Cmdk.List className="app-palette-list">
               {found.length > 0 && (
                 <Cmdk.Group heading={words === "" ? "Recent" : "Chats"}>
                   {found.map((chat) => <ChatItem key={chat.id} chat={chat} onChoose={go} />)}
                   {search.data?.has_more === true && words !== "" && (
-                    <Cmdk.Item value="all results" className="mi" onSelect={() => go(`${SEARCH_PATH}?q=${encodeURIComponent(words)}`)}>
+                    <Cmdk.Item value="all results" className="ui-menu-item" onSelect={() => go(`${SEARCH_PATH}?q=${encodeURIComponent(words)}`)}>
                       <Icon of={Search} /><b>All results for “{words}”</b><span />
                     </Cmdk.Item>
                   )}
                 </Cmdk.Group>
               )}
               {words !== "" && search.isSuccess && !search.isPlaceholderData && found.length === 0 && (
-                <p className="empty">Nothing found for “{words}”. Archived chats are left out.</p>
+                <p className="app-empty">Nothing found for “{words}”. Archived chats are left out.</p>
               )}
               {commands.length > 0 && (
                 <Cmdk.Group heading="Commands">
                   {commands.map((one) => (
-                    <Cmdk.Item key={one.text} value={`command ${one.text}`} className="mi" onSelect={() => run(one)}>
+                    <Cmdk.Item key={one.text} value={`command ${one.text}`} className="ui-menu-item" onSelect={() => run(one)}>
                       <Icon of={one.icon} /><b>{one.text}</b>
                       {one.command === undefined ? <span /> : <kbd>{shortcutOf(one.command)}</kbd>}
                     </Cmdk.Item>

@@ -13,11 +13,11 @@ function Hit({ chat }: { chat: ListChat }) {
   const match = chat.match ?? null;
   return (
     <li>
-      <Link className="hit" href={chatPath(match?.chat_id ?? chat.id, match?.message_id)}>
+      <Link className="app-hit" href={chatPath(match?.chat_id ?? chat.id, match?.message_id)}>
         <StatusIcon status={shownStatus(chat)} />
-        <span className="b cut">{chat.title}</span>
+        <span className="ui-strong ui-ellipsis">{chat.title}</span>
         <Time at={chat.updated_at} />
-        {match !== null && <p className="m"><Highlighted text={match.text} places={match.highlights} /></p>}
+        {match !== null && <p className="tone-muted"><Highlighted text={match.text} places={match.highlights} /></p>}
       </Link>
     </li>
   );
@@ -28,18 +28,18 @@ function Hits({ words }: { words: string }) {
   const list = useChatList(filters);
   if (list.isLoading) return <Skeleton rows={6} label="Searching" />;
   if (list.error !== null) return <ErrorNote error={list.error} />;
-  const indexing = list.isIndexing && <p className="m">Older chats are still being indexed after an upgrade and are missing here.</p>;
+  const indexing = list.isIndexing && <p className="tone-muted">Older chats are still being indexed after an upgrade and are missing here.</p>;
   if (list.chats.length === 0)
     return (
       <>
-        <p className="m">Nothing found for “{words}”. Archived chats are left out.</p>
+        <p className="tone-muted">Nothing found for “{words}”. Archived chats are left out.</p>
         {indexing}
       </>
     );
   return (
     <>
       {indexing}
-      <ul className="hits">{list.chats.map((chat) => <Hit key={chat.id} chat={chat} />)}</ul>
+      <ul className="app-hits">{list.chats.map((chat) => <Hit key={chat.id} chat={chat} />)}</ul>
       {list.hasMore && <Button onClick={list.loadMore} busy={list.isLoadingMore}>More</Button>}
     </>
   );
@@ -53,13 +53,13 @@ export function SearchPage() {
   const setWords = (next: string) => navigate(`${SEARCH_PATH}?q=${encodeURIComponent(next)}`, { replace: true });
   return (
     <>
-      <header className="bar">
+      <header className="app-bar">
         <SidebarButton />
         <h1>Search</h1>
       </header>
-      <div className="search-page">
-        <div className="field">
-          <Icon of={Search} className="s" />
+      <div className="app-search-page">
+        <div className="ui-field">
+          <Icon of={Search} className="tone-subtle" />
           <input type="search" aria-label="Words to search for" autoFocus value={words} onChange={(event) => setWords(event.target.value)} placeholder='Words, "a phrase", title:build, label:team:blue, archived:true' />
         </div>
         {settled !== "" && <Hits words={settled} />}

@@ -33,8 +33,8 @@ function RowEnd({ chat, isCurrent }: { chat: ListChat; isCurrent: boolean }): Re
   // What is open is being read.
   if (isUnread(chat) && !isCurrent && chat.status !== "running") {
     return (
-      <span className="end">
-        <span className="dot" role="img" aria-label="Unread" />
+      <span className="sidebar-row-end">
+        <span className="ui-dot" role="img" aria-label="Unread" />
       </span>
     );
   }
@@ -48,10 +48,10 @@ function RowSubtitle({ chat, modelName }: { chat: ListChat; modelName: string | 
   const changes = chat.diff_status ?? null;
   if (text === null && labels.length === 0 && changes === null) return null;
   return (
-    <span className="row-s">
-      <span className="cut">{text}</span>
+    <span className="sidebar-row-subtitle">
+      <span className="ui-ellipsis">{text}</span>
       {labels.map(([key, value]) => (
-        <span key={key} className="lab cut" title={`${key}: ${value}`}>
+        <span key={key} className="sidebar-label ui-ellipsis" title={`${key}: ${value}`}>
           {value === "" ? key : value}
         </span>
       ))}
@@ -72,7 +72,7 @@ function RowMenu(props: { chat: ListChat; open: boolean; setOpen: (open: boolean
         onClosed();
       }}
       align="start"
-      trigger={<IconButton icon={Ellipsis} size="sm" label="Actions" tooltip={false} tabIndex={-1} aria-hidden="true" className="row-more" />}
+      trigger={<IconButton icon={Ellipsis} size="sm" label="Actions" tooltip={false} tabIndex={-1} aria-hidden="true" className="sidebar-row-more" />}
     >
       <ChatMenuItems chat={chat} onMove={onMove} pinnedCount={pinnedCount} />
     </Menu>
@@ -97,7 +97,7 @@ export const ChatRow = memo(function ChatRow(props: ChatRowProps) {
   };
   return (
     <div
-      className={classes("row-box", menuOpen && "menu-open")}
+      className={classes("sidebar-row-box", menuOpen && "is-menu-open")}
       {...(drag && {
         draggable: true,
         onDragStart: (event: DragEvent) => {
@@ -114,7 +114,7 @@ export const ChatRow = memo(function ChatRow(props: ChatRowProps) {
       <Link
         ref={link}
         href={search === "" ? chatPath(chat.id) : `${chatPath(chat.id)}?${search}`}
-        className={classes("row", isCurrent && "on", isRead && "read")}
+        className={classes("sidebar-row", isCurrent && "is-on", isRead && "is-read")}
         role="treeitem"
         data-key={chat.id}
         aria-level={place.level}
@@ -129,11 +129,11 @@ export const ChatRow = memo(function ChatRow(props: ChatRowProps) {
         onContextMenu={openMenu}
         draggable={false}
       >
-        <span className={classes("row-i", hasChildren && "folds")} onClick={fold}>
+        <span className={classes("sidebar-row-icon", hasChildren && "is-foldable")} onClick={fold}>
           <StatusIcon status={shownStatus(chat)} />
-          {hasChildren && <Icon of={isOpen ? ChevronDown : ChevronRight} className="chev" />}
+          {hasChildren && <Icon of={isOpen ? ChevronDown : ChevronRight} className="ui-chevron" />}
         </span>
-        <span className="row-t">{chat.title === "" ? "New chat" : chat.title}</span>
+        <span className="sidebar-row-title">{chat.title === "" ? "New chat" : chat.title}</span>
         <RowEnd chat={chat} isCurrent={isCurrent} />
         {!child && <RowSubtitle chat={chat} modelName={modelName} />}
       </Link>

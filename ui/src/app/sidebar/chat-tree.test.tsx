@@ -65,9 +65,9 @@ describe("the tree of chats", () => {
   it("shows the messages of a subagent as read: they are for its parent", () => {
     const done = makeChat("kid", { parent_chat_id: "a", title: "Find callers", has_unread: true });
     show([makeChat("a", { title: "Webhooks", has_unread: true, children: [done] })]);
-    expect(row(/Webhooks/).className).not.toContain("read");
+    expect(row(/Webhooks/).className).not.toContain("is-read");
     expect(within(row(/Find callers/)).queryByRole("img", { name: "Unread" })).toBeNull();
-    expect(row(/Find callers/).className).toContain("read");
+    expect(row(/Find callers/).className).toContain("is-read");
   });
 
   it("moves with arrows, folds with Left and opens a chat with Enter", async () => {

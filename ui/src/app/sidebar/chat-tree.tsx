@@ -89,7 +89,7 @@ export function ChatTree({ sections, currentId, modelName, search, canMove, onMo
           drag={isPin ? { onStart: (id) => (dragged.current = id), onDropOn: dropOn } : undefined}
         />
         {node.children.length > 0 && isOpen && (
-          <ul className="kids" role="group">
+          <ul className="sidebar-children" role="group">
             {node.children.map((kid, index) => renderNode(kid, section, level + 1, index + 1, node.children.length))}
           </ul>
         )}
@@ -134,7 +134,7 @@ function SectionRows({ section, position, count, isOpen, isFocusable, onFold, on
   return (
     <div role="none">
       <div
-        className={classes("sec", section.name === "needs" && "warn")}
+        className={classes("sidebar-section", section.name === "needs" && "tone-warn")}
         role="treeitem"
         data-key={section.key}
         aria-level={1}
@@ -147,7 +147,7 @@ function SectionRows({ section, position, count, isOpen, isFocusable, onFold, on
         onFocus={() => onFocus(section.key)}
       >
         <Icon of={isOpen ? ChevronDown : ChevronRight} />
-        {section.title} {section.name === "needs" && <span className="num">{section.nodes.length}</span>}
+        {section.title} {section.name === "needs" && <span className="ui-number">{section.nodes.length}</span>}
       </div>
       {isOpen && <ul role="group">{children}</ul>}
     </div>

@@ -21,7 +21,7 @@ export function FilterMenu({ filters, onChange, labels }: FilterProps & { labels
   const toggleLabel = (label: string, on: boolean) =>
     onChange({ ...filters, labels: on ? [...filters.labels, label] : filters.labels.filter((one) => one !== label) });
   return (
-    <Menu trigger={<IconButton icon={ListFilter} label={count > 0 ? `Filter, ${count} set` : "Filter"} className={classes(count > 0 && "on")} />} align="start">
+    <Menu trigger={<IconButton icon={ListFilter} label={count > 0 ? `Filter, ${count} set` : "Filter"} className={classes(count > 0 && "is-on")} />} align="start">
       <MenuHeading>Show only</MenuHeading>
       <MenuChoice keepOpen checked={filters.unread} onChecked={(unread) => onChange({ ...filters, unread })}>
         Unread
@@ -57,7 +57,7 @@ export function FilterMenu({ filters, onChange, labels }: FilterProps & { labels
 export function FilterChips({ filters, onChange }: FilterProps) {
   if (countFilters(filters) === 0) return null;
   return (
-    <div className="side-chips" role="group" aria-label="Filters">
+    <div className="sidebar-chips" role="group" aria-label="Filters">
       {filters.archived && <Chip onRemove={() => onChange({ ...filters, archived: false })} removeLabel="Remove filter Archived">Archived</Chip>}
       {filters.unread && <Chip onRemove={() => onChange({ ...filters, unread: false })} removeLabel="Remove filter Unread">Unread</Chip>}
       {filters.status !== null && (
@@ -75,7 +75,7 @@ export function FilterChips({ filters, onChange }: FilterProps) {
           {label.replace(":", ": ")}
         </Chip>
       ))}
-      <button type="button" className="link" onClick={() => onChange(NO_FILTERS)}>
+      <button type="button" className="ui-link" onClick={() => onChange(NO_FILTERS)}>
         Clear
       </button>
     </div>

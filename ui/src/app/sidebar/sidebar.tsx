@@ -32,7 +32,7 @@ function Sentinel({ onSeen }: { onSeen: () => void }) {
     observer.observe(place.current);
     return () => observer.disconnect();
   }, []);
-  return <div ref={place} className="sentinel" />;
+  return <div ref={place} className="sidebar-sentinel" />;
 }
 
 function labelsIn(chats: readonly ListChat[]): string[] {
@@ -43,19 +43,19 @@ function labelsIn(chats: readonly ListChat[]): string[] {
 function NothingToShow({ filters }: { filters: ListFilters }) {
   if (countFilters(filters) === 0) {
     return (
-      <p className="empty">
+      <p className="app-empty">
         No chats yet. Start one with <kbd>{shortcutOf("chat.new")}</kbd>.
       </p>
     );
   }
-  return <p className="empty">No chat fits these filters.{!filters.archived && " Archived chats are left out."}</p>;
+  return <p className="app-empty">No chat fits these filters.{!filters.archived && " Archived chats are left out."}</p>;
 }
 
 function SideHead({ children, onHide }: { children: React.ReactNode; onHide: () => void }) {
   const isPhone = useIsPhone();
   return (
-    <div className="side-head">
-      <Link className="brand" href={HOME_PATH}>
+    <div className="sidebar-head">
+      <Link className="sidebar-brand" href={HOME_PATH}>
         <Logo />
         chatd
       </Link>
@@ -94,15 +94,15 @@ export function Sidebar({ onHide }: { onHide: () => void }) {
       <SideHead onHide={onHide}>
         <FilterMenu filters={filters} onChange={setFilters} labels={labels} />
       </SideHead>
-      <div className="side-find">
-        <button type="button" className="find" onClick={openPalette}>
+      <div className="sidebar-find">
+        <button type="button" className="sidebar-find-button" onClick={openPalette}>
           <Icon of={Search} size="sm" />
-          <span className="grow">Search</span>
+          <span className="ui-grow">Search</span>
           <kbd>{shortcutOf("palette.open")}</kbd>
         </button>
       </div>
       <FilterChips filters={filters} onChange={setFilters} />
-      <div className="tree" data-search={search}>
+      <div className="sidebar-tree" data-search={search}>
         {list.isLoading && <Skeleton rows={8} label="Loading chats" />}
         {list.error !== null && (
           <ErrorNote error={list.error} action={<Button size="xs" onClick={() => list.refetch()}>Try again</Button>} />
@@ -124,7 +124,7 @@ export function Sidebar({ onHide }: { onHide: () => void }) {
       <ConnectionBadge />
       <UsageFoot>
         {isPhone && (
-          <Link className="fab" href={NEW_CHAT_PATH}>
+          <Link className="sidebar-new-chat" href={NEW_CHAT_PATH}>
             <Icon of={Plus} />
             New chat
           </Link>

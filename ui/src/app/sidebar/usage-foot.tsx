@@ -23,8 +23,8 @@ export function UsageFoot({ children }: { children?: React.ReactNode }) {
   const limit = data?.spend_limit_micros ?? null;
   const period = PERIODS[data?.period ?? "day"];
   return (
-    <div className="side-foot">
-      <div className="usage">
+    <div className="sidebar-foot">
+      <div className="sidebar-usage">
         <div>
           <span>
             <b>{spent}</b> {limit === null ? period : `of ${dollars(limit, true)} ${period}`}
@@ -33,7 +33,7 @@ export function UsageFoot({ children }: { children?: React.ReactNode }) {
         {limit !== null && <Meter label={`${spent} spent of ${dollars(limit, true)} ${period}`} value={(data?.current_spend_micros ?? 0) / 1e6} max={limit / 1e6} />}
       </div>
       <Tooltip text="Settings" side="top">
-        <Link className="ib" href="/settings/general" aria-label="Settings">
+        <Link className="ui-icon-button" href="/settings/general" aria-label="Settings">
           <Icon of={Settings2} />
         </Link>
       </Tooltip>

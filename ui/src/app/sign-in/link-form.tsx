@@ -29,8 +29,8 @@ export function LinkForm({ secret, onSignedIn, onOther }: LinkFormProps) {
     if (!busy) void signIn();
   };
   return (
-    <form className="in-form" onSubmit={submit}>
-      {error === null ? <p className="m">This link signs this browser in. It works once.</p> : <ErrorNote error={error} />}
+    <form className="signin-form" onSubmit={submit}>
+      {error === null ? <p className="tone-muted">This link signs this browser in. It works once.</p> : <ErrorNote error={error} />}
       <Button type="submit" variant="primary" wide busy={busy} autoFocus>
         Sign in
       </Button>

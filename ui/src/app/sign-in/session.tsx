@@ -13,7 +13,7 @@ const SignInPage = lazy(async () => ({ default: (await import("./sign-in-page"))
 
 function Unreachable({ onRetry }: { onRetry: () => void }) {
   return (
-    <main className="chat" id="main">
+    <main className="app-chat" id="main">
       <EmptyState icon={CloudOff} title="The server cannot be reached" actions={<Button onClick={onRetry}>Try again</Button>}>
         Check the connection, and that chatd runs. Chats go on without this page.
       </EmptyState>

@@ -42,7 +42,7 @@ function PasswordForm({ onSignedIn, username: known }: Omit<SignInFormProps, "ne
     if (!busy) void signIn();
   };
   return (
-    <form className="in-form" onSubmit={submit}>
+    <form className="signin-form" onSubmit={submit}>
       {error !== null && <ErrorNote error={error} />}
       <TextField
         label="User name or email"
@@ -83,9 +83,9 @@ export function SignInForm({ next, onSignedIn, username }: SignInFormProps) {
   return (
     <>
       {password && <PasswordForm onSignedIn={onSignedIn} username={username} />}
-      {password && oidc !== null && <div className="or">or</div>}
+      {password && oidc !== null && <div className="signin-or">or</div>}
       {oidc !== null && (
-        <a className="btn wide" href={`/api/v1/auth/oidc/start?next=${encodeURIComponent(next)}`}>
+        <a className="ui-button is-wide" href={`/api/v1/auth/oidc/start?next=${encodeURIComponent(next)}`}>
           <Icon of={KeyRound} />
           {oidc === "" ? "Single sign-on" : oidc}
         </a>

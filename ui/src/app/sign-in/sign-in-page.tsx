@@ -21,16 +21,16 @@ function Footnote() {
   const methods = useSignInMethods().data;
   if (setup?.needed === true) {
     return (
-      <div className="result" role="status">
+      <div className="ui-result" role="status">
         <div>
-          <b className="b">Nobody has signed in here yet.</b>
+          <b className="ui-strong">Nobody has signed in here yet.</b>
           <p>{setup.message}</p>
         </div>
       </div>
     );
   }
   return (
-    <p className="s in-note">
+    <p className="tone-subtle signin-note">
       {methods?.password === true && "Forgot the password? "}
       Ask whoever runs this server for a sign-in link: <code>chatd admin sign-in-link --user NAME</code> prints one.
     </p>
@@ -66,20 +66,20 @@ export function SignInPage({ onSignedIn }: { onSignedIn: (next: string) => void 
     setSecret("");
   };
   return (
-    <div className="in">
-      <main className="in-l" id="main">
-        <div className="in-f">
+    <div className="signin-page">
+      <main className="signin-main" id="main">
+        <div className="signin-column">
           <Logo size={36} />
           <div>
             <h1>Sign in to chatd</h1>
-            <p className="m in-host">{window.location.host}</p>
+            <p className="tone-muted signin-host">{window.location.host}</p>
           </div>
           {problem !== null && secret === "" && <ErrorNote error={new Error(problem)} />}
           {secret === "" ? <SignInForm next={next} onSignedIn={done} /> : <LinkForm key={secret} secret={secret} onSignedIn={done} onOther={useOther} />}
           {secret === "" && <Footnote />}
         </div>
       </main>
-      <aside className="in-r">
+      <aside className="signin-side">
         <SignInScene />
       </aside>
     </div>

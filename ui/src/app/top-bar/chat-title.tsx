@@ -33,7 +33,7 @@ export function ChatTitle({ chat, canRename }: ChatTitleProps) {
   if (draft !== null) {
     return (
       <input
-        className="title-box"
+        className="app-title-input"
         aria-label="Title of the chat"
         value={draft}
         maxLength={200}
@@ -48,11 +48,11 @@ export function ChatTitle({ chat, canRename }: ChatTitleProps) {
   return (
     <h1>
       {canRename ? (
-        <button type="button" className="title cut" title={`${shown} (press to rename)`} onClick={() => setDraft(chat.title)}>
+        <button type="button" className="app-title ui-ellipsis" title={`${shown} (press to rename)`} onClick={() => setDraft(chat.title)}>
           {shown}
         </button>
       ) : (
-        <span className="cut">{shown}</span>
+        <span className="ui-ellipsis">{shown}</span>
       )}
     </h1>
   );

@@ -20,10 +20,10 @@ function ParentLink({ parentId }: { parentId: string }) {
   const parent = useChatDetails(parentId).data;
   return (
     <>
-      <Link className="crumb cut m" href={chatPath(parentId)}>
+      <Link className="app-bar-parent ui-ellipsis tone-muted" href={chatPath(parentId)}>
         {parent?.title ?? "Parent chat"}
       </Link>
-      <span className="s" aria-hidden="true">
+      <span className="tone-subtle" aria-hidden="true">
         /
       </span>
     </>
@@ -53,7 +53,7 @@ export function SidebarButton() {
   const isPhone = useIsPhone();
   if (isPhone) {
     return (
-      <Link className="ib" href={HOME_PATH} aria-label="Back to the list">
+      <Link className="ui-icon-button" href={HOME_PATH} aria-label="Back to the list">
         <Icon of={ChevronLeft} />
       </Link>
     );
@@ -80,16 +80,16 @@ export function TopBar({ chatId }: { chatId: string }) {
   const isPhone = useIsPhone();
   const isDemo = useDemoModel(chat?.last_model_config_id ?? null);
   return (
-    <header className="bar">
+    <header className="app-bar">
       <SidebarButton />
-      <div className="ttl">
+      <div className="app-bar-title">
         {chat !== undefined && <Title chat={chat} />}
         <TopState chatId={chatId} />
       </div>
       {isDemo && !isPhone && (
         <Tooltip text="Scripted answers, real tools, free">
           <span>
-            <Tag tone="acc" icon={Sparkles}>
+            <Tag tone="accent" icon={Sparkles}>
               Demo model
             </Tag>
           </span>

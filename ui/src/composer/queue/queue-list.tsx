@@ -56,11 +56,11 @@ export function QueueList({ queue, actions, isHeld, isBusy, editing, onEditing, 
   }
   const numbered = shown.filter((one) => one.steer !== true);
   return (
-    <section className="queue" aria-label="Queue">
+    <section className="composer-queue" aria-label="Queue">
       <header>
         <span>{isHeld ? "Held" : "Next up"}</span>
-        <span className="s num">{queue.length}</span>
-        <span className="grow" />
+        <span className="tone-subtle ui-number">{queue.length}</span>
+        <span className="ui-grow" />
         {isPhone && (
           <Button size="xs" variant="quiet" onClick={() => setFolded(true)}>
             Fold
@@ -127,11 +127,11 @@ function stepTarget(shown: readonly QueuedMessage[], id: number, step: -1 | 1): 
 function FoldedQueue({ queue, isHeld, onOpen }: { queue: readonly QueuedMessage[]; isHeld: boolean; onOpen: () => void }) {
   const first = queue[0];
   return (
-    <section className="queue folded" aria-label="Queue">
-      <button type="button" className="more" aria-expanded={false} onClick={onOpen}>
-        <Icon of={ListOrdered} className="m" />
+    <section className="composer-queue is-folded" aria-label="Queue">
+      <button type="button" className="composer-queue-more" aria-expanded={false} onClick={onOpen}>
+        <Icon of={ListOrdered} className="tone-muted" />
         {isHeld ? "Held" : "Next up"} {queue.length}
-        <span className="cut grow">{first === undefined ? "" : textOf(first)}</span>
+        <span className="ui-ellipsis ui-grow">{first === undefined ? "" : textOf(first)}</span>
         <Icon of={ChevronUp} />
       </button>
     </section>

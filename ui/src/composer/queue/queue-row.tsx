@@ -27,7 +27,7 @@ export function QueueRow(props: QueueRowProps) {
   const { message, editing, isDragged, onDrag, onDrop } = props;
   return (
     <li
-      className={classes("qi", editing !== null && "edit", isDragged && "dragged", message.steer === true && "steers")}
+      className={classes("composer-queue-row", editing !== null && "is-edited", isDragged && "is-dragged", message.steer === true && "is-steering")}
       data-queue-id={message.id}
       draggable={editing === null}
       onDragStart={(event) => {
@@ -56,11 +56,11 @@ function moveByKey(event: KeyboardEvent, { canMoveUp, canMoveDown, onMove }: Que
 
 /** The number becomes the handle under the pointer. */
 function Place({ position }: { position: number | null }) {
-  if (position === null) return <Icon of={CornerDownRight} className="acc" label="Steers" />;
+  if (position === null) return <Icon of={CornerDownRight} className="tone-accent" label="Steers" />;
   return (
     <>
-      <span className="pos">{position}</span>
-      <span className="grip" aria-hidden="true">
+      <span className="composer-position">{position}</span>
+      <span className="composer-grip" aria-hidden="true">
         <Icon of={GripVertical} />
       </span>
     </>
@@ -73,12 +73,12 @@ function Shown({ message, canMoveUp, canMoveDown, actions, onMove, onEdit, onDon
   const name = text === "" ? `${files} files` : text.slice(0, 60);
   return (
     <>
-      <span className="cut grow" title={text}>
+      <span className="ui-ellipsis ui-grow" title={text}>
         {firstLine(text)}
       </span>
-      {files > 0 && <span className="s count">{files === 1 ? "1 file" : `${files} files`}</span>}
-      {message.steer === true && <Tag tone="acc">Steers at the next step</Tag>}
-      <span className="acts">
+      {files > 0 && <span className="tone-subtle ui-countdown">{files === 1 ? "1 file" : `${files} files`}</span>}
+      {message.steer === true && <Tag tone="accent">Steers at the next step</Tag>}
+      <span className="ui-actions">
         {canMoveUp && <IconButton icon={ArrowUp} size="sm" label="Move up" shortcut="Alt ↑" onClick={() => onMove(-1)} aria-description={name} />}
         {canMoveDown && <IconButton icon={ArrowDown} size="sm" label="Move down" shortcut="Alt ↓" onClick={() => onMove(1)} aria-description={name} />}
         <IconButton icon={Pencil} size="sm" label="Edit" onClick={() => onEdit(text)} aria-description={name} />
@@ -122,7 +122,7 @@ function Edited({ message, text, actions, onEdit, onDone }: QueueRowProps & { te
   return (
     <>
       <textarea
-        className="grow"
+        className="ui-grow"
         aria-label="Queued message"
         rows={Math.min(6, text.split("\n").length)}
         value={text}
@@ -142,7 +142,7 @@ function Edited({ message, text, actions, onEdit, onDone }: QueueRowProps & { te
           }
         }}
       />
-      <span className="acts">
+      <span className="ui-actions">
         <Button size="xs" variant="quiet" onClick={cancel}>
           Cancel
         </Button>

@@ -16,10 +16,10 @@ export function BranchBar({ chatId }: { chatId: string }) {
   if (status === null || status.branch === "") return null;
   const commits = commitWords(status);
   return (
-    <div className="branch-bar">
+    <div className="changes-branch-bar">
       <Tag icon={GitBranch}>{status.branch}</Tag>
-      {commits !== null && <span className="m">{commits}</span>}
-      <span className="grow" />
+      {commits !== null && <span className="tone-muted">{commits}</span>}
+      <span className="ui-grow" />
       <PullRequestLink status={status} />
     </div>
   );
@@ -29,7 +29,7 @@ function PullRequestLink({ status }: { status: DiffStatus }) {
   const found = status.pull_request ?? null;
   if (found !== null) {
     return (
-      <a className="btn xs" href={found.url} target="_blank" rel="noreferrer" title={found.title}>
+      <a className="ui-button is-xs" href={found.url} target="_blank" rel="noreferrer" title={found.title}>
         <Icon of={SIGNS[found.state]} size="sm" /> {pullRequestWords(found)}
         {CHECKS[found.checks ?? "none"] !== null && <Tag tone={TONES[found.checks ?? "none"]}>{CHECKS[found.checks ?? "none"]}</Tag>}
       </a>
@@ -38,7 +38,7 @@ function PullRequestLink({ status }: { status: DiffStatus }) {
   const page = status.new_pull_request_url ?? null;
   if (page === null) return null;
   return (
-    <a className="btn xs" href={page} target="_blank" rel="noreferrer">
+    <a className="ui-button is-xs" href={page} target="_blank" rel="noreferrer">
       <Icon of={ExternalLink} size="sm" /> Open a pull request
     </a>
   );

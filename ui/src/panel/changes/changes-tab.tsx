@@ -58,17 +58,17 @@ export function ChangesTab({ chatId }: { chatId: string }) {
     setMissing(null);
   };
   return (
-    <div className="changes" ref={ref}>
-      <div className="pbar">
+    <div className="changes-tab" ref={ref}>
+      <div className="panel-bar">
         <Segmented label="Scope" value={scope} options={SCOPES} onChange={choose} />
         {sums.added + sums.removed > 0 && <PlusMinus {...sums} />}
-        <span className="grow" />
+        <span className="ui-grow" />
         {isWide && <Segmented label="View" value={view} options={VIEWS} onChange={setView} />}
         <IconButton icon={RefreshCw} label="Refresh" disabled={changes.isFetching} onClick={() => void changes.refetch()} />
       </div>
       <BranchBar chatId={chatId} />
-      <div className="pscroll" tabIndex={0} role="region" aria-label="Changed files">
-        {missing !== null && <p className="m" role="status">{missing} has no changes now.</p>}
+      <div className="panel-scroll" tabIndex={0} role="region" aria-label="Changed files">
+        {missing !== null && <p className="tone-muted" role="status">{missing} has no changes now.</p>}
         {changes.data === undefined ? (
           <Waiting error={changes.error} onRetry={() => void changes.refetch()} />
         ) : (
@@ -126,14 +126,14 @@ function Files({ chatId, repositories, isSplit, scope, target, onScope }: FilesP
   return (
     <>
       {repositories.map((repository) => (
-        <div key={repository.root} className="repo">
+        <div key={repository.root} className="changes-repository">
           {(repositories.length > 1 || scope === "git") && (
-            <h3 className="h">
-              <span className="cut">{repository.root}</span>
+            <h3 className="panel-heading">
+              <span className="ui-ellipsis">{repository.root}</span>
               {repository.branch !== "" && <Tag icon={GitBranch}>{repository.branch}</Tag>}
             </h3>
           )}
-          {repository.note !== "" && <p className="m">{repository.note}</p>}
+          {repository.note !== "" && <p className="tone-muted">{repository.note}</p>}
           {shown.map(({ repository: owner, file, mark }, index) =>
             owner === repository ? (
               <FileCard

@@ -36,7 +36,7 @@ export function DiffBody({ chatId, root, file: given, isSplit, onComment }: Diff
 
   const focusLine = (key: string) => {
     setActive(key);
-    requestAnimationFrame(() => body.current?.querySelector<HTMLElement>(`[data-line="${key}"] .ln-add`)?.focus());
+    requestAnimationFrame(() => body.current?.querySelector<HTMLElement>(`[data-line="${key}"] .diff-comment-button`)?.focus());
   };
   const press = (event: KeyboardEvent<HTMLDivElement>) => {
     const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
@@ -49,9 +49,9 @@ export function DiffBody({ chatId, root, file: given, isSplit, onComment }: Diff
   };
   const row = (line: ViewLine, content: ReactNode, className: string) => (
     <Fragment key={line.key}>
-      <div className={classes(className, active === line.key && "active")} data-line={line.key} onClick={() => setActive(line.key)}>
+      <div className={classes(className, active === line.key && "is-active")} data-line={line.key} onClick={() => setActive(line.key)}>
         {content}
-        <button type="button" className="ln-add" aria-label={`Comment on ${placeOf(line)}`} onClick={() => setNoted(line.key)}>
+        <button type="button" className="diff-comment-button" aria-label={`Comment on ${placeOf(line)}`} onClick={() => setNoted(line.key)}>
           <Icon of={MessageSquarePlus} size="sm" />
         </button>
       </div>
@@ -74,7 +74,7 @@ export function DiffBody({ chatId, root, file: given, isSplit, onComment }: Diff
   return (
     <div
       ref={body}
-      className={isSplit ? "split" : "uni"}
+      className={isSplit ? "diff-split" : "diff-unified"}
       tabIndex={0}
       role="group"
       aria-label={`Changes in ${file.path}`}
@@ -87,13 +87,13 @@ export function DiffBody({ chatId, root, file: given, isSplit, onComment }: Diff
           {isSplit
             ? pairLines(one.lines).map(({ left, right }) => {
                 const line = right ?? left;
-                return line === null ? null : row(line, splitCells(left, right, nodes), "sp");
+                return line === null ? null : row(line, splitCells(left, right, nodes), "diff-pair");
               })
-            : one.lines.map((line) => row(line, unifiedCells(line, nodes), line.type === "context" ? "dl" : `dl ${line.type}`))}
+            : one.lines.map((line) => row(line, unifiedCells(line, nodes), line.type === "context" ? "diff-line" : `diff-line is-${line.type}`))}
         </Fragment>
       ))}
       {total > most && (
-        <button type="button" className="more-lines" onClick={() => setMost(most + STEP)}>
+        <button type="button" className="ui-more-lines" onClick={() => setMost(most + STEP)}>
           {total - most <= STEP ? `Show all ${total.toLocaleString("en")} lines` : `Show ${STEP.toLocaleString("en")} of ${(total - most).toLocaleString("en")} more lines`}
         </button>
       )}
@@ -103,14 +103,14 @@ export function DiffBody({ chatId, root, file: given, isSplit, onComment }: Diff
 
 /** Where a hunk stands, and a button for the unchanged lines above it. Nothing if none are left out. */
 function HunkHead({ title, hidden, onExpand }: { title: string; hidden: number; onExpand: () => void }) {
-  if (hidden === 0) return <div className="hunk">{title}</div>;
+  if (hidden === 0) return <div className="diff-hunk">{title}</div>;
   const lines = `${hidden.toLocaleString("en")} unchanged ${hidden === 1 ? "line" : "lines"}`;
   return (
-    <div className="hunk with-more">
+    <div className="diff-hunk is-expandable">
       <button type="button" aria-label={`Show more of ${lines} above`} title={lines} onClick={onExpand}>
         <Icon of={UnfoldVertical} size="sm" />
       </button>
-      <span className="cut">{title}</span>
+      <span className="ui-ellipsis">{title}</span>
     </div>
   );
 }
@@ -150,13 +150,13 @@ function plainNode(line: ViewLine): ReactNode {
 
 const indentStyle = (line: ViewLine): CSSProperties => ({ "--in": Math.min(line.indent, 40) }) as CSSProperties;
 
-const endMark = (line: ViewLine): ReactNode => line.endsWithoutNewline && <span className="no-newline">no line break at the end</span>;
+const endMark = (line: ViewLine): ReactNode => line.endsWithoutNewline && <span className="diff-no-newline">no line break at the end</span>;
 
 function splitCells(left: ViewLine | null, right: ViewLine | null, nodes: LineNodes): ReactNode {
   return (
     <>
-      {left === null ? emptyCells() : splitSide(left, left.oldNumber, "−", nodes(left, "old"), left.type === "del" ? "del" : "")}
-      {right === null ? emptyCells() : splitSide(right, right.newNumber, "+", nodes(right, "new"), right.type === "add" ? "add" : "")}
+      {left === null ? emptyCells() : splitSide(left, left.oldNumber, "−", nodes(left, "old"), left.type === "del" ? "is-del" : "")}
+      {right === null ? emptyCells() : splitSide(right, right.newNumber, "+", nodes(right, "new"), right.type === "add" ? "is-add" : "")}
     </>
   );
 }
@@ -176,8 +176,8 @@ function splitSide(line: ViewLine, number: number | null, sign: string, node: Re
 function emptyCells(): ReactNode {
   return (
     <>
-      <span className="na" />
-      <code className="na" data-s="" />
+      <span className="is-absent" />
+      <code className="is-absent" data-s="" />
     </>
   );
 }

@@ -48,10 +48,10 @@ export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, targ
     if (isPhone) closePanel();
   };
   return (
-    <section className="file" aria-label={file.path}>
+    <section className="changes-file" aria-label={file.path}>
       <header>
-        <button ref={head} type="button" className="file-fold" aria-expanded={isOpen} onClick={() => setChosen(!isOpen)}>
-          <Icon of={isOpen ? ChevronDown : ChevronRight} size="sm" className="s" />
+        <button ref={head} type="button" className="changes-file-fold" aria-expanded={isOpen} onClick={() => setChosen(!isOpen)}>
+          <Icon of={isOpen ? ChevronDown : ChevronRight} size="sm" className="tone-subtle" />
           <FilePath file={file} />
         </button>
         <KindTag file={file} />
@@ -62,14 +62,14 @@ export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, targ
           icon={isSeen ? Check : Eye}
           label={isSeen ? "Seen; mark as not seen" : "Mark as seen"}
           pressed={isSeen}
-          className={isSeen ? "seen" : ""}
+          className={isSeen ? "is-seen" : ""}
           onClick={() => {
             setChosen(null);
             onSeen(!isSeen);
           }}
         />
       </header>
-      {isOpen && (file.hunks.length === 0 ? <p className="file-note">{emptyText(file)}</p> : <DiffBody chatId={chatId} root={root} file={file} isSplit={isSplit} onComment={comment} />)}
+      {isOpen && (file.hunks.length === 0 ? <p className="changes-file-note">{emptyText(file)}</p> : <DiffBody chatId={chatId} root={root} file={file} isSplit={isSplit} onComment={comment} />)}
     </section>
   );
 }
@@ -77,7 +77,7 @@ export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, targ
 function FilePath({ file }: { file: FileDiff }) {
   const at = file.path.lastIndexOf("/") + 1;
   return (
-    <span className="path cut" title={file.oldPath === null ? file.path : `${file.oldPath} → ${file.path}`}>
+    <span className="changes-path ui-ellipsis" title={file.oldPath === null ? file.path : `${file.oldPath} → ${file.path}`}>
       {file.oldPath !== null && <span>{file.oldPath} → </span>}
       <span>{file.path.slice(0, at)}</span>
       {file.path.slice(at)}

@@ -22,11 +22,11 @@ export function LineNote({ place, onAdd, onCancel }: LineNoteProps) {
     }
   };
   return (
-    <div className="noterow">
-      <div className="note">
+    <div className="changes-note-row">
+      <div className="changes-note">
         <textarea autoFocus rows={2} aria-label={`Comment on ${place}`} placeholder="What should change here?" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={press} />
         <footer>
-          <span className="s grow">{place}. Goes into your next message.</span>
+          <span className="tone-subtle ui-grow">{place}. Goes into your next message.</span>
           <Button size="xs" variant="quiet" onClick={onCancel}>
             Cancel
           </Button>

@@ -46,7 +46,7 @@ export function RevertDialog({ chatId, scope, reverting, onClose }: RevertDialog
       action="Revert"
       onConfirm={revert}
     >
-      {isBusy && <p className="m">The chat runs and may change the file. Stop it first.</p>}
+      {isBusy && <p className="tone-muted">The chat runs and may change the file. Stop it first.</p>}
     </ConfirmDialog>
   );
 }

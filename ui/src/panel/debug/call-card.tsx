@@ -13,19 +13,19 @@ type WholeCall = components["schemas"]["DebugRunReply"];
 export function CallCard({ chatId, call }: { chatId: string; call: ModelCall }) {
   const [isOpen, setOpen] = useState(false);
   return (
-    <section className="build" aria-label={callTitle(call)}>
+    <section className="workspace-build" aria-label={callTitle(call)}>
       <button type="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
         <StatusIcon status={callOutcome(call)} size="sm" decorative />
         <b>{callTitle(call)}</b>
-        <span className="cut s">
+        <span className="ui-ellipsis tone-subtle">
           {call.error ?? call.model}, <Time at={call.started_at} />
         </span>
-        <span className="num">{durationText(call.duration_ms)}</span>
-        <Icon of={ChevronRight} size="sm" className={classes("chev", isOpen && "open")} />
+        <span className="ui-number">{durationText(call.duration_ms)}</span>
+        <Icon of={ChevronRight} size="sm" className={classes("ui-chevron", isOpen && "is-open")} />
       </button>
       {isOpen && (
         <>
-          <dl className="facts">
+          <dl className="workspace-facts">
             {callFacts(call).map(([name, value]) => (
               <div key={name}>
                 <dt>{name}</dt>
@@ -33,7 +33,7 @@ export function CallCard({ chatId, call }: { chatId: string; call: ModelCall }) 
               </div>
             ))}
           </dl>
-          {call.is_cut && <p className="warn">The record is cut: the call was over its size limit.</p>}
+          {call.is_cut && <p className="tone-warn">The record is cut: the call was over its size limit.</p>}
           <Content chatId={chatId} id={call.id} />
         </>
       )}

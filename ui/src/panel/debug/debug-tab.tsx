@@ -29,14 +29,14 @@ export function DebugTab({ chatId }: { chatId: string }) {
   }, [version, refetch]);
   const calls = query.data?.pages.flatMap((page) => page.items);
   return (
-    <div className="pscroll top" tabIndex={0} role="region" aria-label="Model calls">
+    <div className="panel-scroll is-top" tabIndex={0} role="region" aria-label="Model calls">
       {calls === undefined ? (
         query.error === null ? <Skeleton rows={4} /> : <ErrorNote error={query.error} action={<Button size="xs" onClick={() => void refetch()}>Try again</Button>} />
       ) : (
         <>
           {calls.length === 0 && <NoCalls />}
-          {calls.length > 0 && <p className="s lead">Model calls, newest first. All who may read the chat can read them.</p>}
-          <div className="builds">
+          {calls.length > 0 && <p className="tone-subtle ui-lead">Model calls, newest first. All who may read the chat can read them.</p>}
+          <div className="workspace-builds">
             {calls.map((call) => (
               <CallCard key={call.id} chatId={chatId} call={call} />
             ))}

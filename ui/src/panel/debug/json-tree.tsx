@@ -17,15 +17,15 @@ interface JsonTreeProps {
 export function JsonTree({ label, value }: JsonTreeProps) {
   const [isCopied, copy] = useCopy();
   return (
-    <section className="json" aria-label={label}>
+    <section className="debug-json" aria-label={label}>
       <header>
-        <b className="grow">{label}</b>
-        <button type="button" className="btn xs quiet" onClick={() => copy(JSON.stringify(value, null, 2))}>
+        <b className="ui-grow">{label}</b>
+        <button type="button" className="ui-button is-xs is-quiet" onClick={() => copy(JSON.stringify(value, null, 2))}>
           <Icon of={isCopied ? Check : Copy} size="sm" />
           {isCopied ? "Copied" : "Copy"}
         </button>
       </header>
-      <div className="json-body" tabIndex={0} role="group" aria-label={`${label} as JSON`}>
+      <div className="debug-json-body" tabIndex={0} role="group" aria-label={`${label} as JSON`}>
         <JsonNode name={null} value={value} depth={0} />
       </div>
     </section>
@@ -35,7 +35,7 @@ export function JsonTree({ label, value }: JsonTreeProps) {
 function JsonNode({ name, value, depth }: { name: string | null; value: unknown; depth: number }) {
   if (typeof value !== "object" || value === null) {
     return (
-      <div className="json-row">
+      <div className="debug-json-row">
         <Name name={name} />
         <Scalar value={value} />
       </div>
@@ -59,30 +59,30 @@ function Branch({ name, entries, isList, depth }: BranchProps) {
   const size = `${entries.length.toLocaleString("en")} ${isList ? (entries.length === 1 ? "item" : "items") : entries.length === 1 ? "field" : "fields"}`;
   if (entries.length === 0 || depth > MAX_DEPTH) {
     return (
-      <div className="json-row">
+      <div className="debug-json-row">
         <Name name={name} />
-        <span className="s">{entries.length === 0 ? `${open}${close}` : `${open} too deep to show ${close}`}</span>
+        <span className="tone-subtle">{entries.length === 0 ? `${open}${close}` : `${open} too deep to show ${close}`}</span>
       </div>
     );
   }
   return (
     <div>
-      <button type="button" className="json-row json-fold" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
-        <Icon of={ChevronRight} size="sm" className={classes("chev", isOpen && "open")} />
+      <button type="button" className="debug-json-row debug-json-fold" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+        <Icon of={ChevronRight} size="sm" className={classes("ui-chevron", isOpen && "is-open")} />
         <Name name={name} />
-        <span className="s">
+        <span className="tone-subtle">
           {open} {size}
           {!isOpen && ` ${close}`}
           {!isOpen && preview(entries)}
         </span>
       </button>
       {isOpen && (
-        <div className="json-kids">
+        <div className="debug-json-children">
           {entries.slice(0, most).map(([key, item]) => (
             <JsonNode key={key} name={key} value={item} depth={depth + 1} />
           ))}
           {entries.length > most && (
-            <button type="button" className="more-lines" onClick={() => setMost(most + STEP)}>
+            <button type="button" className="ui-more-lines" onClick={() => setMost(most + STEP)}>
               Show {Math.min(STEP, entries.length - most)} more of {entries.length.toLocaleString("en")}
             </button>
           )}
@@ -95,22 +95,22 @@ function Branch({ name, entries, isList, depth }: BranchProps) {
 /** What tells a folded branch from the next: its role, type or name. */
 function preview(entries: BranchProps["entries"]): ReactNode {
   const found = entries.find(([key, value]) => ["role", "type", "name"].includes(key) && typeof value === "string");
-  return found === undefined ? null : <span className="json-hint"> {String(found[1])}</span>;
+  return found === undefined ? null : <span className="debug-json-hint"> {String(found[1])}</span>;
 }
 
 function Name({ name }: { name: string | null }) {
-  return name === null ? null : <span className="fn">{name}: </span>;
+  return name === null ? null : <span className="code-function">{name}: </span>;
 }
 
 function Scalar({ value }: { value: unknown }) {
   const [isWhole, setWhole] = useState(false);
-  if (typeof value === "number" || typeof value === "boolean") return <span className="nu">{String(value)}</span>;
-  if (typeof value !== "string") return <span className="k">null</span>;
-  if (value.length <= MAX_TEXT || isWhole) return <span className="st json-text">{value === "" ? '""' : value}</span>;
+  if (typeof value === "number" || typeof value === "boolean") return <span className="code-number">{String(value)}</span>;
+  if (typeof value !== "string") return <span className="code-keyword">null</span>;
+  if (value.length <= MAX_TEXT || isWhole) return <span className="code-string debug-json-text">{value === "" ? '""' : value}</span>;
   return (
-    <span className="st json-text">
+    <span className="code-string debug-json-text">
       {value.slice(0, MAX_TEXT)}…{" "}
-      <button type="button" className="link" onClick={() => setWhole(true)}>
+      <button type="button" className="ui-link" onClick={() => setWhole(true)}>
         Show all {value.length.toLocaleString("en")} characters
       </button>
     </span>

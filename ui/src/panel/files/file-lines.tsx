@@ -41,7 +41,7 @@ export function FileLines({ path, text, wrap, chosen, onChoose, target }: FileLi
 
   return (
     <div
-      className={classes("flines", wrap && "wrap")}
+      className={classes("files-lines", wrap && "is-wrapped")}
       ref={root}
       role="region"
       aria-label={`Content of ${path}`}
@@ -49,12 +49,12 @@ export function FileLines({ path, text, wrap, chosen, onChoose, target }: FileLi
       onClick={onClick}
     >
       {chunks.map((first) => (
-        <div key={first} className="fchunk">
+        <div key={first} className="files-chunk">
           {lines.slice(first, first + CHUNK).map((line, offset) => {
             const number = first + offset + 1;
             const isChosen = chosen !== null && number >= chosen.from && number <= chosen.to;
             return (
-              <div key={number} className={classes("fl", isChosen && "on")} data-line={number}>
+              <div key={number} className={classes("files-line", isChosen && "is-on")} data-line={number}>
                 <span>{number}</span>
                 <code>{coloured?.[number - 1] ?? line.text}</code>
               </div>
@@ -75,6 +75,6 @@ export function splitText(text: string): readonly { text: string; changed: null 
 
 /** The number that was clicked; a click in the text is a selection of the browser. */
 function lineOf(target: EventTarget): number | null {
-  if (!(target instanceof HTMLElement) || target.tagName !== "SPAN" || !target.parentElement?.classList.contains("fl")) return null;
+  if (!(target instanceof HTMLElement) || target.tagName !== "SPAN" || !target.parentElement?.classList.contains("files-line")) return null;
   return Number(target.parentElement.dataset.line);
 }

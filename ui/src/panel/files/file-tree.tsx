@@ -45,7 +45,7 @@ export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
   };
 
   return (
-    <div className="ftree" role="tree" aria-label="Files of the workspace" ref={list} onKeyDown={onKeyDown}>
+    <div className="files-tree" role="tree" aria-label="Files of the workspace" ref={list} onKeyDown={onKeyDown}>
       {rows.map((row) =>
         row.kind === "note" ? (
           <TreeNote key={row.path} row={row} />
@@ -54,7 +54,7 @@ export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
             key={row.path}
             role="treeitem"
             data-path={row.path}
-            className={classes("frow", row.kind === "other" && "off")}
+            className={classes("files-row", row.kind === "other" && "is-off")}
             style={{ paddingLeft: indent(row.level) }}
             aria-level={row.level}
             aria-setsize={row.setSize}
@@ -67,9 +67,9 @@ export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
             onClick={() => act(row)}
             onFocus={() => setFocused(row.path)}
           >
-            {row.kind === "directory" ? <Icon of={ChevronRight} size="sm" className={row.isExpanded ? "open" : ""} /> : <i className="fgap" />}
+            {row.kind === "directory" ? <Icon of={ChevronRight} size="sm" className={row.isExpanded ? "is-open" : ""} /> : <i className="files-gap" />}
             <Icon of={iconOf(row)} size="sm" />
-            <span className="ell">{row.name}</span>
+            <span className="">{row.name}</span>
           </div>
         ),
       )}
@@ -80,7 +80,7 @@ export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
 function TreeNote({ row }: { readonly row: TreeRow }) {
   const reason = row.error === undefined ? "" : ` ${errorWords(row.error).text}`;
   return (
-    <div className="fnote" role="none" style={{ paddingLeft: indent(row.level) + 20 }}>
+    <div className="files-note" role="none" style={{ paddingLeft: indent(row.level) + 20 }}>
       {row.name}
       {reason}
     </div>

@@ -31,10 +31,10 @@ export function FileView({ chatId, path, target, onBack }: FileViewProps) {
   const slash = path.lastIndexOf("/") + 1;
 
   return (
-    <section className="fview" aria-label={path}>
-      <header className="pbar">
-        <IconButton icon={ArrowLeft} label="Back to the files" className="fback" onClick={onBack} />
-        <span className="fpath ell grow" title={path}>
+    <section className="files-view" aria-label={path}>
+      <header className="panel-bar">
+        <IconButton icon={ArrowLeft} label="Back to the files" className="files-back" onClick={onBack} />
+        <span className="files-path ui-grow" title={path}>
           <span>{path.slice(0, slash)}</span>
           {path.slice(slash)}
         </span>
@@ -46,20 +46,20 @@ export function FileView({ chatId, path, target, onBack }: FileViewProps) {
           </>
         )}
         <IconButton icon={RefreshCw} label="Load again" onClick={file.reload} />
-        <a className="ib" href={fileUrl(chatId, path, { download: true })} download aria-label={`Download ${path.slice(slash)}`} title="Download">
-          <Download className="i lu" aria-hidden="true" />
+        <a className="ui-icon-button" href={fileUrl(chatId, path, { download: true })} download aria-label={`Download ${path.slice(slash)}`} title="Download">
+          <Download className="ui-icon ui-icon-lucide" aria-hidden="true" />
         </a>
       </header>
-      <div className="fbody">
+      <div className="files-body">
         {file.error !== null && <ErrorNote error={file.error} action={<Button size="sm" onClick={file.reload}>Try again</Button>} />}
-        {content === null && file.error === null && <div className="pscroll"><Skeleton rows={6} /></div>}
-        {content?.kind === "image" && <img className="fimage" src={fileUrl(chatId, path)} alt={path.slice(slash)} key={content.version} />}
+        {content === null && file.error === null && <div className="panel-scroll"><Skeleton rows={6} /></div>}
+        {content?.kind === "image" && <img className="files-image" src={fileUrl(chatId, path)} alt={path.slice(slash)} key={content.version} />}
         {content?.kind === "binary" && (
           <EmptyState icon={FileWarning} title="This file is not text">
             It has {sizeText(content.size)}. Download it to open it in another program.
           </EmptyState>
         )}
-        {isText && content.size === 0 && <p className="fend">This file is empty.</p>}
+        {isText && content.size === 0 && <p className="files-end">This file is empty.</p>}
         {isText && content.size > 0 && (
           <>
             <FileLines path={path} text={content.text} wrap={wrap} chosen={chosen} onChoose={setChosen} target={shownTarget} />
@@ -75,9 +75,9 @@ function More({ file }: { readonly file: OpenFile }) {
   const content = file.content;
   if (content === null || content.loaded >= content.size) return null;
   const shown = `${sizeText(content.loaded)} of ${sizeText(content.size)} are shown.`;
-  if (content.loaded >= MAX_SHOWN_BYTES) return <p className="fend">{shown} Download the file to see the rest.</p>;
+  if (content.loaded >= MAX_SHOWN_BYTES) return <p className="files-end">{shown} Download the file to see the rest.</p>;
   return (
-    <p className="fend">
+    <p className="files-end">
       {shown}{" "}
       <Button size="sm" busy={file.isLoading} onClick={file.loadMore}>
         Show more

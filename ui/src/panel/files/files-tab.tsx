@@ -33,14 +33,14 @@ export function FilesTab({ chatId }: { readonly chatId: string }) {
   }, [path, home, reveal]);
 
   if (tree.error !== null) return <NoFiles tree={tree} />;
-  if (home === null) return <div className="pscroll"><Skeleton rows={6} /></div>;
+  if (home === null) return <div className="panel-scroll"><Skeleton rows={6} /></div>;
   const relative = path === null ? null : (relativePath(path, home) ?? path);
   return (
-    <div className="files">
-      <div className="fgrid" data-open={relative !== null}>
-        <div className="fside">
-          <div className="pbar">
-            <label className="field fsearch">
+    <div className="files-tab">
+      <div className="files-grid" data-open={relative !== null}>
+        <div className="files-side">
+          <div className="panel-bar">
+            <label className="ui-field files-search">
               <Icon of={Search} size="sm" />
               <input
                 type="search"
@@ -52,8 +52,8 @@ export function FilesTab({ chatId }: { readonly chatId: string }) {
             </label>
             <IconButton icon={RefreshCw} label="Read the directories again" onClick={tree.refresh} />
           </div>
-          <div className="fscroll">
-            {rows.length === 0 && query !== "" && <p className="fend">No opened directory has such a name.</p>}
+          <div className="files-scroll">
+            {rows.length === 0 && query !== "" && <p className="files-end">No opened directory has such a name.</p>}
             <FileTree rows={rows} selected={relative} onOpen={(opened) => setShown({ path: opened, target: null })} onToggle={tree.toggle} />
           </div>
         </div>
@@ -77,7 +77,7 @@ function NoFiles({ tree }: { readonly tree: Tree }) {
     );
   }
   const again = <Button onClick={tree.refresh}>Try again</Button>;
-  if (!WORKSPACE_CODES.has(code)) return <div className="pscroll"><ErrorNote error={tree.error} action={again} /></div>;
+  if (!WORKSPACE_CODES.has(code)) return <div className="panel-scroll"><ErrorNote error={tree.error} action={again} /></div>;
   const text =
     code === "no_workspace"
       ? "This chat has no workspace yet. It gets one when the agent first works with files."

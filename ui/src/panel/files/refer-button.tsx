@@ -47,7 +47,7 @@ export function ReferButton({ path, lines, chosen }: ReferButtonProps) {
       onOpenChange={setOpen}
       trigger={<IconButton icon={TextQuote} label="Refer to lines in your message" tooltip={!isOpen} />}
     >
-      <form className="frefer" onSubmit={refer} key={`${range.from}-${range.to}`}>
+      <form className="files-refer" onSubmit={refer} key={`${range.from}-${range.to}`}>
         <TextField label="First line" name="from" type="number" min={1} max={lines.length} defaultValue={range.from} />
         <TextField label="Last line" name="to" type="number" min={1} max={lines.length} defaultValue={range.to} />
         {error !== "" && <p role="alert">{error}</p>}

@@ -18,10 +18,10 @@ function outcomeIcon(outcome: Outcome): ReactNode {
     case "failed":
       return <StatusIcon status="error" decorative />;
     case "retry":
-      return <Icon of={RotateCw} className="m" />;
+      return <Icon of={RotateCw} className="tone-muted" />;
     case "released":
     case "suspended":
-      return <Icon of={ArrowRightLeft} className="info" />;
+      return <Icon of={ArrowRightLeft} className="tone-info" />;
     default:
       return <StatusIcon status="stopped" decorative />;
   }
@@ -33,14 +33,14 @@ export function AttemptList({ turn, nextAt, nextIsDue }: { turn: Turn; nextAt: s
   const shown = numbered.toReversed().slice(0, MAX_SHOWN);
   const last = turn.attempts.at(-1);
   return (
-    <ol className="att">
+    <ol className="runs-attempts">
       {nextIsDue && last !== undefined && (
         <li>
           <StatusIcon status="retrying" decorative />
           <h4>
             Attempt {turn.attempts.length + 1}
             {nextAt !== null && (
-              <span className="when">
+              <span className="runs-when">
                 starts in <Countdown until={nextAt} />
               </span>
             )}
@@ -74,7 +74,7 @@ function AttemptRows({ attempt, number, before }: { attempt: Attempt; number: nu
         {outcomeIcon(attempt.outcome)}
         <h4>
           Attempt {number} on {attempt.worker.name}
-          <span className="when">{end === null ? <Elapsed since={attempt.started_at} /> : durationText(end - startOf(attempt))}</span>
+          <span className="runs-when">{end === null ? <Elapsed since={attempt.started_at} /> : durationText(end - startOf(attempt))}</span>
         </h4>
         <p>{attemptText(attempt)}</p>
       </li>
@@ -86,13 +86,13 @@ function AttemptRows({ attempt, number, before }: { attempt: Attempt; number: nu
 function TakeoverRow({ takeover, lost }: { takeover: RunTakeover; lost: Attempt | null }) {
   return (
     <li>
-      <Icon of={ShieldCheck} className="ok" />
+      <Icon of={ShieldCheck} className="tone-ok" />
       <h4>
         {takeover.worker.name} took over
-        {takeover.after_ms !== null && <span className="when">after {durationText(takeover.after_ms)}</span>}
+        {takeover.after_ms !== null && <span className="runs-when">after {durationText(takeover.after_ms)}</span>}
       </h4>
       <p>{takeoverText(takeover)}</p>
-      <dl className="kv">
+      <dl className="runs-facts">
         {takeoverFacts(takeover, lost).map(([name, value]) => (
           <div key={name}>
             <dt>{name}</dt>

@@ -11,9 +11,9 @@ function lookIcon(look: EarlierTurn["look"]): ReactNode {
     case "done":
       return <StatusIcon status="done" size="sm" decorative />;
     case "recovered":
-      return <Icon of={ShieldCheck} size="sm" className="ok" />;
+      return <Icon of={ShieldCheck} size="sm" className="tone-ok" />;
     case "deploy":
-      return <Icon of={ArrowRightLeft} size="sm" className="info" />;
+      return <Icon of={ArrowRightLeft} size="sm" className="tone-info" />;
     case "failed":
       return <StatusIcon status="error" size="sm" decorative />;
     case "needs":
@@ -38,24 +38,24 @@ export function EarlierTurns({ turns, hasMore, isLoadingMore, onMore, onChoose }
   if (turns.length === 0) return null;
   return (
     <>
-      <h3 className="h">
+      <h3 className="panel-heading">
         Other turns
         {turns.length > FIRST && (
-          <span className="meta">
-            <button type="button" className="link" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+          <span className="ui-meta">
+            <button type="button" className="ui-link" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
               {isOpen ? "Fewer" : hasMore ? "All" : `All ${turns.length}`}
             </button>
           </span>
         )}
       </h3>
-      <div className="turns">
+      <div className="runs-turns">
         {shown.map((turn) => {
           const line = earlierTurn(turn);
           return (
             <button key={turn.turn} type="button" onClick={() => onChoose(turn.turn)}>
               {lookIcon(line.look)}
               <b>Turn {turn.turn}</b>
-              <span className="cut">{line.text}</span>
+              <span className="ui-ellipsis">{line.text}</span>
               <span>{line.meta}</span>
             </button>
           );

@@ -17,33 +17,33 @@ export function LanesChart(input: Omit<LanesInput, "width" | "now">) {
   const layout = layOutLanes({ ...input, now, width: shown });
   const bottom = TOP + layout.names.length * LANE - 8;
   return (
-    <div className="lanes">
+    <div className="runs-lanes">
       <div ref={ref}>
         <svg viewBox={`0 0 ${shown} ${bottom + 22}`} role="img" aria-label={layout.description}>
           {layout.ticks.map((tick) => (
             <g key={tick.x}>
-              <path d={`M${tick.x} 0V${bottom}`} className="lane-grid" />
-              <text x={tick.x} y={bottom + 17} className="lane-tick" textAnchor={tick.x - LABEL_PX < 2 ? "start" : "middle"}>
+              <path d={`M${tick.x} 0V${bottom}`} className="runs-lane-grid" />
+              <text x={tick.x} y={bottom + 17} className="runs-lane-tick" textAnchor={tick.x - LABEL_PX < 2 ? "start" : "middle"}>
                 {tick.text}
               </text>
             </g>
           ))}
           {layout.names.map((name, lane) => (
-            <text key={lane} x="0" y={middle(lane) + 4} className="lane-name">
+            <text key={lane} x="0" y={middle(lane) + 4} className="runs-lane-name">
               {name}
             </text>
           ))}
           {layout.idle.map((idle) => (
             <g key={idle.lane}>
-              <path d={`M${LABEL_PX} ${middle(idle.lane)}H${idle.toX}`} className="lane-idle" />
-              <text x={LABEL_PX + 8} y={middle(idle.lane) + 4} className="lane-tick halo">
+              <path d={`M${LABEL_PX} ${middle(idle.lane)}H${idle.toX}`} className="runs-lane-idle" />
+              <text x={LABEL_PX + 8} y={middle(idle.lane) + 4} className="runs-lane-tick runs-halo">
                 {idle.text}
               </text>
             </g>
           ))}
-          {layout.nowX !== null && <path d={`M${layout.nowX} 0V${bottom}`} className="lane-now" />}
+          {layout.nowX !== null && <path d={`M${layout.nowX} 0V${bottom}`} className="runs-lane-now" />}
           {layout.bars.map((bar) => (
-            <g key={bar.key} className={`lane-bar ${bar.look}`}>
+            <g key={bar.key} className={`runs-lane-bar is-${bar.look}`}>
               <title>{bar.title}</title>
               <rect x={bar.x} y={TOP + bar.lane * LANE} width={bar.width} height={BAR} rx={Math.min(4, bar.width / 2)} />
               {bar.label !== "" && (
@@ -54,7 +54,7 @@ export function LanesChart(input: Omit<LanesInput, "width" | "now">) {
             </g>
           ))}
           {layout.handovers.map((one) => (
-            <g key={one.key} className={`lane-link ${one.tone}`}>
+            <g key={one.key} className={`runs-lane-link is-${one.tone}`}>
               <path d={linkPath(one.from, one.to)} />
               {one.label !== null && (
                 <text x={one.label.x} y={middle(one.label.lane) + 4} textAnchor={one.label.anchor}>

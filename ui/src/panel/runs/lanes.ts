@@ -17,7 +17,7 @@ export interface Bar {
   readonly x: number;
   readonly width: number;
   readonly lane: number;
-  readonly look: "danger" | "muted" | "acc" | "ok" | "warn" | "info" | "next";
+  readonly look: "danger" | "muted" | "accent" | "ok" | "warn" | "info" | "next";
   /** As much of the label as fits. */
   readonly label: string;
   readonly title: string;
@@ -69,7 +69,7 @@ export const OUTCOME_WORDS: Readonly<Record<Outcome, string>> = {
 };
 
 const LOOKS: Readonly<Record<Outcome, Bar["look"]>> = {
-  running: "acc",
+  running: "accent",
   finished: "ok",
   interrupted: "muted",
   needs_action: "warn",

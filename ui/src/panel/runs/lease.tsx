@@ -20,17 +20,17 @@ export function Lease({ page, readAt, turn, isNewest, status }: LeaseProps) {
   const renewed = holder?.renewed_ms_ago == null ? null : holder.renewed_ms_ago + Math.max(0, now - readAt);
   const nextAt = open && page.next_attempt_at !== null && turn.outcome !== "running" ? Date.parse(page.next_attempt_at) : null;
   return (
-    <div className="lease">
+    <div className="runs-lease">
       <dl>
         <div>
           <dt>Worker</dt>
           <dd>
             {holder === null ? (
-              <span className="m">{status === "pending" || status === "running" ? "Waiting for one" : "None needed"}</span>
+              <span className="tone-muted">{status === "pending" || status === "running" ? "Waiting for one" : "None needed"}</span>
             ) : (
               <>
-                <Icon of={Cpu} size="sm" className="acc" />
-                <span className="cut" title={holder.worker.host}>
+                <Icon of={Cpu} size="sm" className="tone-accent" />
+                <span className="ui-ellipsis" title={holder.worker.host}>
                   {holder.worker.name}
                 </span>
               </>
@@ -39,7 +39,7 @@ export function Lease({ page, readAt, turn, isNewest, status }: LeaseProps) {
         </div>
         <div>
           <dt>Lease renewed</dt>
-          <dd>{renewed === null ? <span className="m">No lease</span> : `${durationText(renewed)} ago`}</dd>
+          <dd>{renewed === null ? <span className="tone-muted">No lease</span> : `${durationText(renewed)} ago`}</dd>
         </div>
         <div>
           <dt>{open ? "This turn" : `Turn ${turn.turn}`}</dt>

@@ -22,12 +22,12 @@ export function ReplayBar({ chatId, turns, shown, version, onChoose }: ReplayBar
   const [isPlaying, togglePlaying] = usePlaying(shown, first, last, onChoose);
   const isNow = shown === last;
   return (
-    <div className="scrub">
+    <div className="runs-replay">
       <IconButton size="sm" icon={isPlaying ? Pause : Play} label={isPlaying ? "Pause" : "Play the turns"} disabled={first === last} onClick={togglePlaying} />
-      <div className="scrub-line">
+      <div className="runs-replay-line">
         <svg viewBox="0 0 300 24" preserveAspectRatio="none" aria-hidden="true">
-          <path d="M0 12h300" className="lane-grid" strokeWidth="2" />
-          <path d={`M0 12H${xOf(shown, first, last)}`} className="lane-now" strokeWidth="2" />
+          <path d="M0 12h300" className="runs-lane-grid" strokeWidth="2" />
+          <path d={`M0 12H${xOf(shown, first, last)}`} className="runs-lane-now" strokeWidth="2" />
           {turns.slice(0, MAX_MARKS).map((turn) => (
             <Mark key={turn.turn} turn={turn} x={xOf(turn.turn, first, last)} />
           ))}
@@ -69,9 +69,9 @@ function Mark({ turn, x }: { turn: Turn; x: number }) {
   const taken = turn.attempts.some((attempt) => attempt.takeover !== null);
   return (
     <>
-      <path d={`M${x} 7v10`} className="scrub-turn" />
-      {lost && <path d={`M${Math.max(1, x - 4)} 5v14`} className="scrub-lost" />}
-      {taken && <path d={`M${Math.max(5, x)} 5v14`} className="scrub-taken" />}
+      <path d={`M${x} 7v10`} className="runs-replay-turn" />
+      {lost && <path d={`M${Math.max(1, x - 4)} 5v14`} className="runs-replay-lost" />}
+      {taken && <path d={`M${Math.max(5, x)} 5v14`} className="runs-replay-taken" />}
     </>
   );
 }

@@ -33,19 +33,19 @@ export function RunsTab({ chatId }: { chatId: string }) {
   const turn = runs.turns.find((one) => one.turn === chosen) ?? newest;
   if (runs.error !== null) {
     return (
-      <div className="pscroll top">
+      <div className="panel-scroll is-top">
         <ErrorNote error={runs.error} action={<Button size="xs" onClick={runs.retry}>Try again</Button>} />
       </div>
     );
   }
-  if (runs.isLoading || runs.newest === null) return <div className="pscroll"><Skeleton rows={5} /></div>;
+  if (runs.isLoading || runs.newest === null) return <div className="panel-scroll"><Skeleton rows={5} /></div>;
   if (turn === undefined || newest === undefined) return <EmptyState icon={Waypoints}>No turn yet. The first message starts one.</EmptyState>;
   const isNewest = turn.turn === newest.turn;
   const waits = isNewest && isOpen(turn) && turn.outcome !== "running";
   const choose = (number: number) => setChosen(number === newest.turn ? null : number);
   return (
     <>
-      <div className="pscroll top" tabIndex={0} role="region" aria-label="Runs">
+      <div className="panel-scroll is-top" tabIndex={0} role="region" aria-label="Runs">
         <Lease page={runs.newest} readAt={runs.readAt} turn={turn} isNewest={isNewest} status={status} />
         <TurnHeading turn={turn} isNewest={isNewest} onLatest={() => setChosen(null)} />
         <AttemptList turn={turn} nextIsDue={waits} nextAt={waits ? runs.newest.next_attempt_at : null} />
@@ -76,24 +76,24 @@ const TURN_STATUS: Readonly<Record<Turn["outcome"], Status>> = {
   archived: "stopped",
   unknown: "stopped",
 };
-const TAG_TONES: Readonly<Record<string, string>> = { acc: "acc", warn: "warn", danger: "danger", ok: "ok" };
+const TAG_TONES: Readonly<Record<string, string>> = { accent: "tone-accent", warn: "tone-warn", danger: "tone-danger", ok: "tone-ok" };
 
 function TurnHeading({ turn, isNewest, onLatest }: { turn: Turn; isNewest: boolean; onLatest: () => void }) {
   const status = TURN_STATUS[turn.outcome];
   const look = STATUS_LOOKS[status];
   const attempts = turn.attempts.length;
   return (
-    <h3 className="h">
+    <h3 className="panel-heading">
       Turn {turn.turn}
-      <span className={`tag ${TAG_TONES[look.tone] ?? ""}`}>
+      <span className={`ui-tag ${TAG_TONES[look.tone] ?? ""}`}>
         <StatusIcon status={status} decorative />
         {look.word}
       </span>
-      <span className="meta">
+      <span className="ui-meta">
         {isNewest ? (
           `${attempts} ${attempts === 1 ? "attempt" : "attempts"}`
         ) : (
-          <button type="button" className="link" onClick={onLatest}>
+          <button type="button" className="ui-link" onClick={onLatest}>
             Show the latest
           </button>
         )}

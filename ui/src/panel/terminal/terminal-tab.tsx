@@ -45,10 +45,10 @@ export function TerminalTab({ chatId }: { readonly chatId: string }) {
     );
   }
   return (
-    <div className="terms">
-      <div className="pbar term-bar" role="group" aria-label="Terminals">
+    <div className="terminal-tab">
+      <div className="panel-bar terminal-bar" role="group" aria-label="Terminals">
         {entries.map((one) => (
-          <span key={one.id} className={classes("term-pick", one.id === shown && "on")}>
+          <span key={one.id} className={classes("terminal-pick", one.id === shown && "is-on")}>
             <button type="button" aria-pressed={one.id === shown} onClick={() => setShown(one.id)}>
               Shell {one.number}
             </button>

@@ -43,8 +43,8 @@ export function TerminalView({ chatId, id, label, isShown, onGone, onRestart, re
   }, [isShown]);
 
   return (
-    <div className="term" hidden={!isShown} role="group" aria-label={label}>
-      <div className="term-host" ref={host} />
+    <div className="terminal-view" hidden={!isShown} role="group" aria-label={label}>
+      <div className="terminal-host" ref={host} />
       <TerminalNote state={state} onRetry={() => socket.current?.start()} onRestart={onRestart} onGone={onGone} />
     </div>
   );
@@ -103,8 +103,8 @@ function TerminalNote({ state, onRetry, onRestart, onGone }: NoteProps) {
 
 function Note({ children, action }: { readonly children: ReactNode; readonly action?: ReactNode }) {
   return (
-    <div className="term-note" role="status">
-      <span className="grow">{children}</span>
+    <div className="terminal-note" role="status">
+      <span className="ui-grow">{children}</span>
       {action}
     </div>
   );
@@ -189,7 +189,7 @@ function terminalUrl(chatId: string, id: string, cols: number, rows: number): st
 function isLeaveKey(event: KeyboardEvent, element: HTMLElement): boolean {
   if (!event.altKey || event.key !== "ArrowUp") return false;
   event.preventDefault();
-  if (event.type === "keydown") element.closest(".terms")?.querySelector<HTMLElement>('.term-pick [aria-pressed="true"]')?.focus();
+  if (event.type === "keydown") element.closest(".terminal-tab")?.querySelector<HTMLElement>('.terminal-pick [aria-pressed="true"]')?.focus();
   return true;
 }
 

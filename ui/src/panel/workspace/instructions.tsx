@@ -31,10 +31,10 @@ export function Instructions({ chat, canChange, onPinned }: InstructionsProps) {
   };
   return (
     <>
-      <h3 className="h">
+      <h3 className="panel-heading">
         Instructions
         {context?.dirty === true && <Tag tone="warn">changed since</Tag>}
-        <span className="meta">
+        <span className="ui-meta">
           {canChange && (
             <Button size="xs" variant={context?.dirty === true ? undefined : "quiet"} icon={RefreshCw} busy={busy} onClick={() => void pin()}>
               Read again
@@ -44,24 +44,24 @@ export function Instructions({ chat, canChange, onPinned }: InstructionsProps) {
       </h3>
       {error !== null && <ErrorNote error={error} />}
       {context === null ? (
-        <p className="m">None are pinned. They are read when the chat first uses the workspace.</p>
+        <p className="tone-muted">None are pinned. They are read when the chat first uses the workspace.</p>
       ) : (
         <>
-          {context.dirty && <p className="m">Files in the workspace differ from what the model has. Read them again to use the new ones.</p>}
-          {context.error !== null && <p className="warn">{context.error}</p>}
-          <ul className="resources">
+          {context.dirty && <p className="tone-muted">Files in the workspace differ from what the model has. Read them again to use the new ones.</p>}
+          {context.error !== null && <p className="tone-warn">{context.error}</p>}
+          <ul className="workspace-resources">
             {context.resources.slice(0, MAX_SHOWN).map((item) => (
               <li key={`${item.kind} ${item.source}`}>
-                <Icon of={FileText} size="sm" className={item.status === "ok" ? "s" : "warn"} />
-                <span className="cut" title={item.source}>
+                <Icon of={FileText} size="sm" className={item.status === "ok" ? "tone-subtle" : "tone-warn"} />
+                <span className="ui-ellipsis" title={item.source}>
                   {item.source === "" ? item.name : item.source}
                 </span>
-                <span className="s">{item.status === "ok" ? `${item.kind}, ${bytesText(item.size)}` : (item.error ?? "") === "" ? item.status : item.error}</span>
+                <span className="tone-subtle">{item.status === "ok" ? `${item.kind}, ${bytesText(item.size)}` : (item.error ?? "") === "" ? item.status : item.error}</span>
               </li>
             ))}
           </ul>
-          {context.resources.length === 0 && <p className="m">The workspace has no instruction files, such as AGENTS.md.</p>}
-          <p className="s">
+          {context.resources.length === 0 && <p className="tone-muted">The workspace has no instruction files, such as AGENTS.md.</p>}
+          <p className="tone-subtle">
             Pinned <Time at={context.pinned_at} />
           </p>
         </>

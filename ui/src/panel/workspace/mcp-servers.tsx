@@ -10,15 +10,15 @@ export function WorkspaceMcpServers({ chat }: { readonly chat: ChatReply }) {
   if (servers.length === 0) return null;
   return (
     <>
-      <h3 className="h">MCP servers</h3>
-      <ul className="resources">
+      <h3 className="panel-heading">MCP servers</h3>
+      <ul className="workspace-resources">
         {servers.slice(0, MAX_SHOWN).map((server) => (
           <li key={server.name}>
-            <Icon of={Plug} size="sm" className={(server.error ?? "") === "" ? "s" : "warn"} />
-            <span className="cut" title={server.name}>
+            <Icon of={Plug} size="sm" className={(server.error ?? "") === "" ? "tone-subtle" : "tone-warn"} />
+            <span className="ui-ellipsis" title={server.name}>
               {server.name}
             </span>
-            <span className="s">{(server.error ?? "") === "" ? (server.tools === 1 ? "1 tool" : `${server.tools} tools`) : server.error}</span>
+            <span className="tone-subtle">{(server.error ?? "") === "" ? (server.tools === 1 ? "1 tool" : `${server.tools} tools`) : server.error}</span>
           </li>
         ))}
       </ul>

@@ -29,15 +29,15 @@ function Loaded({ workspace, canChange, chooser }: { workspace: Workspace; canCh
   const state = stateOf(workspace);
   return (
     <>
-      <section className="wscard" aria-label="Workspace">
+      <section className="workspace-card" aria-label="Workspace">
         <header>
-          <span className="b cut grow">{workspace.name}</span>
-          <span className="tag">
+          <span className="ui-strong ui-ellipsis ui-grow">{workspace.name}</span>
+          <span className="ui-tag">
             <StatusIcon status={state.status} decorative />
             {state.word}
           </span>
         </header>
-        <dl className="facts">
+        <dl className="workspace-facts">
           {factsOf(workspace, template).map(([name, value]) => (
             <div key={name}>
               <dt>{name}</dt>
@@ -48,8 +48,8 @@ function Loaded({ workspace, canChange, chooser }: { workspace: Workspace; canCh
         </dl>
         {canChange && <Actions workspace={workspace} chooser={chooser} onChanged={refresh} />}
       </section>
-      <h3 className="h">Builds</h3>
-      {builds.length === 0 ? <p className="m">No build yet.</p> : <Builds builds={builds} onChanged={refresh} />}
+      <h3 className="panel-heading">Builds</h3>
+      {builds.length === 0 ? <p className="tone-muted">No build yet.</p> : <Builds builds={builds} onChanged={refresh} />}
     </>
   );
 }
@@ -96,7 +96,7 @@ function Actions({ workspace, chooser, onChanged }: { workspace: Workspace; choo
           </Button>
         )}
         {chooser}
-        <span className="grow" />
+        <span className="ui-grow" />
         {!workspace.deleted && !state.isBusy && (
           <Button size="sm" variant="quiet" icon={Trash2} onClick={() => setDeleting(true)}>
             Delete

@@ -19,7 +19,7 @@ export function WorkspaceTab({ chatId }: { chatId: string }) {
   const chat = details.data;
   if (chat === undefined) {
     return (
-      <div className="pscroll top">
+      <div className="panel-scroll is-top">
         {details.error === null ? <Skeleton rows={4} /> : <ErrorNote error={details.error} action={<Button size="xs" onClick={() => void refetch()}>Try again</Button>} />}
       </div>
     );
@@ -28,7 +28,7 @@ export function WorkspaceTab({ chatId }: { chatId: string }) {
   const workspaceId = chat.workspace_id ?? null;
   const chooser = canChange ? <Chooser chatId={chatId} current={workspaceId} onChanged={() => void refetch()} /> : null;
   return (
-    <div className="pscroll top" tabIndex={0} role="region" aria-label="Workspace">
+    <div className="panel-scroll is-top" tabIndex={0} role="region" aria-label="Workspace">
       {workspaceId === null ? (
         <EmptyState icon={Container} actions={chooser}>
           This chat has no workspace. It makes one when a tool needs it.

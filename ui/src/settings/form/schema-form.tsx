@@ -60,7 +60,7 @@ function OneField({ field, path, value, errors, onChange }: OneFieldProps) {
       {(names) => {
         if (field.kind === "choice") {
           return (
-            <select {...names} className="select" value={textOf(value)} onChange={(event) => onChange(event.target.value || null)}>
+            <select {...names} className="ui-select" value={textOf(value)} onChange={(event) => onChange(event.target.value || null)}>
               {field.nullable && <option value="">The provider decides</option>}
               {field.choices.map((choice) => (
                 <option key={choice} value={choice}>{choice}</option>
@@ -71,7 +71,7 @@ function OneField({ field, path, value, errors, onChange }: OneFieldProps) {
         if (field.kind === "json" || field.kind === "list") return <TypedText {...names} field={field} value={value} onChange={onChange} />;
         const isNumber = field.kind === "number" || field.kind === "integer";
         return (
-          <div className="field">
+          <div className="ui-field">
             <input
               {...names}
               type={isNumber ? "number" : "text"}
@@ -99,13 +99,13 @@ function readText(text: string, isNumber: boolean): unknown {
 function YesNo({ field, value, error, onChange }: Omit<OneFieldProps, "path" | "errors"> & { error: string | undefined }) {
   const id = useId();
   return (
-    <div className="f w">
-      <div className="abl">
+    <div className="ui-form-field is-wide">
+      <div className="settings-list">
         <SettingRow title={<label htmlFor={id}>{field.label}</label>} hint={field.description}>
           <Switch id={id} label={field.label} checked={value === true} wrongBy={error && `${id}-note`} onChange={onChange} />
         </SettingRow>
       </div>
-      {error !== undefined && <small id={`${id}-note`} className="danger">{error}</small>}
+      {error !== undefined && <small id={`${id}-note`} className="tone-danger">{error}</small>}
     </div>
   );
 }
@@ -116,19 +116,19 @@ function Group({ field, path, value, errors, onChange }: OneFieldProps) {
   // With its fields shown, each of them says what is wrong with it.
   const error = given === null ? errorAt(errors, path) : errors.get(path);
   return (
-    <fieldset className="f w">
-      <legend className="lb">{field.label}</legend>
-      <div className="abl">
+    <fieldset className="ui-form-field is-wide">
+      <legend className="ui-label">{field.label}</legend>
+      <div className="settings-list">
         <SettingRow title="Set it" hint={field.description}>
           <Switch label={`Set ${field.label}`} checked={given !== null} wrongBy={error && `${id}-note`} onChange={(on) => onChange(on ? {} : null)} />
         </SettingRow>
         {given !== null && (
-          <div className="form">
+          <div className="settings-form">
             <SchemaForm fields={field.fields} values={given} errors={errors} prefix={`${path}.`} onChange={onChange} />
           </div>
         )}
       </div>
-      {error !== undefined && <small id={`${id}-note`} className="danger">{error}</small>}
+      {error !== undefined && <small id={`${id}-note`} className="tone-danger">{error}</small>}
     </fieldset>
   );
 }
@@ -161,14 +161,14 @@ function TypedText({ field, value, onChange, ...names }: TypedTextProps) {
         {...names}
         aria-invalid={wrong || names["aria-invalid"]}
         aria-describedby={[names["aria-describedby"], wrong && `${names.id}-json`].filter(Boolean).join(" ") || undefined}
-        className="area"
+        className="ui-textarea"
         rows={3}
         spellCheck={false}
         value={text}
         placeholder={field.kind === "list" ? "One a line" : "JSON"}
         onChange={(event) => change(event.target.value)}
       />
-      {wrong && <small id={`${names.id}-json`} className="danger">This is not valid JSON yet.</small>}
+      {wrong && <small id={`${names.id}-json`} className="tone-danger">This is not valid JSON yet.</small>}
     </>
   );
 }

@@ -67,15 +67,15 @@ function PasswordForm({ hasPassword }: { hasPassword: boolean }) {
   };
   return (
     <Section title="Password" hint={hasPassword ? undefined : "There is none yet: you sign in by a link or your organization"}>
-      <form className="cardx" onSubmit={submit}>
-        <div className="form">
+      <form className="settings-card" onSubmit={submit}>
+        <div className="settings-form">
           {hasPassword && (
             <TextField label="Current password" type="password" autoComplete="current-password" value={current} error={refused ? "This is not the current password." : undefined} onChange={(event) => setCurrent(event.target.value)} />
           )}
           <TextField label="New password" type="password" autoComplete="new-password" hint="At least 12 characters." value={next} error={wrong.get("new_password")} onChange={(event) => setNext(event.target.value)} />
-          {save.error !== null && !refused && wrong.size === 0 && <div className="f w"><ErrorNote error={save.error} /></div>}
+          {save.error !== null && !refused && wrong.size === 0 && <div className="ui-form-field is-wide"><ErrorNote error={save.error} /></div>}
         </div>
-        <div className="savebar">
+        <div className="ui-save-bar">
           <Button type="submit" variant="primary" busy={save.isPending} disabled={next === ""}>Set the password</Button>
         </div>
       </form>
@@ -96,10 +96,10 @@ function Sessions() {
           <Table label="Signed-in browsers" heads={["Browser", "Address", "Last used", ""]}>
             {list.map((session) => (
               <tr key={session.id}>
-                <td>{browserText(session.user_agent)} {session.is_current && <Tag tone="acc">this one</Tag>}</td>
+                <td>{browserText(session.user_agent)} {session.is_current && <Tag tone="accent">this one</Tag>}</td>
                 <td><code>{session.ip ?? ""}</code></td>
                 <td>{session.last_used_at ? <Time at={session.last_used_at} /> : "never"}</td>
-                <td className="r">{!session.is_current && <Button size="sm" onClick={() => end.mutate(session.id)}>Sign out</Button>}</td>
+                <td className="settings-right">{!session.is_current && <Button size="sm" onClick={() => end.mutate(session.id)}>Sign out</Button>}</td>
               </tr>
             ))}
           </Table>

@@ -19,7 +19,7 @@ export function ConnectionsPage() {
             list.length === 0 ? (
               <EmptyState icon={Plug}>No MCP servers are set up. An administrator can add them.</EmptyState>
             ) : (
-              <div className="cardx">
+              <div className="settings-card">
                 {list.map((server) => (
                   <ServerRow key={server.id} server={server} />
                 ))}
@@ -48,9 +48,9 @@ function ServerRow({ server }: { server: McpServer }) {
   };
   const isOn = server.connection.state === "connected" || server.connection.state === "ready";
   return (
-    <div className="prov">
-      <Icon of={isOn ? PlugZap : Plug} className={isOn ? "ok" : server.connection.state === "failed" ? "danger" : "s"} label={connectionWords(server.connection)} />
-      <div className="grow">
+    <div className="settings-resource">
+      <Icon of={isOn ? PlugZap : Plug} className={isOn ? "tone-ok" : server.connection.state === "failed" ? "tone-danger" : "tone-subtle"} label={connectionWords(server.connection)} />
+      <div className="ui-grow">
         <h3>
           {server.display_name}
           <Tag tone={isOn ? "ok" : server.connection.state === "failed" ? "danger" : undefined}>{connectionWords({ ...server.connection, reason: "" })}</Tag>
@@ -58,7 +58,7 @@ function ServerRow({ server }: { server: McpServer }) {
         <p>{[server.description, server.connection.reason].filter(Boolean).join(" · ")}</p>
       </div>
       {server.auth === "oauth2" && (
-        <div className="acts">
+        <div className="ui-actions">
           {needsConnect(server) ? (
             <Button size="sm" busy={busy} onClick={() => void connect()}>Connect</Button>
           ) : (

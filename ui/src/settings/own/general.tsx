@@ -21,7 +21,7 @@ export function GeneralPage() {
   return (
     <SettingsPage title="General">
       <Section title="This browser">
-        <div className="cardx">
+        <div className="settings-card">
           <SettingRow title="Theme">
             <Segmented label="Theme" value={theme} options={THEMES} onChange={setTheme} />
           </SettingRow>
@@ -45,7 +45,7 @@ function DebugChoice({ current }: { current: components["schemas"]["UserSettings
   const forced = current.debug_mode === "forced";
   return (
     <Section title="Your chats">
-      <div className="cardx">
+      <div className="settings-card">
         <SettingRow title="Debug records" hint={forced ? "The administrator records all model calls." : "Record requests to models and their answers, to see them in the panel Debug of a chat."}>
           <Switch label="Debug records" checked={forced || current.debug_recording} disabled={forced} onChange={(on) => save.mutate(on)} />
         </SettingRow>
@@ -63,12 +63,12 @@ function OwnPrompt({ current }: { current: components["schemas"]["UserSettingsRe
   });
   const changed = text !== current.custom_prompt;
   return (
-    <div className="cardx">
+    <div className="settings-card">
       <div className="settings-padded">
-        <textarea className="area" aria-label="Your instructions" rows={6} placeholder="Answer briefly. I use Python 3.12 and prefer pytest." value={text} onChange={(event) => setText(event.target.value)} />
+        <textarea className="ui-textarea" aria-label="Your instructions" rows={6} placeholder="Answer briefly. I use Python 3.12 and prefer pytest." value={text} onChange={(event) => setText(event.target.value)} />
       </div>
       {save.error !== null && <div className="settings-padded"><ErrorNote error={save.error} /></div>}
-      <div className="savebar">
+      <div className="ui-save-bar">
         <Button variant="primary" busy={save.isPending} disabled={!changed} onClick={() => save.mutate(undefined)}>Save</Button>
         <Button variant="quiet" disabled={!changed} onClick={() => setText(current.custom_prompt)}>Discard</Button>
       </div>

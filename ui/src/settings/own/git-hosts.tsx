@@ -20,10 +20,10 @@ export function GitHosts() {
   const [adding, setAdding] = useState(false);
   return (
     <Section title="Git hosts" end={<Button icon={Plus} onClick={() => setAdding(true)}>Add a token</Button>}>
-      <p className="sec-lead">A token that may read repositories shows the pull request of a chat's branch and its checks. It is stored encrypted and never reaches a workspace.</p>
+      <p className="settings-section-lead">A token that may read repositories shows the pull request of a chat's branch and its checks. It is stored encrypted and never reaches a workspace.</p>
       <Loaded query={hosts}>
         {(list) =>
-          list.length === 0 ? <EmptyState>No tokens yet.</EmptyState> : <div className="cardx">{list.map((one) => <HostRow key={one.id} host={one} />)}</div>
+          list.length === 0 ? <EmptyState>No tokens yet.</EmptyState> : <div className="settings-card">{list.map((one) => <HostRow key={one.id} host={one} />)}</div>
         }
       </Loaded>
       {adding && <NewToken onClose={() => setAdding(false)} />}
@@ -35,10 +35,10 @@ function HostRow({ host }: { host: GitHost }) {
   const [deleting, setDeleting] = useState(false);
   const remove = useSave(() => api.DELETE("/api/v1/git-credentials/{credential_id}", { path: { credential_id: host.id } }), { refresh: [KEY], quiet: true });
   return (
-    <div className="setting">
-      <div className="grow">
-        <div className="b">{host.host}</div>
-        <p className="m">Sent to {host.api_url}. Given <Time at={host.created_at} />.</p>
+    <div className="settings-row">
+      <div className="ui-grow">
+        <div className="ui-strong">{host.host}</div>
+        <p className="tone-muted">Sent to {host.api_url}. Given <Time at={host.created_at} />.</p>
       </div>
       <IconButton icon={Trash2} label={`Delete the token of ${host.host}`} onClick={() => setDeleting(true)} />
       <ConfirmDialog
@@ -70,11 +70,11 @@ function NewToken({ onClose }: { onClose: () => void }) {
   const usual = host.trim() === "" || host.trim() === "github.com" ? "" : `https://${host.trim()}${USUAL_ADDRESS[kind]}`;
   return (
     <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title="Add a token of a git host">
-      <form className="dialog-form" onSubmit={submit}>
+      <form className="ui-dialog-form" onSubmit={submit}>
         <TextField label="Host" required placeholder="github.com" value={host} error={wrong.get("host")} onChange={(event) => setHost(event.target.value)} />
         <Field label="Kind" error={wrong.get("kind")}>
           {(names) => (
-            <select {...names} className="select" value={kind} onChange={(event) => setKind(event.target.value as Kind)}>
+            <select {...names} className="ui-select" value={kind} onChange={(event) => setKind(event.target.value as Kind)}>
               <option value="github">GitHub</option>
               <option value="gitlab">GitLab</option>
               <option value="gitea">Gitea or Forgejo</option>

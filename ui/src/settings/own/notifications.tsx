@@ -22,7 +22,7 @@ export function NotificationsPage() {
   return (
     <SettingsPage title="Notifications" lead="Of the chats that you started. A turn that you stop yourself tells nothing.">
       <Section title="This browser">
-        <div className="cardx">
+        <div className="settings-card">
           <SettingRow title="Notifications" hint={blocked ?? "When an answer is complete, a chat failed or needs you; also while the page is closed. Only this browser can read them."}>
             <Switch label="Notifications" checked={state.data === "on"} disabled={blocked !== undefined || change.isPending} onChange={(on) => change.mutate(on)} />
           </SettingRow>
@@ -45,8 +45,8 @@ function Subscriptions() {
     <Section title="All your browsers">
       <Loaded query={list}>
         {(found) => (
-          <div className="cardx">
-            {found.length === 0 && <p className="m settings-padded">No browser gets notifications.</p>}
+          <div className="settings-card">
+            {found.length === 0 && <p className="tone-muted settings-padded">No browser gets notifications.</p>}
             {found.map((one) => (
               <SettingRow key={one.id} title={<>{one.service} {!one.enabled && <Tag tone="warn">ended</Tag>}</>} hint={<>{one.disabled_by ?? "Since"} <Time at={one.created_at} /></>}>
                 <Button size="sm" onClick={() => test.mutate(one.id)}>Test</Button>

@@ -5,7 +5,7 @@ export function ShortcutsPage() {
   return (
     <SettingsPage title="Shortcuts" lead="Everything on the page can be done with the keyboard.">
       <Section title="Keys">
-        <div className="cardx settings-padded">
+        <div className="settings-card settings-padded">
           <ShortcutList />
         </div>
       </Section>

@@ -27,8 +27,8 @@ export function SkillsPage() {
                   <tr key={skill.id}>
                     <td><code>{skill.name}</code></td>
                     <td>{skill.description}</td>
-                    <td className="r"><Time at={skill.updated_at} /></td>
-                    <td className="r">
+                    <td className="settings-right"><Time at={skill.updated_at} /></td>
+                    <td className="settings-right">
                       <IconButton icon={Pencil} label={`Edit ${skill.name}`} onClick={() => setOpened(skill)} />
                       <IconButton icon={Trash2} label={`Delete ${skill.name}`} onClick={() => setDeleting(skill)} />
                     </td>
@@ -102,7 +102,7 @@ function SkillForm({ id, first, onClose }: { id: string | null; first: SkillText
     saving.mutate(draft);
   };
   return (
-    <form id="skill" className="form" onSubmit={submit}>
+    <form id="skill" className="settings-form" onSubmit={submit}>
       <TextField label="Name" wide required placeholder="release-notes" value={draft.name} error={wrong.get("name")} onChange={(event) => setDraft({ ...draft, name: event.target.value })} />
       <TextField
         label="When to use it"
@@ -114,9 +114,9 @@ function SkillForm({ id, first, onClose }: { id: string | null; first: SkillText
         onChange={(event) => setDraft({ ...draft, description: event.target.value })}
       />
       <Field label="Instructions" wide hint="Markdown. The model reads them whole." error={wrong.get("body")}>
-        {(names) => <textarea {...names} className="area" rows={16} required value={draft.body} onChange={(event) => setDraft({ ...draft, body: event.target.value })} />}
+        {(names) => <textarea {...names} className="ui-textarea" rows={16} required value={draft.body} onChange={(event) => setDraft({ ...draft, body: event.target.value })} />}
       </Field>
-      {saving.error !== null && <div className="f w"><ErrorNote error={saving.error} /></div>}
+      {saving.error !== null && <div className="ui-form-field is-wide"><ErrorNote error={saving.error} /></div>}
     </form>
   );
 }

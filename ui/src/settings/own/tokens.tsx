@@ -58,12 +58,12 @@ function TokenRow({ token }: { token: Token }) {
   });
   return (
     <tr>
-      <td className="b">{token.name}</td>
+      <td className="ui-strong">{token.name}</td>
       <td><code>{token.prefix}</code></td>
-      <td className="m">{token.scopes?.join(", ") ?? "all"}</td>
+      <td className="tone-muted">{token.scopes?.join(", ") ?? "all"}</td>
       <td>{token.expires_at ? <Time at={token.expires_at} /> : "never"}</td>
       <td>{token.last_used_at ? <Time at={token.last_used_at} /> : "never"}</td>
-      <td className="r">
+      <td className="settings-right">
         <Button size="sm" onClick={() => setRevoking(true)}>Revoke</Button>
         <ConfirmDialog open={revoking} onOpenChange={setRevoking} title={`Revoke ${token.name}?`} description="Programs that use it are refused at once, on every replica." action="Revoke" onConfirm={() => revoke.mutateAsync(undefined)} />
       </td>
@@ -99,24 +99,24 @@ function NewToken({ onClose }: { onClose: () => void }) {
   }
   return (
     <Dialog open onOpenChange={close} title="Create a token">
-      <form className="dialog-form" onSubmit={submit}>
+      <form className="ui-dialog-form" onSubmit={submit}>
         <TextField label="Name" required autoFocus placeholder="CI" value={name} onChange={(event) => setName(event.target.value)} />
         <Field label="Ends">
           {(names) => (
-            <select {...names} className="select" value={days} onChange={(event) => setDays(Number(event.target.value))}>
+            <select {...names} className="ui-select" value={days} onChange={(event) => setDays(Number(event.target.value))}>
               {LIFETIMES.map((one) => <option key={one.days} value={one.days}>{one.text}</option>)}
             </select>
           )}
         </Field>
-        <fieldset className="f">
-          <legend className="lb">May</legend>
-          <ul className="abl">
+        <fieldset className="ui-form-field">
+          <legend className="ui-label">May</legend>
+          <ul className="settings-list">
             {SCOPES.map(({ scope, text }) => (
               <li key={scope}>
-                <label className="settings-inline grow">
+                <label className="settings-inline ui-grow">
                   <input type="checkbox" checked={scopes.includes(scope)} onChange={() => toggle(scope)} />
-                  <span className="grow">{text}</span>
-                  <code className="s">{scope}</code>
+                  <span className="ui-grow">{text}</span>
+                  <code className="tone-subtle">{scope}</code>
                 </label>
               </li>
             ))}
@@ -139,8 +139,8 @@ export function ShownSecret({ text }: { text: string }) {
     toast("Copied.");
   };
   return (
-    <div className="secret">
-      <code className="grow">{text}</code>
+    <div className="settings-secret">
+      <code className="ui-grow">{text}</code>
       <IconButton icon={Copy} label="Copy" onClick={() => void copy()} />
     </div>
   );

@@ -18,7 +18,7 @@ export function UserKeysPage() {
             list.length === 0 ? (
               <EmptyState>No provider takes keys of users. Chats use those of the server.</EmptyState>
             ) : (
-              <div className="cardx">{list.map((one) => <KeyRow key={one.provider_id} entry={one} />)}</div>
+              <div className="settings-card">{list.map((one) => <KeyRow key={one.provider_id} entry={one} />)}</div>
             )
           }
         </Loaded>
@@ -38,15 +38,15 @@ function KeyRow({ entry }: { entry: UserKey }) {
   const remove = useSave((id: string) => api.DELETE("/api/v1/user-keys/{key_id}", { path: { key_id: id } }), { refresh, done: "Deleted." });
   const key = entry.key ?? null;
   return (
-    <div className="setting">
-      <div className="grow">
-        <div className="b">{entry.display_name} {entry.is_moved === true && <Tag tone="warn">address changed</Tag>}</div>
-        <p className="m">
+    <div className="settings-row">
+      <div className="ui-grow">
+        <div className="ui-strong">{entry.display_name} {entry.is_moved === true && <Tag tone="warn">address changed</Tag>}</div>
+        <p className="tone-muted">
           {key === null ? "No key of yours." : `Key ${key.masked}.`} Sent to {entry.destination}.
           {entry.is_moved === true && " The provider has another address now, so your key is not used. Enter it again if you trust the new one."}
         </p>
       </div>
-      <div className="field">
+      <div className="ui-field">
         <input type="password" autoComplete="off" aria-label={`Key for ${entry.display_name}`} placeholder={key === null ? "Enter a key" : "Replace it"} value={typed} onChange={(event) => setTyped(event.target.value)} />
       </div>
       <Button size="sm" busy={save.isPending} disabled={typed.trim() === ""} onClick={() => save.mutate(undefined)}>Save</Button>

@@ -44,19 +44,19 @@ export function PolicyEditor({ policy, hasLoosen, canEdit, onSave, onTry }: Poli
             <tr key={index}>
               <td>
                 {canEdit ? (
-                  <button type="button" className="link" onClick={() => setEditing(index)}>
+                  <button type="button" className="ui-link" onClick={() => setEditing(index)}>
                     <code>{rule.tool}</code>
                   </button>
                 ) : (
                   <code>{rule.tool}</code>
                 )}
               </td>
-              <td>{ruleWords(rule) === "" ? <span className="m">any</span> : <code>{ruleWords(rule)}</code>}</td>
+              <td>{ruleWords(rule) === "" ? <span className="tone-muted">any</span> : <code>{ruleWords(rule)}</code>}</td>
               <td>
                 <Tag tone={TONES[rule.action]}>{ACTIONS.find((one) => one.value === rule.action)?.label}</Tag>
-                {rule.reason !== undefined && rule.reason !== "" && <p className="m">{rule.reason}</p>}
+                {rule.reason !== undefined && rule.reason !== "" && <p className="tone-muted">{rule.reason}</p>}
               </td>
-              <td className="r">
+              <td className="settings-right">
                 {canEdit && <IconButton icon={Trash2} label={`Delete the rule of ${rule.tool}`} onClick={() => void save(policy.rules.filter((_, at) => at !== index))} />}
               </td>
             </tr>
@@ -64,14 +64,14 @@ export function PolicyEditor({ policy, hasLoosen, canEdit, onSave, onTry }: Poli
         </Table>
       )}
       {canEdit && (
-        <p className="settings-apart policy-acts">
+        <p className="settings-apart policy-actions">
           <Button icon={Plus} size="sm" onClick={() => setEditing(policy.rules.length)}>Add a rule</Button>
-          <span className="m">or begin with</span>
+          <span className="tone-muted">or begin with</span>
           {PRESETS.map((one) => <Button key={one.name} size="sm" onClick={() => setPreset(one)}>{one.name}</Button>)}
         </p>
       )}
       {hasLoosen && (
-        <div className="cardx settings-apart">
+        <div className="settings-card settings-apart">
           <SettingRow title="Users and chats may loosen it" hint="They may run without approval what this policy asks for. What never runs stays so.">
             <Switch label="Users and chats may loosen it" checked={policy.may_loosen} disabled={!canEdit} onChange={(isOn) => void save([...policy.rules], isOn)} />
           </SettingRow>
@@ -117,11 +117,11 @@ function PresetDialog({ preset, policy, onTry, onClose, onSave }: { preset: Pres
   return (
     <Dialog open wide onOpenChange={(open) => { if (!open) onClose(); }} title={preset.name} description={`${preset.hint} ${replaced}`}>
       {preset.rules.length === 0 ? (
-        <p className="m">It has no rules.</p>
+        <p className="tone-muted">It has no rules.</p>
       ) : (
         <ul className="policy-rules" aria-label="Rules of the preset" tabIndex={0}>
           {preset.rules.map((rule) => (
-            <li key={rule.tool + ruleWords(rule)}><Tag tone={TONES[rule.action]}>{ACTIONS.find((one) => one.value === rule.action)?.label}</Tag> <code>{rule.tool}</code> {ruleWords(rule) !== "" && <code className="m">{ruleWords(rule)}</code>}</li>
+            <li key={rule.tool + ruleWords(rule)}><Tag tone={TONES[rule.action]}>{ACTIONS.find((one) => one.value === rule.action)?.label}</Tag> <code>{rule.tool}</code> {ruleWords(rule) !== "" && <code className="tone-muted">{ruleWords(rule)}</code>}</li>
           ))}
         </ul>
       )}
@@ -165,10 +165,10 @@ function RuleDialog({ first, onClose, onSave }: { first: RuleDraft; onClose: () 
       title="Rule"
       description="A denial wins; else the narrowest rule that fits a call."
     >
-      <form className="dialog-form" onSubmit={submit}>
+      <form className="ui-dialog-form" onSubmit={submit}>
         <TextField label="Tool" required placeholder="execute" hint="* stands for any text: github__* is every tool of that MCP server." value={draft.tool} onChange={(event) => set({ tool: event.target.value })} />
         <Field label="Arguments" aside="optional" hint="One a line: a name, a colon, a pattern. A pattern that begins with = is the exact text.">
-          {(names) => <textarea {...names} className="area" rows={3} spellCheck={false} placeholder="command: git push *" value={draft.args} onChange={(event) => set({ args: event.target.value })} />}
+          {(names) => <textarea {...names} className="ui-textarea" rows={3} spellCheck={false} placeholder="command: git push *" value={draft.args} onChange={(event) => set({ args: event.target.value })} />}
         </Field>
         <Segmented label="What happens" options={ACTIONS} value={draft.action} onChange={(action) => set({ action })} />
         <TextField label="Reason" aside="optional" hint="Shown to people that are asked, and told to the model." value={draft.reason} onChange={(event) => set({ reason: event.target.value })} />

@@ -47,11 +47,11 @@ export function TryCall({ onTry, rules, mayLoosen }: TryCallProps) {
     if (!busy) void run();
   };
   return (
-    <form className="cardx policy-try" onSubmit={submit} aria-label="Try a call">
+    <form className="settings-card policy-try" onSubmit={submit} aria-label="Try a call">
       <TextField label="Tool" required list={list} value={tool} onChange={(event) => setTool(event.target.value)} />
       <datalist id={list}>{OWN_TOOLS.map((one) => <option key={one.name} value={one.name} />)}</datalist>
       <Field label={tool.trim() === "execute" ? "Command" : "Arguments"} aside={tool.trim() === "execute" ? undefined : "JSON"}>
-        {(names) => <textarea {...names} className="area" rows={2} spellCheck={false} placeholder={tool.trim() === "execute" ? "cd app && git push" : '{"path": "src/main.py"}'} value={text} onChange={(event) => setText(event.target.value)} />}
+        {(names) => <textarea {...names} className="ui-textarea" rows={2} spellCheck={false} placeholder={tool.trim() === "execute" ? "cd app && git push" : '{"path": "src/main.py"}'} value={text} onChange={(event) => setText(event.target.value)} />}
       </Field>
       <Button type="submit" busy={busy}>Would it run?</Button>
       {error !== null && <ErrorNote error={error} />}
@@ -66,7 +66,7 @@ function TrialResult({ trial }: { trial: Trial }) {
     <div className="policy-trial" role="status">
       <p><Tag tone={TONES[trial.action]}>{ANSWERS[trial.action]}</Tag> {trial.explanation}</p>
       {trial.layer != null && (
-        <p className="m">
+        <p className="tone-muted">
           Decided by {LEVELS[trial.layer]}
           {trial.rule != null && <>: <code>{trial.rule.tool}{words !== "" && ` ${words}`}</code> → {ACTIONS.find((one) => one.value === trial.rule?.action)?.label}</>}
           {trial.reason !== "" && <>. {trial.reason}</>}

@@ -39,7 +39,7 @@ export function AuditPage() {
     <SettingsPage
       title="Audit log"
       lead="Changes by users and administrators, sign-ins, and reads of other users' chats by administrators and viewers."
-      end={<a className="btn" href={exportPath(filters)} download><Icon of={Download} />Export as CSV</a>}
+      end={<a className="ui-button" href={exportPath(filters)} download><Icon of={Download} />Export as CSV</a>}
     >
       <Section title="Filters" end={isFiltered && <Button size="sm" icon={X} onClick={() => change(NO_FILTERS)}>Clear</Button>}>
         <FilterForm key={isFiltered ? "some" : "none"} filters={filters} onChange={change} />
@@ -63,7 +63,7 @@ function FilterForm({ filters, onChange }: { filters: AuditFilters; onChange: Ch
   const [text, setText] = useState(filters.text);
   return (
     <form
-      className="cardx form audit-filters"
+      className="settings-card settings-form audit-filters"
       onSubmit={(event) => {
         event.preventDefault();
         onChange({ text });
@@ -75,16 +75,16 @@ function FilterForm({ filters, onChange }: { filters: AuditFilters; onChange: Ch
       <TextField label="Text" aside="of what was done" placeholder="price, sign in, suspended" value={text} onChange={(event) => setText(event.target.value)} onBlur={() => onChange({ text })} />
       <Field label="Kind of object">
         {(names) => (
-          <select {...names} className="select" value={filters.kind} onChange={(event) => onChange({ kind: event.target.value, object: "", objectName: "" })}>
+          <select {...names} className="ui-select" value={filters.kind} onChange={(event) => onChange({ kind: event.target.value, object: "", objectName: "" })}>
             {KINDS.map(([kind, label]) => <option key={kind} value={kind}>{label}</option>)}
           </select>
         )}
       </Field>
-      <div className="f">
-        <span className="lb">Object</span>
-        {filters.object === "" ? <p className="m audit-hint">Choose an object in an entry.</p> : <Chosen name={filters.objectName || filters.object} onRemove={() => onChange({ object: "", objectName: "" })} />}
+      <div className="ui-form-field">
+        <span className="ui-label">Object</span>
+        {filters.object === "" ? <p className="tone-muted audit-hint">Choose an object in an entry.</p> : <Chosen name={filters.objectName || filters.object} onRemove={() => onChange({ object: "", objectName: "" })} />}
       </div>
-      <button type="submit" className="sr" tabIndex={-1}>Apply</button>
+      <button type="submit" className="ui-screen-reader" tabIndex={-1}>Apply</button>
     </form>
   );
 }
@@ -96,21 +96,21 @@ function PersonField({ filters, onChange }: { filters: AuditFilters; onChange: C
   const found = useResource(["directory", wanted], () => (wanted === "" ? Promise.resolve(null) : api.GET("/api/v1/directory", { query: { q: wanted, limit: 8 } })));
   if (filters.actor !== "") {
     return (
-      <div className="f">
-        <span className="lb">Person</span>
+      <div className="ui-form-field">
+        <span className="ui-label">Person</span>
         <Chosen name={filters.actorName || filters.actor} onRemove={() => onChange({ actor: "", actorName: "" })} />
       </div>
     );
   }
   const users = wanted === "" ? [] : (found.data?.users ?? []);
   return (
-    <div className="f">
+    <div className="ui-form-field">
       <TextField label="Person" placeholder="A part of the name" value={text} onChange={(event) => setText(event.target.value)} />
       {users.length > 0 && (
-        <ul className="abl">
+        <ul className="settings-list">
           {users.map((user) => (
             <li key={user.id}>
-              <button type="button" className="settings-option grow" onClick={() => { setText(""); onChange({ actor: user.id, actorName: user.username }); }}>{user.username}</button>
+              <button type="button" className="settings-option ui-grow" onClick={() => { setText(""); onChange({ actor: user.id, actorName: user.username }); }}>{user.username}</button>
             </li>
           ))}
         </ul>
@@ -121,8 +121,8 @@ function PersonField({ filters, onChange }: { filters: AuditFilters; onChange: C
 
 function Chosen({ name, onRemove }: { name: string; onRemove: () => void }) {
   return (
-    <span className="chip audit-chosen">
-      <span className="cut">{name}</span>
+    <span className="ui-chip audit-chosen">
+      <span className="ui-ellipsis">{name}</span>
       <button type="button" aria-label={`Do not filter by ${name}`} onClick={onRemove}><Icon of={X} size="sm" /></button>
     </span>
   );
@@ -136,7 +136,7 @@ function EntryRow({ entry, onChange }: { entry: Entry; onChange: Change }) {
     <tr>
       <td className="audit-when"><Time at={entry.at} /></td>
       <td className="audit-what">
-        {actor == null ? <span className="b">{entry.actor_name}</span> : <button type="button" className="b audit-link" title="Only what this user did" onClick={() => onChange({ actor, actorName: entry.actor_name })}>{entry.actor_name}</button>}{" "}
+        {actor == null ? <span className="ui-strong">{entry.actor_name}</span> : <button type="button" className="ui-strong audit-link" title="Only what this user did" onClick={() => onChange({ actor, actorName: entry.actor_name })}>{entry.actor_name}</button>}{" "}
         {place < 0 ? (
           entry.summary
         ) : (
@@ -158,7 +158,7 @@ function EntryRow({ entry, onChange }: { entry: Entry; onChange: Change }) {
           </dl>
         </details>
       </td>
-      <td className="m">{entry.ip ?? ""}</td>
+      <td className="tone-muted">{entry.ip ?? ""}</td>
     </tr>
   );
 }

@@ -41,7 +41,7 @@ function Behavior({ current }: { current: Deployment }) {
   return (
     <>
       <Section title="Chats">
-        <div className="cardx">
+        <div className="settings-card">
           <SettingRow title="Sharing" hint="Users may share chats, read-only, with users and groups. Off also ends the reading of what is shared.">
             <Switch label="Sharing" checked={current.sharing_enabled} onChange={(on) => save.mutate({ sharing_enabled: on })} />
           </SettingRow>
@@ -52,7 +52,7 @@ function Behavior({ current }: { current: Deployment }) {
       </Section>
       {experiments.length > 0 && (
         <Section title="Unfinished features">
-          <div className="cardx">
+          <div className="settings-card">
             {experiments.map(([name, text]) => (
               <SettingRow key={name} title={labelOf(name)} hint={text}>
                 <Switch label={labelOf(name)} checked={current.experiments.includes(name)} onChange={(on) => choose(name, on)} />
@@ -62,10 +62,10 @@ function Behavior({ current }: { current: Deployment }) {
         </Section>
       )}
       <Section title="Retention" hint="Changed in chatd.toml, by the names at the right">
-        <div className="cardx">
+        <div className="settings-card">
           {KEPT.map(({ name, title, setting }) => (
             <SettingRow key={name} title={title} hint={daysText(current.retention[name])}>
-              <code className="s">{setting}</code>
+              <code className="tone-subtle">{setting}</code>
             </SettingRow>
           ))}
         </div>

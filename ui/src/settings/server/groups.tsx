@@ -20,7 +20,7 @@ export function GroupsPage() {
   };
   const form = (
     <form className="settings-inline" onSubmit={submit}>
-      <div className="field"><input aria-label="Name of a new group" placeholder="New group" value={name} onChange={(event) => setName(event.target.value)} /></div>
+      <div className="ui-field"><input aria-label="Name of a new group" placeholder="New group" value={name} onChange={(event) => setName(event.target.value)} /></div>
       <Button type="submit" icon={Plus} busy={create.isPending} disabled={name.trim() === ""}>Add</Button>
     </form>
   );
@@ -29,7 +29,7 @@ export function GroupsPage() {
       <Section title="Groups" end={form}>
         <Loaded query={groups}>
           {(list) =>
-            list.length === 0 ? <EmptyState>No groups yet.</EmptyState> : <div className="cardx">{list.map((group) => <GroupRow key={group.id} group={group} />)}</div>
+            list.length === 0 ? <EmptyState>No groups yet.</EmptyState> : <div className="settings-card">{list.map((group) => <GroupRow key={group.id} group={group} />)}</div>
           }
         </Loaded>
       </Section>
@@ -42,10 +42,10 @@ function GroupRow({ group }: { group: Group }) {
   const [deleting, setDeleting] = useState(false);
   const remove = useSave(() => api.DELETE("/api/v1/groups/{group_id}", { path: { group_id: group.id } }), { refresh: [["groups"]], quiet: true });
   return (
-    <div className="setting settings-wraps">
-      <div className="grow">
-        <div className="b">{group.name}</div>
-        <p className="m">{group.member_count === 1 ? "1 member" : `${group.member_count} members`}</p>
+    <div className="settings-row settings-wraps">
+      <div className="ui-grow">
+        <div className="ui-strong">{group.name}</div>
+        <p className="tone-muted">{group.member_count === 1 ? "1 member" : `${group.member_count} members`}</p>
       </div>
       <Button size="sm" aria-expanded={open} onClick={() => setOpen(!open)}>Members</Button>
       <IconButton icon={Trash2} label={`Delete ${group.name}`} onClick={() => setDeleting(true)} />
@@ -72,7 +72,7 @@ function Members({ group }: { group: Group }) {
           return (
             <>
               {list.map((member) => <Chip key={member.id} onRemove={() => remove.mutate(member.id)} removeLabel={`Remove ${member.username}`}>{member.username}</Chip>)}
-              <select className="select" aria-label={`Add a member to ${group.name}`} value="" onChange={(event) => add.mutate(event.target.value)}>
+              <select className="ui-select" aria-label={`Add a member to ${group.name}`} value="" onChange={(event) => add.mutate(event.target.value)}>
                 <option value="" disabled>Add a member</option>
                 {others.map((user) => <option key={user.id} value={user.id}>{user.username}</option>)}
               </select>

@@ -36,11 +36,11 @@ export function LimitsPage() {
             <Section title="Everyone">
               <EveryoneLimit limits={found} {...(canEdit ? { onEdit: setTarget } : {})} />
               {found.unpriced_model_count > 0 && (
-                <p className="warn settings-apart">{found.unpriced_model_count === 1 ? "1 model has" : `${found.unpriced_model_count} models have`} no price: such calls count as zero.</p>
+                <p className="tone-warn settings-apart">{found.unpriced_model_count === 1 ? "1 model has" : `${found.unpriced_model_count} models have`} no price: such calls count as zero.</p>
               )}
             </Section>
             <Section title="Users and groups" end={add}>
-              <p className="sec-lead">These replace the limit for everyone.</p>
+              <p className="settings-section-lead">These replace the limit for everyone.</p>
               <LimitTable limits={found} {...(canEdit ? { onEdit: setTarget } : {})} />
             </Section>
             {target?.kind === "default" && <EveryoneDialog limits={found} onClose={() => setTarget(null)} />}
@@ -62,7 +62,7 @@ function EveryoneLimit({ limits, onEdit }: EditableLimits) {
   const micros = limits.spend_limit_micros;
   const origin = limits.source === "settings" ? "From the settings file, until a limit is set here." : `Set here. ${settingsWords(limits)}`;
   return (
-    <div className="cardx">
+    <div className="settings-card">
       <SettingRow title={micros === null ? "No limit" : `${moneyText(micros)} a ${limits.period} for each user`} hint={`Holds for every user who has no limit below. ${origin}`}>
         {onEdit && <Button icon={Pencil} aria-label="Change the limit for everyone" onClick={() => onEdit({ kind: "default", id: "", name: EVERYONE, micros })}>Change</Button>}
       </SettingRow>
@@ -85,10 +85,10 @@ function LimitTable({ limits, onEdit }: EditableLimits) {
     <Table label="Limits of users and groups" heads={["Who", "Limit", "When it is reached", ""]}>
       {rows.map((row) => (
         <tr key={row.kind + row.id}>
-          <td><span className="b">{row.name}</span> <Tag>{row.note}</Tag></td>
+          <td><span className="ui-strong">{row.name}</span> <Tag>{row.note}</Tag></td>
           <td>{`${moneyText(row.micros)} a ${limits.period}`}</td>
-          <td className="m">The turn ends, the chat waits</td>
-          <td className="r">{onEdit && <IconButton icon={Pencil} label={`Change the limit of ${row.name}`} onClick={() => onEdit(row)} />}</td>
+          <td className="tone-muted">The turn ends, the chat waits</td>
+          <td className="settings-right">{onEdit && <IconButton icon={Pencil} label={`Change the limit of ${row.name}`} onClick={() => onEdit(row)} />}</td>
         </tr>
       ))}
     </Table>
@@ -122,14 +122,14 @@ function EveryoneDialog({ limits, onClose }: { limits: Limits; onClose: () => vo
   const error = save.error ?? reset.error;
   return (
     <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title="Limit for everyone" description="What each user may spend who has no limit of their own and none by a group.">
-      <form className="dialog-form" onSubmit={submit}>
+      <form className="ui-dialog-form" onSubmit={submit}>
         <Segmented label="Limit" options={CHOICES} value={choice} onChange={setChoice} />
         {choice === "amount" && (
           <TextField label="Amount" aside="dollars" inputMode="decimal" placeholder="10" value={amount} error={amountError(amount, micros)} onChange={(event) => setAmount(event.target.value)} />
         )}
         <Field label="Period" hint="It is the period of all limits, by UTC.">
           {(names) => (
-            <select {...names} className="select" value={period} onChange={(event) => setPeriod(event.target.value as Period)}>
+            <select {...names} className="ui-select" value={period} onChange={(event) => setPeriod(event.target.value as Period)}>
               <option value="day">Day</option>
               <option value="week">Week, from Monday</option>
               <option value="month">Month</option>
@@ -137,8 +137,8 @@ function EveryoneDialog({ limits, onClose }: { limits: Limits; onClose: () => vo
           )}
         </Field>
         {limits.source === "database" && (
-          <p className="m">
-            {settingsWords(limits)} <button type="button" className="link" disabled={reset.isPending} onClick={() => reset.mutate(undefined)}>Use the settings file</button>
+          <p className="tone-muted">
+            {settingsWords(limits)} <button type="button" className="ui-link" disabled={reset.isPending} onClick={() => reset.mutate(undefined)}>Use the settings file</button>
           </p>
         )}
         {error !== null && <ErrorNote error={error} />}
@@ -165,14 +165,14 @@ function LimitDialog({ target, period, onClose }: { target: Target; period: Peri
   const error = save.error ?? remove.error;
   return (
     <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title={target.name === "" ? "Add a limit" : `Limit of ${target.name}`}>
-      <form className="dialog-form" onSubmit={submit}>
+      <form className="ui-dialog-form" onSubmit={submit}>
         {target.name === "" && <Chooser who={who} onChoose={setWho} />}
         <TextField label="Amount" aside="dollars" inputMode="decimal" placeholder="10" value={amount} error={amountError(amount, micros)} onChange={(event) => setAmount(event.target.value)} />
-        <p className="m">A {period}. A limit of a user wins over those of groups; of several groups the strictest holds.</p>
+        <p className="tone-muted">A {period}. A limit of a user wins over those of groups; of several groups the strictest holds.</p>
         {error !== null && <ErrorNote error={error} />}
         <footer>
           {target.name !== "" && <Button variant="danger" busy={remove.isPending} onClick={() => remove.mutate(undefined)}>Delete</Button>}
-          <span className="grow" />
+          <span className="ui-grow" />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" variant="primary" busy={save.isPending} disabled={!ready}>Save</Button>
         </footer>
@@ -202,14 +202,14 @@ function Chooser({ who, onChoose }: { who: Target; onChoose: (target: Target) =>
     ...(found.data?.users ?? []).map((one) => ({ kind: "user" as const, id: one.id, name: one.username, micros: null })),
   ];
   return (
-    <div className="f">
+    <div className="ui-form-field">
       <TextField label="User or group" autoFocus value={text} hint={who.id === "" ? "Type a part of the name and choose." : `Chosen: ${who.name}`} onChange={(event) => setText(event.target.value)} />
       {choices.length > 0 && (
-        <ul className="abl">
+        <ul className="settings-list">
           {choices.map((choice) => (
             <li key={choice.kind + choice.id}>
-              <button type="button" className="settings-option grow" aria-pressed={who.id === choice.id} onClick={() => onChoose(choice)}>
-                {choice.name} <Tag {...(who.id === choice.id ? { tone: "acc" as const } : {})}>{choice.kind}</Tag>
+              <button type="button" className="settings-option ui-grow" aria-pressed={who.id === choice.id} onClick={() => onChoose(choice)}>
+                {choice.name} <Tag {...(who.id === choice.id ? { tone: "accent" as const } : {})}>{choice.kind}</Tag>
               </button>
             </li>
           ))}

@@ -39,12 +39,12 @@ export function McpDrawer({ server, onClose }: { server: McpConfig | null; onClo
         <>
           <Button type="submit" form="mcp" variant="primary" busy={saving.isPending}>Save</Button>
           <Button variant="quiet" onClick={onClose}>Discard</Button>
-          <span className="grow" />
+          <span className="ui-grow" />
           {server !== null && <Button variant="danger" size="sm" onClick={() => setDeleting(true)}>Delete</Button>}
         </>
       }
     >
-      <form id="mcp" className="form" onSubmit={submit}>
+      <form id="mcp" className="settings-form" onSubmit={submit}>
         <TextField label="Name" wide required placeholder="GitHub" value={draft.name} error={wrong.get("display_name")} onChange={(event) => set({ name: event.target.value })} />
         <TextField label="Short name" wide aside="the beginning of its tools' names" placeholder={slugOf(draft.name) || "github"} value={draft.slug} error={wrong.get("slug")} onChange={(event) => set({ slug: event.target.value })} />
         <TextField label="Address" wide required placeholder="https://mcp.example.com/mcp" value={draft.url} error={wrong.get("url")} onChange={(event) => set({ url: event.target.value })} />
@@ -65,8 +65,8 @@ export function McpDrawer({ server, onClose }: { server: McpConfig | null; onClo
         <AuthFields draft={draft} server={server} wrong={wrong} set={set} />
         <Lines label="Allowed tools" hint="By the server's names, one a line; empty: all but the denied ones." value={draft.allow} error={wrong.get("allow")} onChange={(allow) => set({ allow })} />
         <Lines label="Denied tools" hint="One a line; ignored if any are allowed." value={draft.deny} error={wrong.get("deny")} onChange={(deny) => set({ deny })} />
-        <div className="f w">
-          <div className="abl">
+        <div className="ui-form-field is-wide">
+          <div className="settings-list">
             <SettingRow title="Enabled" hint="Chats can use it.">
               <Switch label="Enabled" checked={draft.enabled} onChange={(enabled) => set({ enabled })} />
             </SettingRow>
@@ -78,7 +78,7 @@ export function McpDrawer({ server, onClose }: { server: McpConfig | null; onClo
             </SettingRow>
           </div>
         </div>
-        {saving.error !== null && <div className="f w"><ErrorNote error={saving.error} /></div>}
+        {saving.error !== null && <div className="ui-form-field is-wide"><ErrorNote error={saving.error} /></div>}
       </form>
       {server !== null && (
         <ConfirmDialog
@@ -158,7 +158,7 @@ function Choice<T extends string>({ label, value, options, onChange }: ChoicePro
   return (
     <Field label={label} wide>
       {(names) => (
-        <select {...names} className="select" value={value} onChange={(event) => onChange(event.target.value as T)}>
+        <select {...names} className="ui-select" value={value} onChange={(event) => onChange(event.target.value as T)}>
           {options.map(([one, text]) => (
             <option key={one} value={one}>{text}</option>
           ))}
@@ -171,7 +171,7 @@ function Choice<T extends string>({ label, value, options, onChange }: ChoicePro
 function Lines({ label, hint, value, error, onChange }: { label: string; hint: string; value: string; error: string | undefined; onChange: (value: string) => void }) {
   return (
     <Field label={label} aside="optional" hint={hint} error={error} wide>
-      {(names) => <textarea {...names} className="area" rows={3} spellCheck={false} value={value} onChange={(event) => onChange(event.target.value)} />}
+      {(names) => <textarea {...names} className="ui-textarea" rows={3} spellCheck={false} value={value} onChange={(event) => onChange(event.target.value)} />}
     </Field>
   );
 }

@@ -38,7 +38,7 @@ export function McpPage() {
             list.length === 0 ? (
               <EmptyState icon={Plug}>No MCP servers yet. Add one, test it, and chats can use its tools.</EmptyState>
             ) : (
-              <div className="cardx">
+              <div className="settings-card">
                 {list.map((server) => (
                   <ServerRow key={server.id} server={server} canEdit={canEdit} onEdit={() => setOpened(server)} />
                 ))}
@@ -57,13 +57,13 @@ function ServerRow({ server, canEdit, onEdit }: { server: McpConfig; canEdit: bo
   const hasFailed = trial.data?.ok === false || trial.error !== null;
   const isOwn = server.source === "database";
   return (
-    <div className="prov">
+    <div className="settings-resource">
       <Icon
         of={!server.enabled ? CircleOff : hasFailed ? TriangleAlert : CircleCheck}
-        className={!server.enabled ? "s" : hasFailed ? "danger" : "ok"}
+        className={!server.enabled ? "tone-subtle" : hasFailed ? "tone-danger" : "tone-ok"}
         label={!server.enabled ? "Disabled" : hasFailed ? "Failed" : "Enabled"}
       />
-      <div className="grow">
+      <div className="ui-grow">
         <h3>
           {server.display_name}
           <Tag>{server.slug}</Tag>
@@ -72,11 +72,11 @@ function ServerRow({ server, canEdit, onEdit }: { server: McpConfig; canEdit: bo
         </h3>
         <p>{[hostOf(server.url), AVAILABILITY[server.availability], AUTH[server.auth], listWords(server)].filter(Boolean).join(" · ")}</p>
       </div>
-      <div className="acts">
+      <div className="ui-actions">
         {canEdit && <Button size="sm" busy={trial.isPending} onClick={() => trial.mutate(undefined)}>Test</Button>}
         {canEdit && isOwn && <IconButton icon={Pencil} label={`Edit ${server.display_name}`} onClick={onEdit} />}
       </div>
-      {trial.error !== null && <div className="result bad"><ErrorNote error={trial.error} /></div>}
+      {trial.error !== null && <div className="ui-result is-bad"><ErrorNote error={trial.error} /></div>}
       {trial.data !== undefined && <TrialTools trial={trial.data} />}
     </div>
   );
@@ -85,9 +85,9 @@ function ServerRow({ server, canEdit, onEdit }: { server: McpConfig; canEdit: bo
 function TrialTools({ trial }: { trial: Trial }) {
   if (!trial.ok) {
     return (
-      <div className="result bad" role="alert">
+      <div className="ui-result is-bad" role="alert">
         <div>
-          <b className="b">It did not work.</b>
+          <b className="ui-strong">It did not work.</b>
           <p>{trial.problem}</p>
         </div>
       </div>
@@ -95,16 +95,16 @@ function TrialTools({ trial }: { trial: Trial }) {
   }
   const used = trial.tools.filter((tool) => tool.is_used).length;
   return (
-    <div className="result" role="status">
-      <div className="grow">
-        <b className="b">{used === trial.tools.length ? `${used} tools` : `${used} of ${trial.tools.length} tools are used`}</b>
-        <p className="m">{trial.duration_ms} ms</p>
-        <ul className="trial-tools">
+    <div className="ui-result" role="status">
+      <div className="ui-grow">
+        <b className="ui-strong">{used === trial.tools.length ? `${used} tools` : `${used} of ${trial.tools.length} tools are used`}</b>
+        <p className="tone-muted">{trial.duration_ms} ms</p>
+        <ul className="mcp-trial-tools">
           {trial.tools.map((tool) => (
             <li key={tool.name}>
               <code>{tool.name}</code>
               {!tool.is_used && <Tag>not used</Tag>}
-              <span className="m cut">{tool.description.split("\n")[0]}</span>
+              <span className="tone-muted ui-ellipsis">{tool.description.split("\n")[0]}</span>
             </li>
           ))}
         </ul>

@@ -47,14 +47,14 @@ export function ModelDrawer({ model, onClose }: { model: Model | null; onClose: 
         <>
           <Button type="submit" form="model" variant="primary" busy={saving.isPending}>Save</Button>
           <Button variant="quiet" onClick={onClose}>Discard</Button>
-          {wrong.size > 0 && <span className="danger">{wrong.size === 1 ? "1 field needs a look" : `${wrong.size} fields need a look`}</span>}
+          {wrong.size > 0 && <span className="tone-danger">{wrong.size === 1 ? "1 field needs a look" : `${wrong.size} fields need a look`}</span>}
         </>
       }
     >
-      <form id="model" className="form" onSubmit={submit}>
+      <form id="model" className="settings-form" onSubmit={submit}>
         <Field label="Provider" wide>
           {(names) => (
-            <select {...names} className="select" value={provider?.name ?? ""} onChange={(event) => set({ provider: event.target.value, options: {} })}>
+            <select {...names} className="ui-select" value={provider?.name ?? ""} onChange={(event) => set({ provider: event.target.value, options: {} })}>
               {providers.map((one) => (
                 <option key={one.id} value={one.name}>{one.display_name}</option>
               ))}
@@ -71,14 +71,14 @@ export function ModelDrawer({ model, onClose }: { model: Model | null; onClose: 
         <NumberField label="Price out" aside="$ per 1M" value={draft.priceOut} error={wrong.get("prices.output")} onChange={(priceOut) => set({ priceOut })} />
         <NumberField label="Price cached" aside="$ per 1M" value={draft.priceCached} error={wrong.get("prices.cache_read")} onChange={(priceCached) => set({ priceCached })} />
         {options.length > 0 && (
-          <details className="f w more-fields" open={hasWrongOption || undefined}>
-            <summary className="b">{options.length} more fields</summary>
-            <div className="form">
+          <details className="ui-form-field is-wide settings-more-fields" open={hasWrongOption || undefined}>
+            <summary className="ui-strong">{options.length} more fields</summary>
+            <div className="settings-form">
               <SchemaForm fields={options} values={draft.options} errors={wrong} prefix="options." onChange={(given) => set({ options: given })} />
             </div>
           </details>
         )}
-        {saving.error !== null && <div className="f w"><ErrorNote error={saving.error} /></div>}
+        {saving.error !== null && <div className="ui-form-field is-wide"><ErrorNote error={saving.error} /></div>}
       </form>
     </Drawer>
   );
@@ -152,7 +152,7 @@ function Compaction({ value, limit, onChange }: { value: number; limit: number; 
   return (
     <Field label="Compact the chat at" aside={`${value}%`} wide hint={`${hint}Earlier messages stay readable.`}>
       {(names) => (
-        <input {...names} type="range" className="slider" min={10} max={100} step={5} value={value} onChange={(event) => onChange(Number(event.target.value))} />
+        <input {...names} type="range" className="settings-slider" min={10} max={100} step={5} value={value} onChange={(event) => onChange(Number(event.target.value))} />
       )}
     </Field>
   );

@@ -59,27 +59,27 @@ function ModelRow({ model, provider, selected, onOpen }: { model: Model; provide
   );
   const editable = model.source === "database";
   return (
-    <tr className={selected ? "on" : undefined}>
+    <tr className={selected ? "is-on" : undefined}>
       <td>
         <IconButton
           icon={model.is_default || model.enabled ? Star : StarOff}
-          className={model.is_default ? "acc star-on" : undefined}
+          className={model.is_default ? "tone-accent is-starred" : undefined}
           label={model.is_default ? `${model.display_name} is the default` : `Make ${model.display_name} the default`}
           disabled={model.is_default || !model.enabled}
           onClick={() => change.mutate({ is_default: true })}
         />
       </td>
       <td>
-        <span className="b">{model.display_name}</span>{" "}
+        <span className="ui-strong">{model.display_name}</span>{" "}
         {!model.enabled && <Tag>disabled</Tag>}
         {!editable && <Tag icon={Lock}>{model.provider === "demo" ? "built in" : model.source === "settings" ? "chatd.toml" : "environment"}</Tag>}
         <p><code>{model.model}</code></p>
       </td>
-      <td className="r">{contextText(model)}</td>
-      <td className="r">{priceText(model, "input")}</td>
-      <td className="r">{priceText(model, "output")}</td>
+      <td className="settings-right">{contextText(model)}</td>
+      <td className="settings-right">{priceText(model, "input")}</td>
+      <td className="settings-right">{priceText(model, "output")}</td>
       <td>{provider}</td>
-      <td className="r">
+      <td className="settings-right">
         <Menu trigger={<IconButton icon={Ellipsis} label={`More for ${model.display_name}`} />}>
           <MenuItem onSelect={onOpen} disabled={!editable} hint={editable ? undefined : "It is declared outside the database."}>Edit</MenuItem>
           <MenuItem onSelect={() => change.mutate({ enabled: !model.enabled })} disabled={!editable}>{model.enabled ? "Disable" : "Enable"}</MenuItem>
@@ -128,11 +128,11 @@ function Overrides() {
     <Section title="Tasks in the background" hint="A small model is enough">
       <Loaded query={overrides}>
         {(current) => (
-          <div className="cardx form">
+          <div className="settings-card settings-form">
             {(["title", "compaction"] as const).map((task) => (
               <Field key={task} label={task === "title" ? "Titles of chats" : "Summaries of long chats"}>
                 {(names) => (
-                  <select {...names} className="select" value={current[task] ?? ""} onChange={(event) => save.mutate({ [task]: event.target.value || null })}>
+                  <select {...names} className="ui-select" value={current[task] ?? ""} onChange={(event) => save.mutate({ [task]: event.target.value || null })}>
                     <option value="">The model of the chat</option>
                     {models.map((model) => (
                       <option key={model.id} value={model.name}>{model.display_name}</option>

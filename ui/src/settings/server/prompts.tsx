@@ -44,13 +44,13 @@ function PromptEditor({ current }: { current: Deployment }) {
   return (
     <>
       <Section title="Built-in prompt">
-        <div className="cardx">
+        <div className="settings-card">
           <SettingRow title="Begin with the built-in prompt" hint="It tells the model where it works and how to use its tools.">
             <Switch label="Begin with the built-in prompt" checked={include} onChange={setInclude} />
           </SettingRow>
-          <details className="setting">
-            <summary className="b">Read it</summary>
-            <pre className="prompt-diff">{current.default_system_prompt}</pre>
+          <details className="settings-row">
+            <summary className="ui-strong">Read it</summary>
+            <pre className="settings-prompt-diff">{current.default_system_prompt}</pre>
           </details>
         </div>
       </Section>
@@ -59,19 +59,19 @@ function PromptEditor({ current }: { current: Deployment }) {
         hint={`${new TextEncoder().encode(text).length.toLocaleString("en-US")} of 131,072 bytes`}
         end={<Segmented label="View" value={view} options={[{ value: "edit", label: "Edit" }, { value: "diff", label: "Against the built-in one" }]} onChange={setView} />}
       >
-        <div className="cardx">
+        <div className="settings-card">
           {view === "edit" ? (
             <div className="settings-padded">
-              <textarea className="area" aria-label="Your text" rows={12} value={text} onChange={(event) => setText(event.target.value)} />
+              <textarea className="ui-textarea" aria-label="Your text" rows={12} value={text} onChange={(event) => setText(event.target.value)} />
             </div>
           ) : (
             <PromptDiff before={current.default_system_prompt} after={whole} />
           )}
           {save.error !== null && <div className="settings-padded"><ErrorNote error={save.error} action={conflict ? <Button size="sm" onClick={() => save.mutate({ system_prompt: text, include_default_prompt: include })}>Save mine</Button> : undefined} /></div>}
-          <div className="savebar">
+          <div className="ui-save-bar">
             <Button variant="primary" busy={save.isPending} disabled={!changed} onClick={() => save.mutate({ system_prompt: text, include_default_prompt: include, version: current.version })}>Save</Button>
             <Button variant="quiet" disabled={!changed} onClick={() => { setText(current.system_prompt); setInclude(current.include_default_prompt); }}>Discard</Button>
-            {!include && text.trim() === "" && <span className="warn">New chats would be told nothing.</span>}
+            {!include && text.trim() === "" && <span className="tone-warn">New chats would be told nothing.</span>}
           </div>
         </div>
       </Section>
@@ -81,7 +81,7 @@ function PromptEditor({ current }: { current: Deployment }) {
 
 function PromptDiff({ before, after }: { before: string; after: string }) {
   return (
-    <div className="prompt-diff" tabIndex={0} role="region" aria-label="Difference to the built-in prompt">
+    <div className="settings-prompt-diff" tabIndex={0} role="region" aria-label="Difference to the built-in prompt">
       {diffLines(before, after).map((line, place) => {
         const Shown = line.kind === "added" ? "ins" : line.kind === "removed" ? "del" : "span";
         return <Shown key={place}>{line.text === "" ? " " : line.text}</Shown>;

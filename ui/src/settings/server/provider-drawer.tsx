@@ -96,17 +96,17 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
             {made === null ? "Save" : "Save and test again"}
           </Button>
           <Button variant="quiet" onClick={onClose}>{made === null ? "Discard" : "Close"}</Button>
-          <span className="grow" />
+          <span className="ui-grow" />
           {provider !== null && <Button variant="danger" size="sm" onClick={() => setDeleting(true)}>Delete</Button>}
         </>
       }
     >
-      <form id="provider" className="form" onSubmit={submit}>
+      <form id="provider" className="settings-form" onSubmit={submit}>
         <Field label="Kind" wide>
           {(names) => (
             <select
               {...names}
-              className="select"
+              className="ui-select"
               value={draft.kind}
               disabled={known !== null}
               onChange={(event) => set({ kind: event.target.value as ProviderKind })}
@@ -144,8 +144,8 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
         {draft.kind === "bedrock" && (
           <TextField label="Region" wide placeholder="eu-central-1" value={draft.region} error={wrong.get("region")} onChange={(event) => set({ region: event.target.value })} />
         )}
-        <div className="f w">
-          <div className="abl">
+        <div className="ui-form-field is-wide">
+          <div className="settings-list">
             <SettingRow title="Enabled" hint="Chats may use its models.">
               <Switch label="Enabled" checked={draft.enabled} onChange={(enabled) => set({ enabled })} />
             </SettingRow>
@@ -154,11 +154,11 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
             </SettingRow>
           </div>
         </div>
-        {saving.error !== null && <div className="f w"><ErrorNote error={saving.error} /></div>}
+        {saving.error !== null && <div className="ui-form-field is-wide"><ErrorNote error={saving.error} /></div>}
       </form>
       {made !== null && (
-        <div className="form">
-          <div className="f w prov">
+        <div className="settings-form">
+          <div className="ui-form-field is-wide settings-resource">
             {last?.state === "running" && <p role="status">Testing {made.display_name} with one small call…</p>}
             <TrialNote last={last} />
           </div>
@@ -216,10 +216,10 @@ function FirstModel({ provider, onClose }: { provider: Provider; onClose: () => 
           <option key={one.model} value={one.model}>{one.display_name}</option>
         ))}
       </datalist>
-      <div className="f w">
+      <div className="ui-form-field is-wide">
         <Button variant="primary" icon={Plus} busy={add.isPending} disabled={chosen.trim() === ""} onClick={() => add.mutate(chosen.trim())}>Add this model</Button>
       </div>
-      {add.error !== null && <div className="f w"><ErrorNote error={add.error} /></div>}
+      {add.error !== null && <div className="ui-form-field is-wide"><ErrorNote error={add.error} /></div>}
     </>
   );
 }
@@ -243,18 +243,18 @@ function StoredKeys({ provider }: { provider: Provider }) {
     { refresh: REFRESH, onDone: (gone) => setKeys(keys.filter((key) => key.id !== gone)) },
   );
   return (
-    <div className="form">
-      <div className="f w">
-        <span className="lb">Stored keys</span>
-        <ul className="abl">
+    <div className="settings-form">
+      <div className="ui-form-field is-wide">
+        <span className="ui-label">Stored keys</span>
+        <ul className="settings-list">
           {keys.map((key) => (
             <li key={key.id}>
-              <code className="grow">{key.masked}</code>
+              <code className="ui-grow">{key.masked}</code>
               <IconButton icon={Trash2} label={`Delete key ${key.masked}`} onClick={() => remove.mutate(key.id)} />
             </li>
           ))}
           <li>
-            <input className="grow" aria-label="Another key" placeholder="Another key" type="password" autoComplete="off" value={adding} onChange={(event) => setAdding(event.target.value)} />
+            <input className="ui-grow" aria-label="Another key" placeholder="Another key" type="password" autoComplete="off" value={adding} onChange={(event) => setAdding(event.target.value)} />
             <Button size="xs" icon={Plus} busy={add.isPending} disabled={adding.trim() === ""} onClick={() => add.mutate(adding.trim())}>Add</Button>
           </li>
         </ul>

@@ -32,7 +32,7 @@ export function ProvidersPage() {
             list.length === 0 ? (
               <EmptyState>No providers yet. Add one, and chats can use its models.</EmptyState>
             ) : (
-              <div className="cardx">
+              <div className="settings-card">
                 {list.map((provider) => (
                   <ProviderRow key={provider.id} provider={provider} onEdit={() => setOpened(provider)} />
                 ))}
@@ -54,10 +54,10 @@ export function ProvidersPage() {
 
 /** Icon, its colour and its name: green only after a test that succeeded. */
 function signOf(provider: Provider, last: ProviderTrial | null): [LucideIcon, string, string] {
-  if (!provider.enabled) return [CircleOff, "s", "Disabled"];
-  if (last?.state === "error" || (last?.state === "ended" && !last.trial.ok)) return [TriangleAlert, "danger", "Failed"];
-  if (last?.state === "ended" || provider.kind === "demo") return [CircleCheck, "ok", "Works"];
-  return [CircleDashed, "s", "Enabled, not tested"];
+  if (!provider.enabled) return [CircleOff, "tone-subtle", "Disabled"];
+  if (last?.state === "error" || (last?.state === "ended" && !last.trial.ok)) return [TriangleAlert, "tone-danger", "Failed"];
+  if (last?.state === "ended" || provider.kind === "demo") return [CircleCheck, "tone-ok", "Works"];
+  return [CircleDashed, "tone-subtle", "Enabled, not tested"];
 }
 
 function ProviderRow({ provider, onEdit }: { provider: Provider; onEdit: () => void }) {
@@ -66,9 +66,9 @@ function ProviderRow({ provider, onEdit }: { provider: Provider; onEdit: () => v
   const [sign, tone, words] = signOf(provider, last);
   const editable = provider.source === "database";
   return (
-    <div className="prov">
+    <div className="settings-resource">
       <Icon of={sign} className={tone} label={words} />
-      <div className="grow">
+      <div className="ui-grow">
         <h3>
           {provider.display_name}
           <Tag>{kindWords(provider.kind)?.api ?? provider.kind}</Tag>
@@ -77,7 +77,7 @@ function ProviderRow({ provider, onEdit }: { provider: Provider; onEdit: () => v
         </h3>
         <p>{factsOf(provider, editable).join(" · ")}</p>
       </div>
-      <div className="acts">
+      <div className="ui-actions">
         <Button size="sm" busy={last?.state === "running"} onClick={() => startTrial(provider.id)}>Test</Button>
         {editable && <IconButton icon={Pencil} label={`Edit ${provider.display_name}`} onClick={onEdit} />}
       </div>

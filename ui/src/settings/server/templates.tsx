@@ -18,7 +18,7 @@ export function TemplatesPage() {
       <Section title="Templates">
         <Loaded query={templates}>
           {(list) =>
-            list.length === 0 ? <EmptyState>No templates. Workspaces are switched off on this server.</EmptyState> : <div className="cardx">{list.map((one) => <TemplateRow key={one.id} listed={one} />)}</div>
+            list.length === 0 ? <EmptyState>No templates. Workspaces are switched off on this server.</EmptyState> : <div className="settings-card">{list.map((one) => <TemplateRow key={one.id} listed={one} />)}</div>
           }
         </Loaded>
       </Section>
@@ -40,13 +40,13 @@ function TemplateRow({ listed }: { listed: Listed }) {
   const detail = useResource(["template", listed.id], () => api.GET("/api/v1/templates/{template_id}", { path: { template_id: listed.id } }));
   const template = detail.data ?? listed;
   return (
-    <div className="setting">
-      <div className="grow">
-        <div className="b">
+    <div className="settings-row">
+      <div className="ui-grow">
+        <div className="ui-strong">
           {template.display_name || template.name} <Tag>{template.origin === "builtin" ? "built in" : "chatd.toml"}</Tag> {template.deprecated && <Tag tone="warn">deprecated</Tag>}
         </div>
-        <p className="m">{template.description}</p>
-        {detail.data && <p className="s">{factsOf(detail.data).join(" · ")}</p>}
+        <p className="tone-muted">{template.description}</p>
+        {detail.data && <p className="tone-subtle">{factsOf(detail.data).join(" · ")}</p>}
       </div>
     </div>
   );

@@ -32,7 +32,7 @@ export function useStartTrial(): (providerId: string) => void {
 
 /** What the last test showed; nothing while there was none. */
 export function TrialNote({ last, onNewKey }: { last: ProviderTrial | null; onNewKey?: (() => void) | undefined }) {
-  if (last?.state === "error") return <div className="result bad"><ErrorNote error={last.error} /></div>;
+  if (last?.state === "error") return <div className="ui-result is-bad"><ErrorNote error={last.error} /></div>;
   if (last?.state === "ended") return <TrialResult trial={last.trial} {...(onNewKey === undefined ? {} : { onNewKey })} />;
   return null;
 }
@@ -41,19 +41,19 @@ export function TrialNote({ last, onNewKey }: { last: ProviderTrial | null; onNe
 export function TrialResult({ trial, onNewKey }: { trial: Trial; onNewKey?: () => void }) {
   if (trial.ok) {
     return (
-      <div className="result good" role="status">
+      <div className="ui-result is-good" role="status">
         <Icon of={Check} />
-        <div className="grow">
-          <b className="b">It works.</b> {trial.model} answered in {trial.duration_ms} ms.
+        <div className="ui-grow">
+          <b className="ui-strong">It works.</b> {trial.model} answered in {trial.duration_ms} ms.
         </div>
       </div>
     );
   }
   return (
-    <div className="result bad" role="alert">
+    <div className="ui-result is-bad" role="alert">
       <Icon of={TriangleAlert} />
-      <div className="grow">
-        <b className="b">{trial.explanation ?? "The test failed."}</b>
+      <div className="ui-grow">
+        <b className="ui-strong">{trial.explanation ?? "The test failed."}</b>
         {trial.detail && <p>{trial.detail}</p>}
         <p>Asked {trial.model || "no model"}; it took {trial.duration_ms} ms.</p>
       </div>

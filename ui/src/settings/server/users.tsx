@@ -54,17 +54,17 @@ function UserRow({ user }: { user: User }) {
   return (
     <tr>
       <td>
-        <span className="b">{user.username}</span> {user.is_service && <Tag>service account</Tag>} {user.status === "suspended" && <Tag tone="danger">suspended</Tag>} {isMe && <Tag tone="acc">you</Tag>}
+        <span className="ui-strong">{user.username}</span> {user.is_service && <Tag>service account</Tag>} {user.status === "suspended" && <Tag tone="danger">suspended</Tag>} {isMe && <Tag tone="accent">you</Tag>}
         <p>{[user.name, user.email].filter(Boolean).join(" · ")}</p>
       </td>
       <td>
-        <select className="select" aria-label={`Role of ${user.username}`} value={user.role} disabled={isMe} onChange={(event) => change.mutate({ role: event.target.value as Role })}>
+        <select className="ui-select" aria-label={`Role of ${user.username}`} value={user.role} disabled={isMe} onChange={(event) => change.mutate({ role: event.target.value as Role })}>
           {ROLES.map((role) => <option key={role.value} value={role.value}>{role.label}</option>)}
         </select>
       </td>
-      <td className="m">{user.is_service ? "by tokens" : user.has_password ? "by password" : "by link or OpenID"}</td>
+      <td className="tone-muted">{user.is_service ? "by tokens" : user.has_password ? "by password" : "by link or OpenID"}</td>
       <td>{user.last_seen_at ? <Time at={user.last_seen_at} /> : "never"}</td>
-      <td className="r">
+      <td className="settings-right">
         <Menu trigger={<IconButton icon={Ellipsis} label={`More for ${user.username}`} />}>
           {user.is_service ? (
             <MenuItem onSelect={() => setAsked("token")}>Create a token</MenuItem>
@@ -116,14 +116,14 @@ function NewUser({ onClose }: { onClose: () => void }) {
   };
   return (
     <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title="Add a user">
-      <form className="dialog-form" onSubmit={submit}>
+      <form className="ui-dialog-form" onSubmit={submit}>
         <Segmented label="Kind" value={kind} options={[{ value: "person", label: "Person" }, { value: "service", label: "Service account" }]} onChange={setKind} />
         <TextField label="Username" required autoFocus autoComplete="off" value={username} error={wrong.get("username")} onChange={(event) => setUsername(event.target.value)} />
         {!service && <TextField label="E-mail" aside="optional" type="email" value={email} error={wrong.get("email")} onChange={(event) => setEmail(event.target.value)} />}
         {!service && <TextField label="First password" aside="optional" type="password" autoComplete="new-password" hint="At least 12 characters. Without one the user signs in by OpenID or a link." value={password} error={wrong.get("password")} onChange={(event) => setPassword(event.target.value)} />}
         <Field label="Role" hint={ROLES.find((one) => one.value === role)?.hint}>
           {(names) => (
-            <select {...names} className="select" value={role} onChange={(event) => setRole(event.target.value as Role)}>
+            <select {...names} className="ui-select" value={role} onChange={(event) => setRole(event.target.value as Role)}>
               {ROLES.map((one) => <option key={one.value} value={one.value}>{one.label}</option>)}
             </select>
           )}
@@ -153,7 +153,7 @@ function NewPassword({ user, onClose }: { user: User; onClose: () => void }) {
   };
   return (
     <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title={`Password of ${user.username}`}>
-      <form className="dialog-form" onSubmit={submit}>
+      <form className="ui-dialog-form" onSubmit={submit}>
         <TextField label="New password" type="password" autoComplete="new-password" autoFocus hint="At least 12 characters." value={password} error={wrong.get("password")} onChange={(event) => setPassword(event.target.value)} />
         {save.error !== null && wrong.size === 0 && <ErrorNote error={save.error} />}
         <footer>

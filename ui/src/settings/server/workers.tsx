@@ -20,13 +20,13 @@ export function WorkersPage() {
               {list.map((worker) => (
                 <tr key={worker.id}>
                   <td>
-                    <span className="b">{worker.name}</span>{" "}
+                    <span className="ui-strong">{worker.name}</span>{" "}
                     {!worker.is_alive ? <Tag tone="danger">dead</Tag> : worker.draining ? <Tag tone="warn">draining</Tag> : <Tag tone="ok">live</Tag>}
                   </td>
                   <td>{worker.host}</td>
                   <td>{worker.version}</td>
                   <td><Time at={worker.started_at} /></td>
-                  <td className="r">{worker.chats}</td>
+                  <td className="settings-right">{worker.chats}</td>
                   <td className="settings-meter"><Meter label={`Slots of ${worker.name} in use`} value={worker.chats} max={worker.slots + worker.child_slots} /></td>
                   <td>{(worker.renewed_ms_ago / 1000).toFixed(1)} s ago</td>
                 </tr>

@@ -19,7 +19,7 @@ export function CostBars({ chart }: { chart: Chart }) {
   const labels = new Set(chart.bars.map((_, place) => place).filter((place) => place % Math.ceil(chart.bars.length / 6) === 0));
   const bar = shown === null ? undefined : chart.bars[shown];
   return (
-    <div className="cardx chart">
+    <div className="settings-card usage-chart">
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} aria-hidden="true" onPointerLeave={() => setShown(null)}>
         {chart.ticks.map((tick) => (
           <g key={tick}>
@@ -45,7 +45,7 @@ export function CostBars({ chart }: { chart: Chart }) {
         ))}
       </svg>
       {bar !== undefined && shown !== null && <DayAmounts bar={bar} series={chart.series} left={(LEFT + (shown + 0.5) * step) / WIDTH} />}
-      <table className="sr">
+      <table className="ui-screen-reader">
         <caption>Costs by day</caption>
         <tbody>
           {chart.bars.filter((one) => one.total > 0).map((one) => (
@@ -62,10 +62,10 @@ export function CostBars({ chart }: { chart: Chart }) {
 
 function DayAmounts({ bar, series, left }: { bar: Bar; series: readonly string[]; left: number }) {
   return (
-    <div className="chart-tip" style={{ left: `${Math.min(80, Math.max(8, left * 100))}%` }}>
-      <b className="b">{dayText(bar.day)}</b> {moneyText(bar.total)}
+    <div className="usage-chart-tip" style={{ left: `${Math.min(80, Math.max(8, left * 100))}%` }}>
+      <b className="ui-strong">{dayText(bar.day)}</b> {moneyText(bar.total)}
       {bar.pieces.map((piece) => (
-        <p key={piece.series} className="m">
+        <p key={piece.series} className="tone-muted">
           {series[piece.series]}: {moneyText(piece.to - piece.from)}
         </p>
       ))}

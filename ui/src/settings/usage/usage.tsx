@@ -51,7 +51,7 @@ export function OwnUsagePage() {
             </Figures>
             <ByDay costs={found} />
             <Section title="By chat">
-              <div className="cardx settings-padded">
+              <div className="settings-card settings-padded">
                 {found.by_chat.length === 0 ? (
                   <EmptyState>No calls in this time.</EmptyState>
                 ) : (
@@ -81,7 +81,7 @@ export function ServerUsagePage() {
   const end = (
     <>
       {choice}
-      <a className="btn" href={csv} download>
+      <a className="ui-button" href={csv} download>
         <Icon of={Download} />
         Export CSV
       </a>
@@ -94,14 +94,14 @@ export function ServerUsagePage() {
           <>
             <Figures totals={found} days={days} />
             <ByDay costs={found} />
-            <div className="grid2">
+            <div className="usage-grid">
               <Section title="By model">
-                <div className="cardx settings-padded">
+                <div className="settings-card settings-padded">
                   <Bars rows={found.by_model.slice(0, 8).map((one) => ({ name: one.model, href: null, micros: one.total_cost_micros }))} />
                 </div>
               </Section>
               <Section title="By user">
-                <div className="cardx settings-padded">
+                <div className="settings-card settings-padded">
                   <Loaded query={users}>
                     {(list) => <Bars grey rows={list.slice(0, 8).map((one) => ({ name: one.username, href: null, micros: one.total_cost_micros }))} />}
                   </Loaded>
@@ -121,33 +121,33 @@ function Figures({ totals, days, children }: { totals: Sums; days: number; child
   const input = totals.total_input_tokens + totals.total_cache_read_tokens;
   const cached = input > 0 ? Math.round((totals.total_cache_read_tokens / input) * 100) : 0;
   return (
-    <dl className="cardx kpi">
+    <dl className="settings-card usage-totals">
       <div>
         <dt>Spent in {days} days</dt>
         <dd>
           {moneyText(totals.total_cost_micros)}
-          {children ?? <small className="m">{moneyText(Math.round(totals.total_cost_micros / days))} a day</small>}
+          {children ?? <small className="tone-muted">{moneyText(Math.round(totals.total_cost_micros / days))} a day</small>}
         </dd>
       </div>
       <div>
         <dt>Model calls</dt>
         <dd>
           {countText(totals.call_count)}
-          <small className="m">{totals.unpriced_call_count > 0 ? `${countText(totals.unpriced_call_count)} without a price` : "all with a price"}</small>
+          <small className="tone-muted">{totals.unpriced_call_count > 0 ? `${countText(totals.unpriced_call_count)} without a price` : "all with a price"}</small>
         </dd>
       </div>
       <div>
         <dt>Tokens in</dt>
         <dd>
           {countText(input)}
-          <small className="m">{cached}% from cache</small>
+          <small className="tone-muted">{cached}% from cache</small>
         </dd>
       </div>
       <div>
         <dt>Tokens out</dt>
         <dd>
           {countText(totals.total_output_tokens)}
-          <small className="m">with reasoning</small>
+          <small className="tone-muted">with reasoning</small>
         </dd>
       </div>
     </dl>
@@ -156,11 +156,11 @@ function Figures({ totals, days, children }: { totals: Sums; days: number; child
 
 function LimitFigure({ status }: { status: components["schemas"]["SpendStatusReply"] }) {
   const limit = status.spend_limit_micros;
-  if (limit === null) return <small className="m">No limit.</small>;
+  if (limit === null) return <small className="tone-muted">No limit.</small>;
   return (
     <>
       <Meter label="Spent of the limit" value={status.current_spend_micros} max={limit} />
-      <small className="m">
+      <small className="tone-muted">
         {moneyText(status.current_spend_micros)} of {moneyText(limit)} this {status.period}
       </small>
     </>
@@ -170,7 +170,7 @@ function LimitFigure({ status }: { status: components["schemas"]["SpendStatusRep
 function ByDay({ costs }: { costs: Pick<Totals, "by_day_and_model" | "start_date" | "end_date"> }) {
   const chart = makeChart(costs.by_day_and_model, costs.start_date, costs.end_date);
   const legend = (
-    <span className="legend">
+    <span className="usage-legend">
       {chart.series.map((name, place) => (
         <span key={name}>
           <i style={{ background: `var(--chart-${(place % 5) + 1})` }} />
@@ -195,14 +195,14 @@ interface BarRow {
 /** Horizontal bars, the longest first. Users and chats are grey: a hue would mean a model. */
 function Bars({ rows, grey = false }: { rows: readonly BarRow[]; grey?: boolean }) {
   const most = Math.max(1, ...rows.map((row) => row.micros));
-  if (rows.length === 0) return <p className="m">No calls in this time.</p>;
+  if (rows.length === 0) return <p className="tone-muted">No calls in this time.</p>;
   return (
-    <ul className="bars">
+    <ul className="usage-bars">
       {rows.map((row, place) => (
         <li key={`${place}${row.name}`}>
-          <span className="cut">{row.href === null ? row.name : <Link className="link" href={row.href}>{row.name}</Link>}</span>
-          <span className="bar2" style={{ width: `${Math.max(0.5, (row.micros / most) * 100)}%`, background: grey ? "var(--chart-5)" : `var(--chart-${(place % 5) + 1})` }} />
-          <span className="r">{moneyText(row.micros)}</span>
+          <span className="ui-ellipsis">{row.href === null ? row.name : <Link className="ui-link" href={row.href}>{row.name}</Link>}</span>
+          <span className="usage-bar" style={{ width: `${Math.max(0.5, (row.micros / most) * 100)}%`, background: grey ? "var(--chart-5)" : `var(--chart-${(place % 5) + 1})` }} />
+          <span className="settings-right">{moneyText(row.micros)}</span>
         </li>
       ))}
     </ul>

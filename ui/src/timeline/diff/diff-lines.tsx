@@ -13,14 +13,14 @@ export function DiffLines({ lines, path }: { readonly lines: readonly DiffLine[]
   const coloured = useHighlightedLines(shown, languageOf(path));
   const hidden = lines.length - shown.length;
   return (
-    <div className="diff" tabIndex={0} role="group" aria-label={`Changes in ${path}`}>
+    <div className="diff-box" tabIndex={0} role="group" aria-label={`Changes in ${path}`}>
       {shown.map((line, index) =>
         line.type === "hunk" ? (
-          <div key={index} className="hunk">
+          <div key={index} className="diff-hunk">
             {line.text}
           </div>
         ) : (
-          <div key={index} className={line.type === "context" ? "dl" : `dl ${line.type}`}>
+          <div key={index} className={line.type === "context" ? "diff-line" : `diff-line is-${line.type}`}>
             <span>{line.number}</span>
             <span>{line.type === "add" ? "+" : line.type === "del" ? "−" : " "}</span>
             <code>{coloured?.[index] ?? plainLine(line)}</code>
@@ -28,7 +28,7 @@ export function DiffLines({ lines, path }: { readonly lines: readonly DiffLine[]
         ),
       )}
       {hidden > 0 && (
-        <button type="button" className="more-lines" onClick={() => setCount(count + STEP)}>
+        <button type="button" className="ui-more-lines" onClick={() => setCount(count + STEP)}>
           {hidden <= STEP ? `Show all ${lines.length.toLocaleString("en")} lines` : `Show ${STEP} of ${hidden.toLocaleString("en")} more lines`}
         </button>
       )}

@@ -99,10 +99,10 @@ export function RowList({ chatId, rows, older, promptAfter, markedMessageId, pla
   }, [rows, lastShown, onSeen]);
 
   return (
-    <div className="log-box">
+    <div className="timeline-box">
       <div
         ref={log}
-        className="log"
+        className="timeline-log"
         role="log"
         aria-live="off"
         aria-label="Messages"
@@ -112,7 +112,7 @@ export function RowList({ chatId, rows, older, promptAfter, markedMessageId, pla
           if (!event.currentTarget.contains(event.relatedTarget)) setFocusedKey(null);
         }}
       >
-        <div className="rows" style={{ height: total + spare }}>
+        <div className="timeline-rows" style={{ height: total + spare }}>
           <OlderPill older={older} isEmpty={rows.length === 0} />
           {items.map((item) => {
             const row = rows[item.index];
@@ -172,9 +172,9 @@ function spareBelow(
 function OlderPill({ older, isEmpty }: { readonly older: OlderPages; readonly isEmpty: boolean }) {
   if (!older.hasMore || isEmpty) return null;
   return (
-    <div className="older">
+    <div className="timeline-older">
       {older.isLoading ? (
-        <span className="btn xs quiet">
+        <span className="ui-button is-xs is-quiet">
           <Spinner />
           Loading earlier messages
         </span>
@@ -195,7 +195,7 @@ function JumpButton({ rows, place }: { readonly rows: readonly Row[]; readonly p
   if (place.isFollowing || rows.length === 0) return null;
   const fresh = new Set(rows.filter((row) => (row.messageId ?? 0) > leftAt).map((row) => row.messageId)).size;
   return (
-    <Button size="sm" icon={ArrowDown} className="jump" onClick={place.toEnd}>
+    <Button size="sm" icon={ArrowDown} className="timeline-jump" onClick={place.toEnd}>
       {fresh === 0 ? "Latest" : `${fresh} new`}
     </Button>
   );

@@ -47,15 +47,15 @@ export const RowShell = memo(function RowShell({ row, index, start, isMarked, me
 });
 
 function classNames(row: Row, isMarked: boolean): string {
-  const gap = row.isTight ? "tight" : row.kind === "user" ? "asked" : "";
-  return ["vrow", gap, isMarked && "marked", row.isEarlier === true && "earlier"].filter(Boolean).join(" ");
+  const gap = row.isTight ? "is-tight" : row.kind === "user" ? "is-asked" : "";
+  return ["timeline-row", gap, isMarked && "is-marked", row.isEarlier === true && "is-earlier"].filter(Boolean).join(" ");
 }
 
 function RowActions({ row, messageId }: { readonly row: Row; readonly messageId: number }) {
   const actions = useTimelineActions();
   const [isCopied, copy] = useCopy();
   return (
-    <div className={row.kind === "user" ? "row-acts mine" : "row-acts"} role="toolbar" aria-label="Message">
+    <div className={row.kind === "user" ? "timeline-row-actions is-mine" : "timeline-row-actions"} role="toolbar" aria-label="Message">
       <IconButton size="sm" icon={isCopied ? Check : Copy} label={isCopied ? "Copied" : "Copy"} shortcut="C" onClick={() => copy(textOfRow(row))} />
       {row.kind === "user" && <IconButton size="sm" icon={Pencil} label="Edit" shortcut="E" onClick={() => actions.edit(messageId)} />}
       <IconButton size="sm" icon={GitFork} label="Fork from here" shortcut="F" onClick={() => void actions.fork(messageId)} />

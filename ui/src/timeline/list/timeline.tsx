@@ -23,7 +23,7 @@ function ChatTimeline({ chatId }: { readonly chatId: string }) {
   useAnnouncements(chat.state);
   if (chat.gone) {
     return (
-      <div className="log-box">
+      <div className="timeline-box">
         <EmptyState title="Nothing here">This chat does not exist, or is not shared with you.</EmptyState>
       </div>
     );
@@ -41,8 +41,8 @@ function ChatTimeline({ chatId }: { readonly chatId: string }) {
 /** Nothing for a moment: most chats are there before anybody could see a skeleton. */
 function Loading() {
   return (
-    <div className="log-box loading" aria-busy="true">
-      <div className="skeletons">
+    <div className="timeline-box is-loading" aria-busy="true">
+      <div className="timeline-skeletons">
         <Skeleton rows={6} />
       </div>
     </div>

@@ -115,11 +115,11 @@ export function ListAgentsCard({ call, rowKey }: CardProps) {
       meta={call.state === "done" ? <span>{agents.length === 1 ? "1 agent" : `${agents.length} agents`}</span> : undefined}
     >
       {agents.length > 0 && (
-        <ul className="steps">
+        <ul className="tool-steps">
           {agents.map((agent, index) => (
             <li key={index}>
               <ChatLink chatId={textOf(agent, "chat_id")}>{textOf(agent, "title")}</ChatLink>
-              <span className="s">{textOf(agent, "status")}</span>
+              <span className="tone-subtle">{textOf(agent, "status")}</span>
             </li>
           ))}
         </ul>
@@ -133,7 +133,7 @@ function ChildFoot({ chatId, isFollowed }: { readonly chatId: string; readonly i
   return (
     <>
       <OpenChat chatId={chatId} />
-      <span className="grow" />
+      <span className="ui-grow" />
       {isFollowed && <StopChild chatId={chatId} />}
     </>
   );
@@ -146,7 +146,7 @@ function OpenChat({ chatId }: { readonly chatId: string }) {
 function ChatLink({ chatId, children }: { readonly chatId: string; readonly children: ReactNode }) {
   if (!/^[0-9a-f-]{36}$/.test(chatId)) return <span>{children}</span>;
   return (
-    <Link className="link" href={`/c/${chatId}`}>
+    <Link className="ui-link" href={`/c/${chatId}`}>
       {children}
     </Link>
   );

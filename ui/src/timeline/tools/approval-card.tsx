@@ -48,23 +48,23 @@ export function ApprovalForm({ request, args, from, onAnswer }: ApprovalFormProp
   const shown = asObject(request.args) ?? args;
   const command = textOf(shown, "command");
   return (
-    <section className="ask" aria-label={`Approval: ${humanize(request.tool_name)}`} aria-keyshortcuts="y n" tabIndex={0} onKeyDown={onKey}>
+    <section className="ask-card" aria-label={`Approval: ${humanize(request.tool_name)}`} aria-keyshortcuts="y n" tabIndex={0} onKeyDown={onKey}>
       <header>
         <StatusIcon status="requires_action" decorative />
         {command === "" ? `Allow “${humanize(request.tool_name)}”?` : "Run this command?"}
-        {from !== "" && <span className="meta cut">{from}</span>}
+        {from !== "" && <span className="ui-meta ui-ellipsis">{from}</span>}
       </header>
-      <div className="ask-b">
-        <pre className="cmd" tabIndex={0} aria-label={command === "" ? "Arguments" : "Command"}>
+      <div className="ask-body">
+        <pre className="ask-command" tabIndex={0} aria-label={command === "" ? "Arguments" : "Command"}>
           {command === "" ? JSON.stringify(shown ?? {}, null, 2) : command}
         </pre>
         <Facts shown={shown} hasCommand={command !== ""} reason={request.reason ?? ""} />
         {isDenying && (
-          <label className="deny" htmlFor={reasonId}>
+          <label className="ask-deny" htmlFor={reasonId}>
             <span>What should it do instead? The agent reads it.</span>
             <input
               id={reasonId}
-              className="field"
+              className="ui-field"
               autoFocus
               maxLength={2000}
               value={reason}
@@ -107,7 +107,7 @@ export function ApprovalForm({ request, args, from, onAnswer }: ApprovalFormProp
             </Button>
           </>
         )}
-        <span className="grow" />
+        <span className="ui-grow" />
         <Deadline at={request.deadline ?? null} />
       </footer>
     </section>
@@ -118,7 +118,7 @@ export function ApprovalForm({ request, args, from, onAnswer }: ApprovalFormProp
 export function Deadline({ at }: { readonly at: string | null }) {
   if (at === null) return null;
   return (
-    <span className="s small">
+    <span className="tone-subtle ask-small">
       Expires in <Countdown until={at} />
     </span>
   );
@@ -130,7 +130,7 @@ function Facts({ shown, hasCommand, reason }: { readonly shown: JsonObject | nul
   const workdir = hasCommand ? textOf(shown, "workdir") : "";
   if (reason === "" && intent === "" && workdir === "") return null;
   return (
-    <dl className="why">
+    <dl className="ask-reasons">
       {reason !== "" && (
         <>
           <dt>Why it asks</dt>

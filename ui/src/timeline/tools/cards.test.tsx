@@ -70,29 +70,29 @@ function show(name: string, state: Parameters<typeof stateOf>[1]) {
 describe.each(TOOLS)("%s", (name) => {
   it("says what the model writes while it writes it", () => {
     const { container } = show(name, "streaming");
-    expect(container.querySelector(".tool.go")).not.toBeNull();
+    expect(container.querySelector(".tool-card.is-going")).not.toBeNull();
   });
 
   it("shows that it runs", () => {
     const { container } = show(name, "running");
-    expect(container.querySelector(".go .spin")).not.toBeNull();
+    expect(container.querySelector(".is-going .ui-spin")).not.toBeNull();
   });
 
   it("is done", () => {
     const { container } = show(name, "done");
     expect(container.textContent).not.toBe("");
-    expect(container.querySelector(".spin, .bad, .cutoff")).toBeNull();
+    expect(container.querySelector(".ui-spin, .is-bad, .is-cut-off")).toBeNull();
   });
 
   it("has a red head when it failed, and is open", () => {
     const { container } = show(name, "failed");
-    expect(container.querySelector(".tool.bad")).not.toBeNull();
+    expect(container.querySelector(".tool-card.is-bad")).not.toBeNull();
     if (name !== "process_list" && name !== "list_agents" && name !== "ask_user_question") expect(container.textContent).toContain("It did not work.");
   });
 
   it("is dashed when it was stopped", () => {
     const { container } = show(name, "interrupted");
-    expect(container.querySelector(".tool.cutoff")).not.toBeNull();
+    expect(container.querySelector(".tool-card.is-cut-off")).not.toBeNull();
     expect(screen.getByText("Stopped by you")).toBeTruthy();
   });
 
@@ -190,7 +190,7 @@ describe("cards", () => {
     const asked = message(2, "assistant", call("c", "execute", { command: "make" }));
     const [row] = rows(chat([asked, message(3, "tool", result("c", "execute", { success: false, exit_code: 2, wall_duration_ms: 4200 }))]));
     const { container } = render(<RowView row={row as ToolRow} />);
-    expect(container.querySelector(".meta")?.textContent).toMatch(/exit 2\s4\.2 s/);
+    expect(container.querySelector(".ui-meta")?.textContent).toMatch(/exit 2\s4\.2 s/);
   });
 
   it("stay as they were opened when the row is shown again", () => {

@@ -26,13 +26,13 @@ export function ChildState({ chatId }: { readonly chatId: string }) {
 export function ChildProgress({ chatId, prompt }: { readonly chatId: string; readonly prompt: string }) {
   const stepsOf = useMemo(() => stepReader(), []);
   const steps = useChatSelector(chatId, stepsOf);
-  if (steps.length === 0) return <div className="tool-text m">{prompt}</div>;
+  if (steps.length === 0) return <div className="tool-text tone-muted">{prompt}</div>;
   return (
-    <ul className="steps">
+    <ul className="tool-steps">
       {steps.map((step) => (
         <li key={step.key}>
-          {step.isGoing ? <Spinner className="acc" /> : <Icon of={Check} className="ok" />}
-          <span className="cut grow">{step.text}</span>
+          {step.isGoing ? <Spinner className="tone-accent" /> : <Icon of={Check} className="tone-ok" />}
+          <span className="ui-ellipsis ui-grow">{step.text}</span>
           {step.isGoing && <time>now</time>}
         </li>
       ))}
@@ -48,7 +48,7 @@ export function ChildAsks({ chatId }: { readonly chatId: string }) {
   const title = details?.title ?? "";
   const onAnswer = (answer: CallAnswer) => decideCall(chatId, answer);
   return (
-    <div className="child-asks">
+    <div className="ask-children">
       {calls.map((request) =>
         request.kind === "approval" ? (
           <ApprovalForm key={request.tool_call_id} request={request} args={null} from={title} onAnswer={onAnswer} />

@@ -107,11 +107,11 @@ export function ProcessListCard({ call, rowKey }: CardProps) {
       meta={call.state === "done" ? <span>{running} running</span> : undefined}
     >
       {processes.length > 0 && (
-        <ul className="steps">
+        <ul className="tool-steps">
           {processes.map((process, index) => (
             <li key={index}>
-              <code className="cut grow">{oneLine(textOf(process, "command"))}</code>
-              <span className="s">{process.running === true ? "running" : endedText(process) || "ended"}</span>
+              <code className="ui-ellipsis ui-grow">{oneLine(textOf(process, "command"))}</code>
+              <span className="tone-subtle">{process.running === true ? "running" : endedText(process) || "ended"}</span>
             </li>
           ))}
         </ul>

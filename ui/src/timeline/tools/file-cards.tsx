@@ -40,11 +40,11 @@ function ReadContent({ call }: { readonly call: ToolCall }) {
 
 function ReadList({ calls }: { readonly calls: readonly ToolCall[] }) {
   return (
-    <ul className="steps">
+    <ul className="tool-steps">
       {calls.map((call, index) => (
         <li key={index}>
-          <code className="cut grow">{textOf(call.args, "path")}</code>
-          <span className="s">{linesRead(call)}</span>
+          <code className="ui-ellipsis ui-grow">{textOf(call.args, "path")}</code>
+          <span className="tone-subtle">{linesRead(call)}</span>
         </li>
       ))}
     </ul>
@@ -142,7 +142,7 @@ export function EditCard({ call, rowKey }: CardProps) {
 function FileEdits({ file, isOnly }: { readonly file: FileDiff; readonly isOnly: boolean }) {
   return (
     <>
-      {!isOnly && <div className="hunk path">{file.path}</div>}
+      {!isOnly && <div className="diff-hunk is-path">{file.path}</div>}
       <DiffLines lines={file.lines} path={file.path} />
     </>
   );

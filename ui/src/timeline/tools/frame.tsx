@@ -31,12 +31,12 @@ export const isGoing = (state: CallState): boolean =>
   state === "streaming" || state === "running" || state === "waiting" || state === "background";
 
 const TONES: Readonly<Record<CallState, string | false>> = {
-  streaming: "go",
-  running: "go",
-  waiting: "go",
-  background: "go",
-  failed: "bad",
-  interrupted: "cutoff",
+  streaming: "is-going",
+  running: "is-going",
+  waiting: "is-going",
+  background: "is-going",
+  failed: "is-bad",
+  interrupted: "is-cut-off",
   done: false,
 };
 
@@ -50,18 +50,18 @@ export function ToolFrame(props: FrameProps) {
     <>
       {call.state === "interrupted" ? <StatusIcon status="stopped" decorative /> : <Icon of={icon} />}
       <b>{verb}</b>
-      {subject !== undefined && subject !== "" && (isSentence ? <span className="cut m">{subject}</span> : <code title={subject}>{subject}</code>)}
-      <span className="meta">
+      {subject !== undefined && subject !== "" && (isSentence ? <span className="ui-ellipsis tone-muted">{subject}</span> : <code title={subject}>{subject}</code>)}
+      <span className="ui-meta">
         {meta ?? <CallTime call={call} />}
-        {hasBody && <Icon of={ChevronRight} size="sm" className="chev" />}
+        {hasBody && <Icon of={ChevronRight} size="sm" className="ui-chevron" />}
       </span>
     </>
   );
-  if (!hasBody) return <div className={isLine ? "line" : classes("tool bare", TONES[call.state])}>{isLine ? summary : <div className="head">{summary}</div>}</div>;
+  if (!hasBody) return <div className={isLine ? "tool-line" : classes("tool-card is-bare", TONES[call.state])}>{isLine ? summary : <div className="tool-head">{summary}</div>}</div>;
   return (
-    <details className={isLine ? "quiet" : classes("tool", TONES[call.state])} open={isOpen}>
+    <details className={isLine ? "tool-quiet" : classes("tool-card", TONES[call.state])} open={isOpen}>
       <summary
-        className={isLine ? "line" : undefined}
+        className={isLine ? "tool-line" : undefined}
         onClick={(event) => {
           event.preventDefault();
           setOpen(!isOpen);
@@ -86,7 +86,7 @@ export function CallTime({ call, word }: { readonly call: ToolCall; readonly wor
   if (isGoing(call.state)) {
     return (
       <>
-        <span className="state acc">
+        <span className="ui-state tone-accent">
           <Spinner />
           {word ?? goingWord(call.state)}
         </span>
@@ -108,9 +108,9 @@ function goingWord(state: CallState): string {
 /** Why a call failed, in a sentence, and what it means. */
 export function Failure({ text, then }: { readonly text: string; readonly then?: string }) {
   return (
-    <div className="err">
+    <div className="tool-error">
       <span>{text}</span>
-      {then !== undefined && <span className="m">{then}</span>}
+      {then !== undefined && <span className="tone-muted">{then}</span>}
     </div>
   );
 }

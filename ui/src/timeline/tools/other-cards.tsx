@@ -26,7 +26,7 @@ export function WebSearchCard({ call, rowKey }: CardProps) {
     >
       {call.state === "failed" && <Failure text={textOf(asObject(call.result), "error")} />}
       {found.length > 0 && (
-        <ul className="steps">
+        <ul className="tool-steps">
           {found.map((page, index) => (
             <li key={index}>
               <WebLink url={textOf(page, "url")} title={textOf(page, "title")} />
@@ -40,9 +40,9 @@ export function WebSearchCard({ call, rowKey }: CardProps) {
 
 export function WebLink({ url, title }: { readonly url: string; readonly title: string }) {
   const safe = safeHref(url);
-  if (safe === null) return <span className="cut">{title === "" ? url : title}</span>;
+  if (safe === null) return <span className="ui-ellipsis">{title === "" ? url : title}</span>;
   return (
-    <a className="link cut" href={safe} title={safe} target="_blank" rel="noreferrer noopener">
+    <a className="ui-link ui-ellipsis" href={safe} title={safe} target="_blank" rel="noreferrer noopener">
       {title === "" ? new URL(safe).host : title}
     </a>
   );
@@ -142,7 +142,7 @@ function GenericBody({ call }: { readonly call: ToolCall }) {
       {args !== "" && args !== "{}" && <Output text={args} label="Arguments" />}
       {call.args === null && call.argsText !== "" && call.state !== "streaming" && <Failure text="The arguments are not valid JSON: the call never ran." />}
       {call.state === "failed" && error !== "" && <Failure text={error} />}
-      {media !== null && <img className="media" src={media} alt={`Result of ${humanize(call.name)}`} />}
+      {media !== null && <img className="tool-media" src={media} alt={`Result of ${humanize(call.name)}`} />}
       {media === null && text !== "" && isOnlyText && <Output text={text} label="Result" />}
       {media === null && call.result !== undefined && error === "" && !isOnlyText && <Output text={pretty(call.result)} label="Result" />}
     </>

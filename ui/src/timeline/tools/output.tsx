@@ -17,7 +17,7 @@ export function Output({ text, label, tail, isLive = false }: OutputProps) {
     if (isLive && place.current !== null) place.current.scrollTop = place.current.scrollHeight;
   }, [isLive, text]);
   return (
-    <pre ref={place} className="out" tabIndex={0} aria-label={label}>
+    <pre ref={place} className="tool-output" tabIndex={0} aria-label={label}>
       <LongText text={text.replace(/\n+$/, "")} {...(tail === undefined ? {} : { tail })} render={coloured} />
     </pre>
   );

@@ -31,7 +31,7 @@ function PlanForm({ fileId }: { readonly fileId: string }) {
   const { send } = useTimelineActions();
   const [isSent, setSent] = useState(false);
   return (
-    <section className="ask" aria-label="Plan">
+    <section className="ask-card" aria-label="Plan">
       <header>
         <StatusIcon status="requires_action" decorative />
         Plan is ready to read
@@ -75,8 +75,8 @@ function PlanText({ fileId }: { readonly fileId: string }) {
   }, [fileText, fileId]);
   if (hasFailed) return <Failure text="The plan could not be loaded. Reload the page to try again." />;
   return (
-    <div className="ask-b">
-      <Markdown text={text ?? ""} className="plan" />
+    <div className="ask-body">
+      <Markdown text={text ?? ""} className="ask-plan" />
     </div>
   );
 }

@@ -49,7 +49,7 @@ export function ProcessFoot({ chatId, processId, command, note }: ProcessFootPro
   return (
     <>
       <span>{isStubborn ? "It was asked to end and still runs." : note}</span>
-      <span className="grow" />
+      <span className="ui-grow" />
       <Button size="xs" icon={Square} busy={isBusy} onClick={() => void stop(process.id, isStubborn ? "kill" : "terminate")}>
         {isStubborn ? "End it at once" : "Stop process"}
       </Button>

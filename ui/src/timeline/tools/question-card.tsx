@@ -34,11 +34,11 @@ export function QuestionCard({ call, rowKey }: CardProps) {
       opens={answers.length > 0}
     >
       {questions.length > 0 && (
-        <dl className="answers">
+        <dl className="ask-answers">
           {questions.map((question, index) => (
             <div key={index}>
-              <dt className={questions.length > 1 ? undefined : "sr"}>{question.text}</dt>
-              <dd>{answerText(answers[index]) || <span className="s">No answer</span>}</dd>
+              <dt className={questions.length > 1 ? undefined : "ui-screen-reader"}>{question.text}</dt>
+              <dd>{answerText(answers[index]) || <span className="tone-subtle">No answer</span>}</dd>
             </div>
           ))}
         </dl>
@@ -88,13 +88,13 @@ export function QuestionForm({ request, questions, from, onAnswer }: QuestionFor
     void onAnswer({ tool_call_id: request.tool_call_id, ...answer }).catch(() => setSent(null));
   };
   return (
-    <section className="ask" aria-label="Question">
+    <section className="ask-card" aria-label="Question">
       <header>
         <StatusIcon status="requires_action" decorative />
         {COUNTS[questions.length] ?? `${questions.length} questions`}
-        {from !== "" && <span className="meta cut">{from}</span>}
+        {from !== "" && <span className="ui-meta ui-ellipsis">{from}</span>}
       </header>
-      <div className="ask-b">
+      <div className="ask-body">
         {questions.map((question, index) => (
           <QuestionField
             key={index}
@@ -117,8 +117,8 @@ export function QuestionForm({ request, questions, from, onAnswer }: QuestionFor
         <Button size="sm" variant="quiet" busy={sent === "deny"} disabled={sent !== null && sent !== "deny"} onClick={() => send({ decision: "deny", reason: "Decide yourself." })}>
           You decide
         </Button>
-        <span className="grow" />
-        <span className="s small">
+        <span className="ui-grow" />
+        <span className="tone-subtle ask-small">
           {answered} of {questions.length} answered
         </span>
         <Deadline at={request.deadline ?? null} />
@@ -136,29 +136,29 @@ interface QuestionFieldProps {
 function QuestionField({ question, reply, onReply }: QuestionFieldProps) {
   const name = useId();
   return (
-    <fieldset className="q">
+    <fieldset className="ask-question">
       <legend>{question.text}</legend>
-      <div className="opts">
+      <div className="ask-options">
         {question.options.map((option, index) => {
           const label = textOf(option, "label");
           const isOn = reply.labels.includes(label);
           return (
-            <label key={index} className={isOn ? "opt on" : "opt"}>
+            <label key={index} className={isOn ? "ask-option is-on" : "ask-option"}>
               <input
                 type={question.isMulti ? "checkbox" : "radio"}
-                className="sr"
+                className="ui-screen-reader"
                 name={name}
                 checked={isOn}
                 onChange={() => onReply(toggled(reply, label, question.isMulti))}
               />
-              <span className={question.isMulti ? "radio check" : "radio"} />
+              <span className={question.isMulti ? "ask-radio is-check" : "ask-radio"} />
               <b>{label}</b>
               <p>{textOf(option, "description")}</p>
             </label>
           );
         })}
       </div>
-      <input className="field own" aria-label={`Own words: ${question.text}`} placeholder="Or in your own words" maxLength={20_000} value={reply.text} onChange={(event) => onReply({ ...reply, text: event.target.value })} />
+      <input className="ui-field ask-own" aria-label={`Own words: ${question.text}`} placeholder="Or in your own words" maxLength={20_000} value={reply.text} onChange={(event) => onReply({ ...reply, text: event.target.value })} />
     </fieldset>
   );
 }

@@ -14,16 +14,16 @@ export function RequestedCard({ call }: CardProps) {
     void answer(call.id, { error: "The user declined this call." }).catch(() => setSent(false));
   };
   return (
-    <section className="ask" aria-label="Needs you">
+    <section className="ask-card" aria-label="Needs you">
       <header>
         <StatusIcon status="requires_action" decorative />
         {`Waiting for the result of ${humanize(call.name)}`}
       </header>
-      <div className="ask-b">
-        <pre className="cmd" tabIndex={0} aria-label="Arguments">
+      <div className="ask-body">
+        <pre className="ask-command" tabIndex={0} aria-label="Arguments">
           {JSON.stringify(call.args ?? {}, null, 2)}
         </pre>
-        <dl className="why">
+        <dl className="ask-reasons">
           <dt>Why it waits</dt>
           <dd>A program outside of chatd runs this tool and sends its result. The chat goes on by itself then.</dd>
         </dl>
@@ -32,7 +32,7 @@ export function RequestedCard({ call }: CardProps) {
         <Button size="sm" busy={isSent} onClick={decline}>
           Decline
         </Button>
-        <span className="grow" />
+        <span className="ui-grow" />
         <Deadline at={call.request?.deadline ?? null} />
       </footer>
     </section>

@@ -56,10 +56,10 @@ function BuildOutput({ buildId, isGoing }: { readonly buildId: string | null; re
   const start = first === undefined ? 0 : Date.parse(first.at);
   if (first === undefined) return null;
   return (
-    <pre className="out" tabIndex={0} aria-label="Build log">
+    <pre className="tool-output" tabIndex={0} aria-label="Build log">
       {log.lines.slice(-SHOWN_LINES).map((line) => (
-        <span key={line.id} className={line.level === "error" ? "danger" : line.level === "warning" ? "warn" : undefined}>
-          <span className="s">{((Date.parse(line.at) - start) / 1000).toFixed(1).padStart(4, "0")}</span>
+        <span key={line.id} className={line.level === "error" ? "tone-danger" : line.level === "warning" ? "tone-warn" : undefined}>
+          <span className="tone-subtle">{((Date.parse(line.at) - start) / 1000).toFixed(1).padStart(4, "0")}</span>
           {`  ${line.text}\n`}
         </span>
       ))}
@@ -109,11 +109,11 @@ export function TemplatesCard({ call, rowKey }: CardProps) {
     >
       {call.state === "failed" && <Failure text={textOf(result, "error")} />}
       {templates.length > 0 && (
-        <ul className="steps">
+        <ul className="tool-steps">
           {templates.map((template, index) => (
             <li key={index}>
-              <b className="b">{textOf(template, "display_name") || textOf(template, "name")}</b>
-              <span className="cut grow">{textOf(template, "description")}</span>
+              <b className="ui-strong">{textOf(template, "display_name") || textOf(template, "name")}</b>
+              <span className="ui-ellipsis ui-grow">{textOf(template, "description")}</span>
             </li>
           ))}
         </ul>

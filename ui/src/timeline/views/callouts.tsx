@@ -23,13 +23,13 @@ function Retrying({ retry, canHurry, hasSaid }: { readonly retry: RetryState; re
   const [isOpen, setOpen] = useState(false);
   const until = retry.retrying_at ?? null;
   return (
-    <div className="callout" role="status">
+    <div className="timeline-callout" role="status">
       <Icon of={Clock} />
-      <div className="grow">
+      <div className="ui-grow">
         <h4>{RETRY_TITLES[retry.kind ?? ""] ?? "The provider did not answer"}</h4>
         <p>Retry {retry.attempt} starts by itself{hasSaid ? ", and answers anew; the text above stays until it has said as much" : ". Nothing is lost"}.</p>
         {isOpen && <Details texts={[retry.error, retry.detail, statusText(retry.status_code)]} />}
-        <div className="acts">
+        <div className="ui-actions">
           {canHurry && (
             <Button size="xs" icon={RotateCcw} onClick={tryAgain}>
               Retry now
@@ -44,7 +44,7 @@ function Retrying({ retry, canHurry, hasSaid }: { readonly retry: RetryState; re
         </div>
       </div>
       {until !== null && (
-        <span className="count">
+        <span className="ui-countdown">
           in <Countdown until={until} />
         </span>
       )}
@@ -57,15 +57,15 @@ function Failed({ error }: { readonly error: ChatError }) {
   const failure = failureOf(error);
   const hasDetails = Boolean(error.detail) || Boolean(error.status_code);
   return (
-    <div className="callout bad" role="status">
+    <div className="timeline-callout is-bad" role="status">
       <Icon of={TriangleAlert} />
-      <div className="grow">
+      <div className="ui-grow">
         <h4>{failure.title}</h4>
         <p>
           {error.message} {failure.advice}
         </p>
         {isOpen && <Details texts={[error.detail, statusText(error.status_code)]} />}
-        <div className="acts">
+        <div className="ui-actions">
           {failure.steps.map((step, index) => (
             <StepButton key={step} step={step} isFirst={index === 0} />
           ))}
@@ -115,14 +115,14 @@ function Held({ queued }: { readonly queued: number }) {
   const { resume } = useTimelineActions();
   const [isBusy, setBusy] = useState(false);
   return (
-    <div className="callout" role="status">
+    <div className="timeline-callout" role="status">
       <Icon of={Pause} />
-      <div className="grow">
+      <div className="ui-grow">
         <h4>The queue is held</h4>
         <p>
           You stopped the chat and held its queue. {queued === 1 ? "One message waits." : `${queued} messages wait.`}
         </p>
-        <div className="acts">
+        <div className="ui-actions">
           <Button
             size="xs"
             icon={Play}
@@ -142,7 +142,7 @@ function Held({ queued }: { readonly queued: number }) {
 
 function Details({ texts }: { readonly texts: readonly (string | null | undefined)[] }) {
   const shown = texts.filter(Boolean);
-  return shown.length === 0 ? null : <pre className="details">{shown.join("\n")}</pre>;
+  return shown.length === 0 ? null : <pre className="timeline-callout-details">{shown.join("\n")}</pre>;
 }
 
 function statusText(status: number | null | undefined): string | null {
@@ -151,9 +151,9 @@ function statusText(status: number | null | undefined): string | null {
 
 const NOTES: Readonly<Record<Note, readonly [ReactNode, string]>> = {
   length: [<Icon key="i" of={ScissorsLineDashed} />, "Cut at the output limit of the model."],
-  "content-filter": [<Icon key="i" of={ShieldAlert} className="warn" />, "The provider’s content filter stopped the answer."],
-  refusal: [<Icon key="i" of={ShieldAlert} className="warn" />, "The model declined to answer. Change the message, or choose another model."],
-  error: [<Icon key="i" of={TriangleAlert} className="danger" />, "The answer broke off here. What had arrived is kept."],
+  "content-filter": [<Icon key="i" of={ShieldAlert} className="tone-warn" />, "The provider’s content filter stopped the answer."],
+  refusal: [<Icon key="i" of={ShieldAlert} className="tone-warn" />, "The model declined to answer. Change the message, or choose another model."],
+  error: [<Icon key="i" of={TriangleAlert} className="tone-danger" />, "The answer broke off here. What had arrived is kept."],
 };
 
 export function NoteLine({ row }: { readonly row: NoteRow }) {
@@ -161,7 +161,7 @@ export function NoteLine({ row }: { readonly row: NoteRow }) {
   const [icon, text] = NOTES[row.note];
   const canContinue = row.canContinue && (row.note === "length" || row.note === "error");
   return (
-    <div className="note-line" role="note">
+    <div className="timeline-note" role="note">
       {icon}
       <span>{text}</span>
       {canContinue && (
@@ -177,21 +177,21 @@ export function ActivityLine({ row }: { readonly row: ActivityRow }) {
   switch (row.activity) {
     case "working":
       return (
-        <div className="live-line">
+        <div className="timeline-live">
           <StatusIcon status="running" size="sm" decorative />
           Working
         </div>
       );
     case "pending":
       return (
-        <div className="live-line">
+        <div className="timeline-live">
           <StatusIcon status="pending" size="sm" decorative />
           Waiting for a worker. It starts by itself.
         </div>
       );
     case "interrupting":
       return (
-        <div className="live-line">
+        <div className="timeline-live">
           <Icon of={CircleStop} size="sm" />
           Stopping. What was said is kept.
         </div>

@@ -14,7 +14,7 @@ export function MarkLine({ row }: { readonly row: MarkRow }) {
       return <Compacted mark={mark} />;
     case "compaction_failed":
       return (
-        <Line icon={<Icon of={FoldVertical} className="danger" />}>
+        <Line icon={<Icon of={FoldVertical} className="tone-danger" />}>
           <b>Context not compacted.</b> {mark.reason}
         </Line>
       );
@@ -41,7 +41,7 @@ interface LineProps {
 
 function Line({ icon, link, children }: LineProps) {
   return (
-    <div className="mark" role="note">
+    <div className="timeline-mark" role="note">
       {icon}
       <span>{children}</span>
       {link}
@@ -53,13 +53,13 @@ function Compacted({ mark }: { readonly mark: Extract<Mark, { type: "compacted" 
   const [isOpen, setOpen] = useState(false);
   if (mark.isLive) {
     return (
-      <Line icon={<Spinner className="acc" />}>
+      <Line icon={<Spinner className="tone-accent" />}>
         <b>Compacting the context</b>
       </Line>
     );
   }
   const link = mark.summary !== "" && (
-    <button type="button" className="link" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+    <button type="button" className="ui-link" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
       {isOpen ? "Hide summary" : "Show summary"}
     </button>
   );
@@ -70,7 +70,7 @@ function Compacted({ mark }: { readonly mark: Extract<Mark, { type: "compacted" 
         {mark.tokens !== null && `, from ${thousands(mark.tokens)} tokens`}
         {mark.kept > 0 && `; ${mark.kept === 1 ? "one message stays" : `${mark.kept} messages stay`} word for word`}
       </Line>
-      {isOpen && <Markdown text={mark.summary} className="summary md" />}
+      {isOpen && <Markdown text={mark.summary} className="timeline-summary markdown-text" />}
     </>
   );
 }
@@ -78,12 +78,12 @@ function Compacted({ mark }: { readonly mark: Extract<Mark, { type: "compacted" 
 function TakenOver({ takeover }: { readonly takeover: Takeover }) {
   const { openRuns } = useTimelineActions();
   const link = (
-    <button type="button" className="link" onClick={() => openRuns(takeover.messageId)}>
+    <button type="button" className="ui-link" onClick={() => openRuns(takeover.messageId)}>
       Why?
     </button>
   );
   return (
-    <Line icon={<Icon of={ShieldCheck} className="ok" />} link={link}>
+    <Line icon={<Icon of={ShieldCheck} className="tone-ok" />} link={link}>
       <b>Recovered on worker {takeover.worker}</b>
       {takeover.afterMs === null ? "." : ` after ${durationText(takeover.afterMs)}.`} No tool ran twice.
     </Line>
@@ -93,7 +93,7 @@ function TakenOver({ takeover }: { readonly takeover: Takeover }) {
 function Notice({ mark }: { readonly mark: Extract<Mark, { type: "notice" }> }) {
   const { send } = useTimelineActions();
   const link = mark.canContinue && (
-    <button type="button" className="link" onClick={() => send("Continue where you stopped.")}>
+    <button type="button" className="ui-link" onClick={() => send("Continue where you stopped.")}>
       Continue
     </button>
   );

@@ -9,7 +9,7 @@ export function Reasoning({ row }: { readonly row: ReasoningRow }) {
   const [isOpen, setOpen] = useOpen(row.key, row.isLive);
   const took = row.durationMs === null ? null : durationText(row.durationMs);
   return (
-    <details className="think" open={isOpen}>
+    <details className="timeline-reasoning" open={isOpen}>
       <summary
         onClick={(event) => {
           event.preventDefault();
@@ -17,16 +17,16 @@ export function Reasoning({ row }: { readonly row: ReasoningRow }) {
         }}
       >
         <Icon of={Sparkle} />
-        <span className="cut">{titleOf(row, took)}</span>
+        <span className="ui-ellipsis">{titleOf(row, took)}</span>
         {row.isLive && row.startedAt !== null && (
-          <span className="s">
+          <span className="tone-subtle">
             <Elapsed since={row.startedAt} />
           </span>
         )}
-        {!row.isLive && row.title !== null && took !== null && <span className="s">{took}</span>}
-        <Icon of={ChevronRight} size="sm" className="chev" />
+        {!row.isLive && row.title !== null && took !== null && <span className="tone-subtle">{took}</span>}
+        <Icon of={ChevronRight} size="sm" className="ui-chevron" />
       </summary>
-      {isOpen && row.text !== "" && <Markdown text={row.text} isLive={row.isLive} className="think-body" />}
+      {isOpen && row.text !== "" && <Markdown text={row.text} isLive={row.isLive} className="timeline-reasoning-text" />}
     </details>
   );
 }

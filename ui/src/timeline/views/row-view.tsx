@@ -45,9 +45,9 @@ function Sources({ row }: { readonly row: SourcesRow }) {
   const [isOpen, setOpen] = useOpen(row.key, false);
   const count = row.sources.length;
   return (
-    <details className="quiet" open={isOpen}>
+    <details className="tool-quiet" open={isOpen}>
       <summary
-        className="line"
+        className="tool-line"
         onClick={(event) => {
           event.preventDefault();
           setOpen(!isOpen);
@@ -55,12 +55,12 @@ function Sources({ row }: { readonly row: SourcesRow }) {
       >
         <Icon of={Globe} />
         <b>{count === 1 ? "1 source" : `${count} sources`}</b>
-        <span className="meta">
-          <Icon of={ChevronRight} size="sm" className="chev" />
+        <span className="ui-meta">
+          <Icon of={ChevronRight} size="sm" className="ui-chevron" />
         </span>
       </summary>
       {isOpen && (
-        <ul className="steps">
+        <ul className="tool-steps">
           {row.sources.map((source, index) => (
             <li key={index}>
               <WebLink url={source.url} title={source.title ?? ""} />

@@ -9,13 +9,13 @@ import type { PendingSend, UserRow } from "../rows/row";
 export function UserBubble({ row }: { readonly row: UserRow }) {
   return (
     <>
-      <div className={row.pending === null ? "you" : "you pending"}>
+      <div className={row.pending === null ? "timeline-prompt" : "timeline-prompt is-pending"}>
         <UserText text={row.text} />
         {row.references.length > 0 && <ReferenceList references={row.references} />}
         {row.files.length > 0 && <FileList files={row.files} />}
       </div>
       {row.isSteering && (
-        <div className="you-meta">
+        <div className="timeline-prompt-meta">
           <Icon of={CornerRightDown} size="sm" />
           Steered the running turn
         </div>
@@ -41,14 +41,14 @@ function PendingNote({ pending }: { readonly pending: PendingSend }) {
   const { discardSend, editSend } = useTimelineActions();
   if (!pending.isKept) {
     return (
-      <div className="you-meta">
+      <div className="timeline-prompt-meta">
         <Spinner />
         Sending
       </div>
     );
   }
   return (
-    <div className="you-meta" role="status">
+    <div className="timeline-prompt-meta" role="status">
       <Icon of={CloudOff} size="sm" />
       <span>Kept here. It is sent when the server answers.</span>
       <Button size="xs" variant="quiet" onClick={() => editSend(pending.id)}>
