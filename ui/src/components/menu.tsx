@@ -3,7 +3,7 @@ import { DropdownMenu as Primitive } from "radix-ui";
 import { type ReactElement, type ReactNode, useRef } from "react";
 import { classes, Icon } from "./icon";
 
-/** Where a menu is a sheet, as in narrow.css. */
+/** Where a menu is a sheet, as in phone.css. */
 const SHEET = "(max-width: 640px)";
 
 interface MenuProps {

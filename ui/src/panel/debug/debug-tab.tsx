@@ -1,5 +1,5 @@
 /** The model calls of a chat, if the deployment and the user record them. */
-import "@/styles/lazy-workspace.css";
+import "@/styles/workspace.css";
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Bug } from "lucide-react";
 import { useEffect, useState } from "react";

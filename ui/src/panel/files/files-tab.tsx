@@ -1,5 +1,5 @@
 /** The files of the chat's workspace: a tree, and the file that was opened from it. */
-import "@/styles/lazy-files.css";
+import "@/styles/files.css";
 import { Container, FolderX, RefreshCw, Search } from "lucide-react";
 import { useCallback, useEffect, useMemo, useState } from "react";
 import { ApiError } from "@/api/errors";

@@ -1,5 +1,5 @@
 /** Who ran the chat, attempt by attempt, and why it went on. */
-import "@/styles/lazy-runs.css";
+import "@/styles/runs.css";
 import { Waypoints } from "lucide-react";
 import { useCallback, useEffect, useState } from "react";
 import { Button, EmptyState, ErrorNote, Skeleton, type Status, STATUS_LOOKS, StatusIcon } from "@/components";

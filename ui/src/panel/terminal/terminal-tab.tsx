@@ -1,5 +1,5 @@
 /** The terminals of a chat, one tab each. Shells stay when the panel is closed. */
-import "@/styles/lazy-terminal.css";
+import "@/styles/terminal.css";
 import { Plus, SquareTerminal, X } from "lucide-react";
 import { useCallback, useRef, useState } from "react";
 import { Button, classes, EmptyState, IconButton } from "@/components";

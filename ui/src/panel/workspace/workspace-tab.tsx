@@ -1,5 +1,5 @@
 /** Where the tools of a chat act. */
-import "@/styles/lazy-workspace.css";
+import "@/styles/workspace.css";
 import { useQueryClient } from "@tanstack/react-query";
 import { Container } from "lucide-react";
 import { useEffect } from "react";

@@ -1,5 +1,5 @@
 /** The rules of one tool policy: which calls run, which a person approves, which never run. */
-import "@/styles/lazy-administration.css";
+import "@/styles/administration.css";
 import { Plus, Shield, Trash2 } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
 import { Button, Dialog, EmptyState, ErrorNote, Field, IconButton, Segmented, Switch, Tag, TextField } from "@/components";

@@ -1,5 +1,5 @@
 /** The audit log: who did what, newest first, for people. The filters are part of the address. */
-import "@/styles/lazy-administration.css";
+import "@/styles/administration.css";
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Download, ScrollText, X } from "lucide-react";
 import { useState } from "react";

@@ -1,5 +1,5 @@
 /** MCP servers: tools from elsewhere, for all chats. */
-import "@/styles/lazy-mcp.css";
+import "@/styles/administration.css";
 import { CircleCheck, CircleOff, Lock, Pencil, Plug, Plus, TriangleAlert } from "lucide-react";
 import { useState } from "react";
 import { api } from "@/api/client";

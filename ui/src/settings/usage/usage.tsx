@@ -1,5 +1,5 @@
 /** What model calls have cost: one's own, or those of all users. */
-import "@/styles/lazy-usage.css";
+import "@/styles/administration.css";
 import { Download } from "lucide-react";
 import { useState } from "react";
 import { Link } from "wouter";

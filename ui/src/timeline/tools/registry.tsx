@@ -1,5 +1,5 @@
 /** Which card shows which tool. */
-import "@/styles/lazy-ask.css";
+import "@/styles/ask.css";
 import { createElement, type ComponentType } from "react";
 import { ApprovalCard } from "./approval-card";
 import { InterruptAgentCard, ListAgentsCard, MessageAgentCard, SpawnCard, WaitCard } from "./agent-cards";
