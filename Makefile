@@ -97,9 +97,12 @@ chaos: dev ## a chat that kills its workers; then random kills for half an hour 
 rolling: dev ## restart three servers in turn under 50 chats (ARGS="--seconds 60 --chats 8")
 	@exec $(BIN)/python -m tests.chaos.rolling $(ARGS)
 
-# The version before accounts, the largest change of the schema so far.
-OLD ?= a1ccccf
+# From the commit on that made the one schema file: a database of an earlier one is refused.
+ONE_SCHEMA := src/chatd/store/migrations/0001_ground_floor.sql
+OLD ?= $(shell git log --diff-filter=A --format=%h -- $(ONE_SCHEMA) | tail -1)
 upgrade: dev ## replace servers of an older version by this one under running chats (OLD=commit)
+	@git cat-file -e $(OLD):$(ONE_SCHEMA) 2>/dev/null || { echo "make upgrade: $(OLD) has no $(ONE_SCHEMA)." \
+	"This version refuses databases of commits before it; name a later one with OLD=commit." >&2; exit 2; }
 	@dir=build/version-$(OLD); test -d $$dir || git worktree add -f --detach $$dir $(OLD) >/dev/null; \
 	(cd $$dir && python3 tools/environment.py runtime) && exec $(BIN)/python -m tests.chaos.upgrade $(ARGS) $$dir
 

@@ -92,8 +92,8 @@ SEARCH: Final = """
     ORDER BY c.id, k"""
 SEARCH_POOL_SIZE: Final = 10_000
 SEARCH_STATE: Final = """
-    INSERT INTO chat_search_state (chat_id, version, message_id, title, text_version, text_title)
-    SELECT id, history_version, 0, title, history_version, title FROM chats"""
+    INSERT INTO chat_search_state (chat_id, version, title)
+    SELECT id, history_version, title FROM chats"""
 
 WORKERS: Final = """
     INSERT INTO chat_workers (worker_id, lock_key, lease_until)
@@ -127,7 +127,7 @@ async def fill_database(session: DatabaseSession, large: LargeDatabase) -> None:
     async with _indexes_created_last(session, "chat_search_texts"):
         await session.execute(SEARCH, SEARCH_POOL_SIZE, title_gram())
     await session.execute(SEARCH_STATE)
-    await session.execute("UPDATE chat_search_progress SET until = now(), texts_until = now()")
+    await session.execute("UPDATE chat_search_progress SET until = now()")
     await session.execute(WORKERS)
     await session.execute("VACUUM (ANALYZE)")
     await session.execute("RESET session_replication_role")

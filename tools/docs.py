@@ -4,6 +4,7 @@ behaviours.
 `python -m tools.docs` rewrites them; with `--check` it only reports which would change.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -22,6 +23,7 @@ KERNEL = ROOT / "docs" / "kernel.md"
 OPERATING = ROOT / "docs" / "operating.md"
 API = ROOT / "docs" / "api.md"
 TERMINAL = ROOT / "docs" / "terminal.md"
+SCHEMA = ROOT / "src" / "chatd" / "store" / "migrations" / "0001_ground_floor.sql"
 
 
 def states() -> Iterator[str]:
@@ -85,6 +87,18 @@ def unarchiving() -> Iterator[str]:
     yield f"An archived chat refuses every transition but `unarchive`: {pairs}."
 
 
+def schema() -> Iterator[str]:
+    """The sections of the schema, with the summaries of its head. Raises KeyError for a section
+    that the head does not name."""
+    head, *sections = re.split(r"^-- (\w[\w, ]*?) -{8,}\n", SCHEMA.read_text(), flags=re.MULTILINE)
+    summaries = dict(re.findall(r"^--   (\w[\w, ]*?)  +(.+)$", head, flags=re.MULTILINE))
+    yield "| part | what it has | tables |"
+    yield "|---|---|---|"
+    for name, text in zip(sections[::2], sections[1::2], strict=True):
+        tables = re.findall(r"^CREATE TABLE (\w+) ", text, flags=re.MULTILINE)
+        yield f"| {name} | {summaries[name]} | {' '.join(f'`{table}`' for table in tables)} |"
+
+
 def error_codes() -> Iterator[str]:
     yield "| status | code | meaning | what to do |"
     yield "|---|---|---|---|"
@@ -94,7 +108,12 @@ def error_codes() -> Iterator[str]:
 
 Section = Callable[[], Iterator[str]]
 SECTIONS: dict[Path, dict[str, Section]] = {
-    KERNEL: {"states": states, "transitions": transitions, "unarchiving": unarchiving},
+    KERNEL: {
+        "states": states,
+        "transitions": transitions,
+        "unarchiving": unarchiving,
+        "schema": schema,
+    },
     API: {"error codes": error_codes},
     TERMINAL: {"keys": terminal_tables.keys, "commands": terminal_tables.commands},
     OPERATING: {"settings": settings_table.rows, "limits": limits_table.rows},

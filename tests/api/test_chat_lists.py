@@ -434,9 +434,7 @@ async def test_after_an_upgrade_the_newest_chats_are_found_first_and_a_search_sa
     ids = [await server.create(f"walrus {number}") for number in range(3)]
     pool = server.replica.pool
     await pool.execute("UPDATE chats SET updated_at = updated_at - interval '1 day'")
-    await pool.execute(
-        "UPDATE chat_search_progress SET texts_until = 'epoch', texts_left_until = NULL"
-    )
+    await pool.execute("UPDATE chat_search_progress SET until = 'epoch', left_until = NULL")
     for found in (1, 2, 3):
         assert (await server.ask("GET", "/chats?q=walrus")).json["indexing"] is True
         assert await search.index_batch(pool)
@@ -446,22 +444,3 @@ async def test_after_an_upgrade_the_newest_chats_are_found_first_and_a_search_sa
     late = await server.create("late walrus")
     await index(server)
     assert await listed(server, q="walrus") == [late, *reversed(ids)]
-
-
-async def test_what_replicas_of_the_previous_release_do_reaches_the_index(
-    server: ApiServer,
-) -> None:
-    """They keep the state of their own index in the same rows, and know no other columns."""
-    pool = server.replica.pool
-    chat = await server.create("fence")
-    await pool.execute(
-        "INSERT INTO chat_search_state (chat_id, version, message_id, title)"
-        " SELECT id, history_version, 0, title FROM chats"
-    )
-    await index(server)
-    assert await listed(server, q="fence") == [chat]
-    await pool.execute("UPDATE chats SET title = 'Gate', updated_at = now() - interval '1 day'")
-    await pool.execute("UPDATE chat_search_state SET title = 'Gate'")
-    await index(server)
-    assert await listed(server, q="title:gate") == [chat]
-    assert not await search.index_batch(pool)

@@ -71,7 +71,7 @@ def test_a_chat_is_archived_and_taken_back(server: ServerProcess) -> None:
     assert chat_facts(server, chat_id)["archived"] is False
 
 
-def test_a_chat_is_forked_and_exported(server: ServerProcess, tmp_path: Path) -> None:
+def test_a_chat_is_forked_exported_and_imported(server: ServerProcess, tmp_path: Path) -> None:
     chat_id = server.answered_chat()
     copy = server.done("chats", "fork", chat_id, "--at", 1).out.strip()
     assert copy != chat_id
@@ -82,6 +82,11 @@ def test_a_chat_is_forked_and_exported(server: ServerProcess, tmp_path: Path) ->
     server.done("chats", "export", chat_id, "--format", "jsonl", "-o", target)
     assert read_lines(target.read_text())[-1]["type"] == "end"
     assert list(tmp_path.iterdir()) == [target]
+    imported = server.done("chats", "import", target).out.strip()
+    assert imported != chat_id
+    assert "This is a fast answer" in server.done("chats", "export", imported).out
+    unread = server.call("chats", "import", tmp_path / "none.jsonl")
+    assert (unread.code, "cannot read" in unread.err) == (2, True)
     missing = server.call("chats", "export", chat_id, "-o", tmp_path / "no" / "file")
     assert (missing.code, "cannot write" in missing.err) == (2, True)
 

@@ -118,10 +118,11 @@ async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_no_process(
         async with client_of(url, token) as client:
             assert await is_answered(client, await create_chat(client, "answer fast"))
         assert await stopped(process, signal.SIGTERM) == (0, STOPPED)
-    count = len(load_migrations(packaged_migrations()))
+    files = len(load_migrations(packaged_migrations()))
+    applied = "1 migration" if files == 1 else f"{files} migrations"
     assert data_and_database_lines(first) == [
         f"  data      {data_dir}",
-        f"  database  embedded PostgreSQL, {count} migrations applied",
+        f"  database  embedded PostgreSQL, {applied} applied",
     ]
     assert not pid_file(data_dir).exists()
     async with asyncio.timeout(100), chatd(*command) as process:

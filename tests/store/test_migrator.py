@@ -234,7 +234,7 @@ async def test_a_changed_file_stops_everything_that_follows_it(
     empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     await migrator.up(empty_dsn, folder(tmp_path, {"0001_a.sql": ONE}))
-    folder(tmp_path, {"0001_a.sql": ONE + " -- a better idea", "0002_b.sql": TWO})
+    folder(tmp_path, {"0001_a.sql": ONE.replace("int", "bigint"), "0002_b.sql": TWO})
     with pytest.raises(MigrationError, match=r"0001_a\.sql has changed"):
         await migrator.up(empty_dsn, tmp_path)
     with pytest.raises(MigrationError, match=r"0001_a\.sql has changed"):
@@ -460,15 +460,32 @@ async def test_the_packaged_files_outside_a_transaction_can_run_again(
             await onlooker.script(statement.sql, timeout_s=30)
 
 
-async def test_a_text_that_replaces_a_released_one_is_the_same_migration(
-    empty_dsn: str, tmp_path: Path
+OLD_DATABASE = """
+    CREATE TABLE schema_migrations (version integer PRIMARY KEY, name text NOT NULL,
+        checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());
+    INSERT INTO schema_migrations (version, name, checksum)
+    VALUES (1, 'ground_floor', 'a'), (2, 'hands', 'b');
+    CREATE TABLE chats (title text);
+    INSERT INTO chats VALUES ('Kept');"""
+
+
+async def test_a_database_from_before_the_one_schema_is_refused_and_says_how_to_keep_chats(
+    empty_dsn: str, onlooker: DatabaseSession
 ) -> None:
-    former = folder(tmp_path / "former", {"0001_a.sql": ONE})
-    (released,) = load_migrations(former)
-    text = f"-- replaces {released.checksum}\nCREATE TABLE IF NOT EXISTS one (id int);"
-    latter = folder(tmp_path / "latter", {"0001_a.sql": text})
-    await migrator.up(empty_dsn, latter)
-    assert await migrator.check(empty_dsn, former) == MigrationPlan()
-    assert await migrator.check(empty_dsn, latter) == MigrationPlan()
-    (edited,) = load_migrations(latter)
-    assert edited.digest != released.digest
+    await onlooker.script(OLD_DATABASE, timeout_s=30)
+    for attempt in (migrator.up, migrator.check, migrator.status):
+        with pytest.raises(MigrationError) as refused:
+            await attempt(empty_dsn)
+        message = refused.value.message
+        assert "chatd chats export ID --format jsonl -o FILE" in message
+        assert "chatd chats import FILE" in message
+    assert await tables(onlooker) == ["chats", "schema_migrations"]
+    assert await onlooker.fetchval("SELECT title FROM chats") == "Kept"
+    assert await onlooker.fetchval("SELECT count(*) FROM schema_migrations") == 2
+
+
+def test_comments_and_layout_of_a_file_may_change_and_its_statements_may_not() -> None:
+    text = "-- Who reads it.\nCREATE TABLE a (\n    b int  -- a number\n);"
+    same = "CREATE TABLE a ( b int );\n-- The readers."
+    assert migration(1, text).checksum == migration(1, same).checksum
+    assert migration(1, text).checksum != migration(1, same.replace("int", "bigint")).checksum

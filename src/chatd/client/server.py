@@ -219,6 +219,11 @@ class ServerApi:
         path = f"/chats/{chat_id}/export"
         return Download(self._requests, Operation(method="GET", path=path, query=query))
 
+    def import_chat(self, file: BinaryIO) -> Call[Chat]:
+        """Sends an export in JSON lines. Not repeated: a second one would make a second chat."""
+        sent = UploadedFile(name="", media_type="application/jsonl", file=file, start=file.tell())
+        return Call(self._requests, Operation(method="POST", path="/chats/import", file=sent), Chat)
+
     def list_subagents(
         self, chat_id: ChatId, *, limit: int | None = None, cursor: str | None = None
     ) -> ListCall[Chat]:

@@ -1,11 +1,12 @@
-"""The numbered files `migrations/NNNN_name.sql`, and what is left to apply of them.
+"""The numbered files `migrations/NNNN_name.sql`: `0001_ground_floor.sql` is the data model, later
+ones change it.
 
 A file runs in one transaction. A file whose first line is `-- outside a transaction` runs statement
 by statement instead, so that an index of a large table can be built while replicas write to it; a
 crash can leave such a file half done, so every statement in it must be one that can run again.
 
-A released file is never edited. The one exception is a text that makes the same schema: it names
-the checksum of the former text (`-- replaces <checksum>`), and the database keeps that one.
+The statements of a released file never change, because a database remembers their checksum.
+Comments and layout are not part of it.
 """
 
 import hashlib
@@ -22,7 +23,6 @@ from chatd.domain.errors import ChatdError
 OUTSIDE: Final = "outside a transaction"
 
 _NAME = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
-_REPLACES = re.compile(r"^-- replaces (?P<checksum>[0-9a-f]{64})$", re.MULTILINE)
 _ENDS_TRANSACTION = re.compile(
     r"^\s*(commit|rollback|start\s+transaction|begin)(\s+(work|transaction))?\s*;",
     re.IGNORECASE | re.MULTILINE,
@@ -65,13 +65,9 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checksum(self) -> str:
-        """What the database remembers of the file."""
-        replaced = _REPLACES.search(self.sql)
-        return replaced["checksum"] if replaced else self.digest
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.sql.encode()).hexdigest()
+        """Of the statements, without comments and layout: what the database remembers."""
+        statements = " ".join(_COMMENT.sub("", self.sql).split())
+        return hashlib.sha256(statements.encode()).hexdigest()
 
     @property
     def is_transaction(self) -> bool:

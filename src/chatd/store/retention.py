@@ -53,12 +53,6 @@ DELETE_SEARCH_TEXTS: Final[LiteralString] = """
         SELECT s.chat_id, s.message_id FROM chats c CROSS JOIN LATERAL (
             SELECT * FROM chat_search_texts e WHERE e.chat_id = c.id LIMIT $2) s
         WHERE c.root_chat_id = $1 LIMIT $2)"""
-# The index of the previous release.
-DELETE_SEARCH_ENTRIES: Final[LiteralString] = """
-    DELETE FROM chat_search WHERE (chat_id, message_id) IN (
-        SELECT s.chat_id, s.message_id FROM chats c CROSS JOIN LATERAL (
-            SELECT * FROM chat_search e WHERE e.chat_id = c.id LIMIT $2) s
-        WHERE c.root_chat_id = $1 LIMIT $2)"""
 # Deletes the tree and what is left of its rows, except for usage.
 DELETE_CHAT: Final[LiteralString] = "DELETE FROM chats WHERE id = $1"
 
@@ -140,7 +134,7 @@ async def delete_archived_chat(
             return False
         while affected_rows(await session.execute(DELETE_MESSAGES, chat_id, max_bytes, max_rows)):
             pass
-        for statement in (DELETE_TOOL_RUNS, DELETE_SEARCH_TEXTS, DELETE_SEARCH_ENTRIES):
+        for statement in (DELETE_TOOL_RUNS, DELETE_SEARCH_TEXTS):
             while affected_rows(await session.execute(statement, chat_id, max_rows)):
                 pass
         await session.execute(DELETE_CHAT, chat_id)
@@ -163,7 +157,7 @@ async def remove_deleted_chat(
     chat, and the next run goes on where this one ended. False if another replica was faster."""
     while affected_rows(await conn.execute(DELETE_MESSAGES, chat_id, max_bytes, max_rows)):
         pass
-    for statement in (DELETE_TOOL_RUNS, DELETE_SEARCH_TEXTS, DELETE_SEARCH_ENTRIES):
+    for statement in (DELETE_TOOL_RUNS, DELETE_SEARCH_TEXTS):
         while affected_rows(await conn.execute(statement, chat_id, max_rows)):
             pass
     return affected_rows(await conn.execute(REMOVE_DELETED, chat_id)) > 0

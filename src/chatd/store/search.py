@@ -162,7 +162,7 @@ SEARCH_NEWEST: Final[LiteralString] = f"""
     ORDER BY h.at DESC, h.root_chat_id DESC LIMIT $5"""
 
 IS_INDEXED: Final[LiteralString] = """
-    SELECT coalesce(texts_left_until <= 'epoch', false) FROM chat_search_progress"""
+    SELECT coalesce(left_until <= 'epoch', false) FROM chat_search_progress"""
 
 # A message may have been deleted since it was indexed.
 LOAD_HITS: Final[LiteralString] = f"""
@@ -182,8 +182,8 @@ FIND: Final[LiteralString] = f"""
 # What changed since the chat was indexed, or after the message $7 of the version $6.
 _UNINDEXED: Final[LiteralString] = changed_messages(
     "c.id",
-    "coalesce($6::bigint, s.text_version)",
-    "CASE WHEN $6::bigint IS NULL THEN s.text_message_id ELSE $7::bigint END",
+    "coalesce($6::bigint, s.version)",
+    "CASE WHEN $6::bigint IS NULL THEN s.message_id ELSE $7::bigint END",
     limit="$2",
     max_bytes="$3",
 )
@@ -314,9 +314,6 @@ def _having(messages: Sequence[Message], terms: Sequence[str]) -> list[MessageId
 # marks the chat itself. One replica works at a time. Each batch commits, and the next one goes on,
 # so that a killed run is continued. After a release with a new index all chats are read in batches,
 # newest first.
-#
-# Replicas of the previous release keep an index of their own in `chat_search`, with its own
-# progress. A title that they have read is not the one that this index has: it is read again here.
 
 OVERLAP: Final = timedelta(minutes=5)
 """A turn that ended before the last run may have been committed after it."""
@@ -331,24 +328,22 @@ TRY_LOCK: Final[LiteralString] = """
     SELECT pg_try_advisory_xact_lock(hashtextextended('chatd.search_texts', 0))"""
 # A clock that went back must not leave a gap.
 BEGIN: Final[LiteralString] = """
-    SELECT now() AS started, least(texts_until, now()) AS until,
-        least(texts_until, now()) - $1::interval AS since,
-        now() - $1::interval AS overlap, texts_left_until AS left_until,
-        texts_left_until = 'epoch' AS is_filled
+    SELECT now() AS started, least(until, now()) AS until,
+        least(until, now()) - $1::interval AS since,
+        now() - $1::interval AS overlap, left_until, left_until = 'epoch' AS is_filled
     FROM chat_search_progress"""
 SAVE_PROGRESS: Final[LiteralString] = """
     UPDATE chat_search_progress
-    SET texts_until = $1, texts_left_until = coalesce($2::timestamptz, 'epoch')"""
+    SET until = $1, left_until = coalesce($2::timestamptz, 'epoch')"""
 
 _BEHIND: Final[LiteralString] = """
     c.id, c.root_chat_id, c.owner_id, c.title, c.created_at, c.updated_at, c.history_version,
-    s.text_version AS version, s.text_message_id AS message_id,
-    s.text_title IS DISTINCT FROM c.title AS is_renamed
+    s.version, s.message_id, s.title IS DISTINCT FROM c.title AS is_renamed
     FROM chats c LEFT JOIN chat_search_state s ON s.chat_id = c.id
     WHERE c.deleted_at IS NULL"""
 _IS_BEHIND: Final[LiteralString] = """(
-    s.text_version IS NULL OR s.text_version < c.history_version
-    OR s.text_message_id IS NOT NULL OR s.text_title IS DISTINCT FROM c.title)"""
+    s.version IS NULL OR s.version < c.history_version
+    OR s.message_id IS NOT NULL OR s.title IS DISTINCT FROM c.title)"""
 LIST_BEHIND: Final[LiteralString] = f"""
     SELECT {_BEHIND} AND c.updated_at >= $1 AND {_IS_BEHIND}
     ORDER BY c.updated_at LIMIT $2"""
@@ -357,8 +352,7 @@ LIST_OLDER: Final[LiteralString] = f"""
     ORDER BY c.updated_at DESC LIMIT $2"""
 LIST_RENAMED: Final[LiteralString] = f"""
     SELECT {_BEHIND} AND c.id = ANY (ARRAY(
-        SELECT chat_id FROM chat_search_state
-        WHERE text_version > 0 AND (text_title IS NULL OR title <> text_title) LIMIT $1))"""
+        SELECT chat_id FROM chat_search_state WHERE title IS NULL LIMIT $1))"""
 LOAD_CHANGED: Final[LiteralString] = f"""
     SELECT m.messages, m.found
     FROM {changed_messages("$1", "$2::bigint", "$3::bigint", limit="$4", max_bytes="$5")} m"""
@@ -373,11 +367,10 @@ REMOVE: Final[LiteralString] = """
     DELETE FROM chat_search_texts WHERE chat_id = $1 AND message_id = ANY ($2::bigint[])"""
 # A rename since the read leaves the chat marked.
 SAVE_STATE: Final[LiteralString] = """
-    INSERT INTO chat_search_state (chat_id, version, message_id, text_version, text_message_id,
-        text_title)
-    SELECT id, 0, 0, $2, $3, CASE WHEN title = $4 THEN title END FROM chats WHERE id = $1
-    ON CONFLICT (chat_id) DO UPDATE SET text_version = excluded.text_version,
-        text_message_id = excluded.text_message_id, text_title = excluded.text_title"""
+    INSERT INTO chat_search_state (chat_id, version, message_id, title)
+    SELECT id, $2, $3, CASE WHEN title = $4 THEN title END FROM chats WHERE id = $1
+    ON CONFLICT (chat_id) DO UPDATE SET version = excluded.version,
+        message_id = excluded.message_id, title = excluded.title"""
 
 
 class ChatBehind(Struct, frozen=True, kw_only=True):

@@ -397,6 +397,23 @@ def export(
     run_command(server, lambda api: chat_work.export(api, chat, form=form, target=output))
 
 
+@chats.command("import")
+@with_target
+def import_chats(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Written by export --format jsonl")
+    ],
+    *,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Make new chats of exported ones, and print their ids."""
+    from chatd.cli.api_session import run_command
+    from chatd.cli.chats import chat_work
+
+    run_command(server, lambda api: chat_work.import_files(api, files, as_json=as_json))
+
+
 @chats.command()
 @with_target
 def share(

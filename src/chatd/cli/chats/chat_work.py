@@ -1,5 +1,5 @@
 """The work of `chatd chats list`, `show`, `send`, `tail`, `interrupt`, `archive`, `fork`, `export`,
-`share` and `rm`."""
+`import`, `share` and `rm`."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -159,6 +159,23 @@ async def export(api: ServerApi, name: str, *, form: str, target: Path | None) -
         return
     await save(exported, target)
     print_notice(f"written to {target}")
+
+
+async def import_files(api: ServerApi, paths: Sequence[Path], *, as_json: bool) -> None:
+    """The ids of the new chats are the output, one line each, in the order of the files."""
+    made: list[str] = []
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                chat = await api.import_chat(file)
+        except OSError as error:
+            raise UsageProblem(f"cannot read {path}: {error.strerror or error}") from None
+        made.append(str(chat.id))
+        if not as_json:
+            print_text(str(chat.id))
+            print_notice(f"  {path.name}: {chat.title}")
+    if as_json:
+        print_json({"imported": made})
 
 
 async def remove(api: ServerApi, names: Sequence[str], *, as_json: bool) -> None:

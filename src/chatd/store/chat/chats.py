@@ -120,7 +120,7 @@ SET_TITLE: Final[LiteralString] = f"""
         UPDATE chats c SET title = $3
         WHERE c.id = $1 AND c.title = $2 AND {chat_condition("$4", "$5")} RETURNING c.*),
     marked AS (
-        UPDATE chat_search_state SET title = NULL, text_title = NULL
+        UPDATE chat_search_state SET title = NULL
         WHERE chat_id = (SELECT id FROM named))
     SELECT * FROM named"""
 

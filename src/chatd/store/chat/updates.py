@@ -27,7 +27,7 @@ MARK_DELETED: Final[LiteralString] = f"""
 # The search index reads a new title again.
 UPDATE_CHAT: Final[LiteralString] = f"""
     WITH marked AS (
-        UPDATE chat_search_state SET title = NULL, text_title = NULL
+        UPDATE chat_search_state SET title = NULL
         WHERE chat_id = $1 AND $2::text IS NOT NULL)
     UPDATE chats c SET title = coalesce($2, title), labels = coalesce($3, labels),
         pin_order = coalesce($4, pin_order),
