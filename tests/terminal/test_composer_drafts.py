@@ -13,7 +13,7 @@ from chatd.terminal.composer.drafts import (
     draft_key,
     state_directory,
 )
-from chatd.terminal.composer.recall import make_history
+from chatd.terminal.composer.open_draft import make_history
 from chatd.terminal.composer.text_box import (
     MAX_INLINE_LINES,
     MAX_PASTED_CHARS,

@@ -1,7 +1,6 @@
 """Rows from the state of a chat: what is shown, under which key, and how much work it is."""
 
 from pathlib import Path
-from typing import cast
 
 import msgspec
 import pytest
@@ -13,7 +12,6 @@ from chatd.client.state import ShownChat
 from chatd.domain.chat.parts import NoticePart, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.timeline.agent_cards import wait_card
-from chatd.terminal.timeline.card import Canvas
 from chatd.terminal.timeline.row import (
     ActivityRow,
     MarkRow,
@@ -153,7 +151,7 @@ def test_a_wait_that_ended_early_says_that_the_agent_still_works(
 ) -> None:
     script = Script().user("Ask.").ran("w", "wait_agent", {"chat_id": "c"}, result)
     (row,) = (row for row in RowModel().rows(script.chat()) if isinstance(row, ToolRow))
-    assert wait_card(read_call(row.call), cast("Canvas", None)).verb == verb
+    assert wait_card(read_call(row.call)).verb == verb
 
 
 def test_every_takeover_that_was_seen_stays_at_its_place() -> None:

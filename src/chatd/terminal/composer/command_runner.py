@@ -1,16 +1,20 @@
 """Does what a slash command says."""
 
+import asyncio
+import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import BinaryIO, Final, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.client.drafts import ChatChange
 from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.resources import Directory
 from chatd.client.server import ServerApi
 from chatd.domain.ids import ChatId
-from chatd.terminal.composer.chat_requests import ChatRequests, NotDone, export_name
 from chatd.terminal.composer.choices import Choices
 from chatd.terminal.composer.commands import (
     BEHAVIOURS,
@@ -21,7 +25,7 @@ from chatd.terminal.composer.commands import (
 )
 from chatd.terminal.composer.delivery import Delivery
 from chatd.terminal.composer.local_files import resolve
-from chatd.terminal.composer.message_content import read_content, refused_sends
+from chatd.terminal.composer.message_content import read_content
 from chatd.terminal.composer.model_texts import EFFORT_NAMES, efforts_of, find_model, model_name
 from chatd.terminal.composer.open_draft import OpenDraft
 from chatd.terminal.messages import (
@@ -43,7 +47,13 @@ _SCREENS: Final[Mapping[CommandName, ScreenName]] = {
 }
 
 
+MAX_FOUND_READERS: Final = 20
+MAX_EXPORT_BYTES: Final = 256 * 1024 * 1024
 _AT_ONCE: Final[frozenset[CommandName]] = frozenset({"interrupt", "hold", "export"})
+
+
+class NotDone(Exception):
+    """The command cannot be done; the text says why and what to do."""
 
 
 class CommandRunner:
@@ -135,10 +145,6 @@ class CommandRunner:
         assert self._chat_id is not None
         return self._chat_id
 
-    @property
-    def _requests(self) -> ChatRequests:
-        return ChatRequests(self._api, self._chat)
-
     async def _interrupt(self, queue: Literal["continue", "hold"]) -> None:
         await self._api.interrupt_chat(self._chat, queue=queue)
 
@@ -208,13 +214,9 @@ class CommandRunner:
         await self._api.compact_chat(self._chat)
         self._say("The history is being summarized.")
 
-    def _fork(self, _: str) -> Awaitable[None]:
-        """Of the chat that is open now, not when the request is sent."""
-        return self._send_fork(self._chat)
-
-    async def _send_fork(self, chat_id: ChatId) -> None:
-        copy = await self._api.fork_chat(chat_id)
-        if self._opened.chat_id != chat_id:
+    async def _fork(self, _: str) -> None:
+        copy = await self._api.fork_chat(self._chat)
+        if self._opened.chat_id != self._chat_id:
             self._say(COPY_READY)
             return
         self._opened.post_message(OpenChat(copy.id))
@@ -234,7 +236,8 @@ class CommandRunner:
 
     async def _share(self, name: str) -> None:
         if name:
-            known = safe_line(await self._requests.share(name), 60)
+            found = await self._api.search_directory(name, limit=MAX_FOUND_READERS)
+            known = await self._set_role(found, name, "read")
             self._say(f"{known} can read this chat and its subagents.")
             return
         readers = await self._api.get_acl(self._chat)
@@ -245,17 +248,37 @@ class CommandRunner:
     async def _unshare(self, name: str) -> None:
         if not name:
             raise NotDone("From whom? /unshare name.")
-        known = safe_line(await self._requests.unshare(name), 60)
+        known = await self._set_role(await self._api.get_acl(self._chat), name, "")
         self._say(f"{known} can no longer read this chat.")
 
+    async def _set_role(self, found: Directory, name: str, role: str) -> str:
+        """Of the user or group with that name among those found; returns the name."""
+        reader = find_reader(found, name)
+        roles = {reader.id: role}
+        if reader.is_group:
+            await self._api.change_acl(self._chat, group_roles=roles)
+        else:
+            await self._api.change_acl(self._chat, user_roles=roles)
+        return safe_line(reader.shown, 60)
+
     async def _export(self, path: str) -> None:
+        """Writes a file that does not exist yet."""
         chat = self._opened.facts.chat
-        if chat is not None and chat.id != self._chat_id:
-            chat = None
+        title = chat.title if chat is not None and chat.id == self._chat_id else ""
         machine = self._opened.session.machine
-        wanted = path or export_name("" if chat is None else chat.title)
-        target: Path = resolve(wanted, machine.working_directory, machine.home)
-        size = await self._requests.export(target)
+        target = resolve(path or export_name(title), machine.working_directory, machine.home)
+        kind = "jsonl" if target.suffix == ".jsonl" else "markdown"
+        try:
+            file = await asyncio.to_thread(_create, target)
+        except OSError as error:
+            raise NotDone(f"{target} was not written: {error.strerror or error}.") from None
+        try:
+            with file:
+                exported = self._api.export_chat(self._chat, kind)
+                size = await exported.write_to(file.write, max_bytes=MAX_EXPORT_BYTES)
+        except BaseException:
+            os.unlink(target)
+            raise
         self._say(f"Saved {safe_line(str(target), 200)} ({size:,} bytes).")
 
     def _take_unsent(self) -> None:
@@ -277,5 +300,41 @@ class CommandRunner:
             self._say("No message was refused.")
 
     def _refused(self) -> list[str]:
-        chat_id = self._opened.chat_id
-        return [] if chat_id is None else refused_sends(self._opened.session.outbox, chat_id)
+        """The keys of refused messages of this chat, oldest first."""
+        chat_id, unsent = self._opened.chat_id, self._opened.session.outbox.unsent
+        return [one.key for one in unsent if one.chat_id == chat_id and one.state == "refused"]
+
+
+class Reader(Struct, frozen=True):
+    """A user or a group that may read a chat."""
+
+    id: str
+    shown: str
+    name: str
+    is_group: bool = False
+
+
+def find_reader(found: Directory, name: str) -> Reader:
+    """The exact name, else the only one that was found. Raises NotDone."""
+    wanted = name.strip().lower()
+    named = [Reader(str(one.id), one.username, one.name) for one in found.users]
+    named += [Reader(str(one.id), one.name, one.name, is_group=True) for one in found.groups]
+    exact = [one for one in named if wanted in (one.shown.lower(), one.name.lower())]
+    fitting = [one for one in named if wanted in one.shown.lower() or wanted in one.name.lower()]
+    chosen = exact or fitting
+    if len(chosen) == 1:
+        return chosen[0]
+    if not chosen:
+        raise NotDone(f"There is no user or group {name!r}.")
+    others = ", ".join(one.shown for one in chosen[:5])
+    raise NotDone(f"{name!r} fits several: {others}. Write the whole name.")
+
+
+def export_name(title: str) -> str:
+    """A file name from a title; nothing that a shell or a file system minds."""
+    words = re.findall(r"[\w-]+", title.lower())
+    return ("-".join(words)[:60].strip("-") or "chat") + ".md"
+
+
+def _create(path: Path) -> BinaryIO:
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")

@@ -38,8 +38,7 @@ from chatd.terminal.composer.composer_lines import (
 from chatd.terminal.composer.delivery import Delivery
 from chatd.terminal.composer.local_files import mentions_of
 from chatd.terminal.composer.model_texts import context_limit_of
-from chatd.terminal.composer.open_draft import EditedMessage, EditedQueued, OpenDraft
-from chatd.terminal.composer.recall import Recall
+from chatd.terminal.composer.open_draft import EditedMessage, EditedQueued, OpenDraft, Recall
 from chatd.terminal.composer.text_box import (
     EditorFailed,
     TextBox,

@@ -1,7 +1,8 @@
 """Sends a draft: first its files, then the message. The text stays in the box until it is known
 that it goes out."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from msgspec import Struct
@@ -11,19 +12,14 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.outbox import OutboxFull, PendingSend, SendDismissed
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.ids import ChatId
-from chatd.terminal.composer.chat_requests import QueueActions, SentMeanwhile
 from chatd.terminal.composer.commands import behaviour_of
 from chatd.terminal.composer.drafts import WrittenDraft, draft_key
 from chatd.terminal.composer.local_files import Mention, mentions_of
 from chatd.terminal.composer.message_content import (
-    ResumeQueue,
-    RunAgain,
-    SayContinue,
     content_of,
+    continue_chat,
     edit_body,
-    how_to_continue,
     make_draft,
-    read_content,
     refusal_of_files,
     refusal_of_text,
 )
@@ -201,11 +197,9 @@ class Delivery:
         item = self._new_item
         if item is None:
             return "Sending … Esc cancels"
-        return (
-            "The server does not answer; trying again. Esc cancels"
-            if item.problem
-            else ("Starting the chat …")
-        )
+        if item.problem:
+            return "The server does not answer; trying again. Esc cancels"
+        return "Starting the chat …"
 
     async def _save_edit(
         self, origin: Origin, edited: Edited, draft: WrittenDraft, written: str, text: str
@@ -218,9 +212,8 @@ class Delivery:
                 edit = edit_body(draft, content)
                 await opened.session.api.edit_message(origin.chat_id, edited.message_id, edit)
             else:
-                await QueueActions(opened.session.api, origin.chat_id).edit(
-                    edited.queue_id, content
-                )
+                with while_queued():
+                    await opened.session.api.edit_queued(origin.chat_id, edited.queue_id, content)
         except (SentMeanwhile, ApiError, ServerUnreachable) as error:
             if opened.key != origin.key:
                 # Nothing shows the draft of an edit once its chat was left.
@@ -246,27 +239,25 @@ class Delivery:
         )
 
     async def continue_chat(self) -> None:
-        """After an error, a cut answer or a held queue."""
         opened = self._opened
         assert opened.chat is not None
-        assert opened.chat_id is not None
-        shown = opened.chat.shown
-        api, chat_id = opened.session.api, opened.chat_id
         try:
-            match how_to_continue(shown.status, shown.messages, len(shown.queue)):
-                case ResumeQueue():
-                    await api.resume_chat(chat_id)
-                case RunAgain(message=message):
-                    found = read_content(message.content)
-                    content = content_of(found.text, (), found.kept)
-                    edit = edit_body(opened.draft, content)
-                    await api.edit_message(chat_id, message.id, edit)
-                case SayContinue(text=text):
-                    draft = make_draft(opened.draft, text, "queue", is_new=False)
-                    opened.session.outbox.send(
-                        opened.chat_id, replace(draft, content=content_of(text, ()))
-                    )
-                case None:
-                    opened.say("The chat waits for your message: there is nothing to continue.")
-        except (ApiError, ServerUnreachable, OutboxFull, SendDismissed) as error:
+            if not await continue_chat(opened.session, opened.chat.shown, opened.draft):
+                opened.say("The chat waits for your message: there is nothing to continue.")
+        except (ApiError, ServerUnreachable, OutboxFull) as error:
             opened.say(error.message, "error")
+
+
+class SentMeanwhile(Exception):
+    """The message has left the queue."""
+
+
+@contextmanager
+def while_queued() -> Generator[None]:
+    """Around a request about a queued message. Raises SentMeanwhile."""
+    try:
+        yield
+    except ApiError as error:
+        if error.code == "queued_message_gone" or error.status == 404:
+            raise SentMeanwhile from error
+        raise

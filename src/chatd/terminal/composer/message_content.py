@@ -1,22 +1,23 @@
 """The content of a message from its draft, the draft that a message came from, and how a chat goes
-on. Pure.
-"""
+on."""
 
 from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.client.drafts import Draft, EditBody, FileInput, FileReferenceInput, InputPart, TextInput
-from chatd.client.outbox import Outbox
+from chatd.client.state import ShownChat
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.messages import PublicMessage, ends_early
 from chatd.domain.chat.parts import FilePart, FileReferencePart, KnownPart, TextPart, UnknownPart
 from chatd.domain.chat.states import PublicStatus
-from chatd.domain.ids import ChatId, FileId, McpServerId, WorkspaceId
+from chatd.domain.ids import FileId, McpServerId, WorkspaceId
 from chatd.terminal.composer.drafts import Attachment, WrittenDraft
 from chatd.terminal.composer.text_box import MAX_TEXT_CHARS
+from chatd.terminal.session import Session
 
 CONTINUE_TEXT: Final = "Continue."
 CONTINUE_CUT_TEXT: Final = "Continue where you stopped."
@@ -114,42 +115,43 @@ def edit_body(written: WrittenDraft, content: tuple[InputPart, ...]) -> EditBody
     )
 
 
-class RunAgain(Struct, frozen=True):
-    """The last message has no answer: it is sent in its own place."""
+async def continue_chat(session: Session, chat: ShownChat, written: WrittenDraft) -> bool:
+    """Go on after an error, a cut answer or a held queue, with the model of the draft. As the
+    page's «Try again», «Continue» and «Resume» do. False: there is nothing to continue.
 
-    message: PublicMessage
-
-
-class SayContinue(Struct, frozen=True):
-    text: str
-
-
-class ResumeQueue(Struct, frozen=True):
-    pass
+    Raises ApiError, ServerUnreachable and OutboxFull."""
+    match how_to_continue(chat.status, chat.messages, len(chat.queue)):
+        case None:
+            return False
+        case "resume":
+            await session.api.resume_chat(chat.chat_id)
+        case str() as text:
+            draft = make_draft(replace(written, attachments=()), text, "queue", is_new=False)
+            session.outbox.send(chat.chat_id, draft)
+        case PublicMessage() as message:
+            found = read_content(message.content)
+            edit = edit_body(written, content_of(found.text, (), found.kept))
+            await session.api.edit_message(chat.chat_id, message.id, edit)
+    return True
 
 
 def how_to_continue(
     status: PublicStatus, messages: tuple[PublicMessage, ...], queued: int
-) -> RunAgain | SayContinue | ResumeQueue | None:
-    """As the page's «Try again», «Continue» and «Resume» do. None: there is nothing to continue."""
+) -> PublicMessage | str | None:
+    """The message that runs again because nothing answered it; `resume` for a held queue; or what
+    is said to the model."""
     if status not in ("waiting", "error"):
         return None
     if queued > 0:
-        return ResumeQueue()
+        return "resume"
     newest = messages[-1] if messages else None
     last = next((one for one in reversed(messages) if one.role != "system"), None)
     if newest is None or last is None:
         return None
     if status == "waiting" and ends_early(newest):
-        return SayContinue(CONTINUE_CUT_TEXT)
+        return CONTINUE_CUT_TEXT
     if last.role == "user":
-        return RunAgain(last) if status == "error" else None
+        return last if status == "error" else None
     if status == "error":
-        return SayContinue(CONTINUE_TEXT)
-    is_cut = last.finish_reason in ("length", "error", None)
-    return SayContinue(CONTINUE_CUT_TEXT) if is_cut else None
-
-
-def refused_sends(outbox: Outbox, chat_id: ChatId) -> list[str]:
-    """Their keys, oldest first."""
-    return [one.key for one in outbox.unsent if one.chat_id == chat_id and one.state == "refused"]
+        return CONTINUE_TEXT
+    return CONTINUE_CUT_TEXT if last.finish_reason in ("length", "error", None) else None

@@ -1,7 +1,9 @@
-"""`OpenDraft`: the draft of the open chat, its files, and what it is sent with."""
+"""`OpenDraft`: the draft of the open chat, its files, and what it is sent with; what is read of the
+chat besides its messages (`ChatFacts`), and earlier prompts for the arrow keys (`Recall`)."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,16 +13,17 @@ from textual.worker import Worker
 
 from chatd.client.connection import FollowedChat
 from chatd.client.drafts import InputPart
-from chatd.client.resources import ModelChoice
+from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.frames import ChatChanged, ListEvent, ListReady
+from chatd.client.resources import Chat, ChatCost, ModelChoice
 from chatd.domain.chat.messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId, QueueId
 from chatd.domain.model.protocol import Effort
-from chatd.terminal.composer.chat_facts import ChatFacts
 from chatd.terminal.composer.commands import BUSY_STATUSES, BusyChoice, behaviour_of, find_behaviour
-from chatd.terminal.composer.draft_files import DraftFiles
 from chatd.terminal.composer.drafts import (
     NEW_CHAT,
+    DraftFiles,
     DraftStore,
     WrittenDraft,
     draft_key,
@@ -31,8 +34,99 @@ from chatd.terminal.composer.message_content import read_content
 from chatd.terminal.composer.model_texts import effort_for, pick_model
 from chatd.terminal.composer.text_box import TextBox
 from chatd.terminal.messages import Severity, ShowNotice
+from chatd.terminal.safe_text import safe_text
 from chatd.terminal.screens.changes_screen import ChangesScreen, read_scope
 from chatd.terminal.session import Session, app_of
+
+MAX_LISTED_MODELS: Final = 200
+
+
+class ChatFacts:
+    """Mode, model and cost of the chat, and the models to choose from. Reads again when
+    the chat has changed; `host` runs the requests and is told."""
+
+    def __init__(self, host: Widget, session: Session, on_change: Callable[[], None]) -> None:
+        self._host = host
+        self._session = session
+        self._on_change = on_change
+        self._chat_id: ChatId | None = None
+        self._answer: int | None = None
+        self.chat: Chat | None = None
+        self.cost: ChatCost | None = None
+        self.models: tuple[ModelChoice, ...] = ()
+        self._stop = session.connection.follow_list(self._on_list)
+
+    def close(self) -> None:
+        self._stop()
+
+    def open(self, chat_id: ChatId | None) -> None:
+        self._chat_id, self.chat, self.cost, self._answer = chat_id, None, None, None
+        self.read_chat()
+
+    def show_answer(self, message_id: int | None) -> None:
+        """The cost changes with each answer, the mode may with each message."""
+        if message_id != self._answer and self._chat_id is not None:
+            self._answer = message_id
+            self._read("cost", self._read_cost)
+            self.read_chat()
+
+    def read_chat(self) -> None:
+        if self._chat_id is not None:
+            self._read("chat", self._read_chat)
+
+    def read_models(self) -> None:
+        self._read("models", self.load_models)
+
+    async def load_models(self) -> tuple[ModelChoice, ...]:
+        """Raises ApiError and ServerUnreachable."""
+        page = await self._session.api.list_models(include_disabled=True, limit=MAX_LISTED_MODELS)
+        self.models = page.items
+        self._on_change()
+        return page.items
+
+    def _read(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """What cannot be read stays as it was: the status line says that the server is away."""
+
+        async def read() -> None:
+            try:
+                await work()
+            except (ApiError, ServerUnreachable):
+                return
+
+        self._host.run_worker(read, group=f"facts-{name}", exclusive=True)
+
+    async def _read_chat(self) -> None:
+        if self._chat_id is not None:
+            self._show_chat(await self._session.api.get_chat(self._chat_id))
+
+    async def _read_cost(self) -> None:
+        if (chat_id := self._chat_id) is None:
+            return
+        found = await self._session.api.get_chat_cost(chat_id)
+        if chat_id == self._chat_id:
+            self.cost = found
+            self._on_change()
+
+    def _on_list(self, event: ListEvent) -> None:
+        """In the connection's task: textual starts work in a task of the app only."""
+        self._host.call_later(self._show_event, event)
+
+    def _show_event(self, event: ListEvent) -> None:
+        match event:
+            case ListReady():
+                self.read_chat()
+                self.read_models()
+            case ChatChanged(chat=chat):
+                self._show_chat(chat)
+            case _:
+                return
+
+    def _show_chat(self, chat: Chat) -> None:
+        is_newer = self.chat is None or chat.updated_at >= self.chat.updated_at
+        if chat.id == self._chat_id and is_newer:
+            self.chat = chat
+            self._on_change()
+
 
 Work = Callable[[], Coroutine[None, None, None]]
 """An async function; textual calls it when the worker starts, which may be never."""
@@ -246,3 +340,90 @@ class OpenDraft:
 
     def post_message(self, message: Message) -> None:
         self._host.post_message(message)
+
+
+MAX_PROMPTS: Final = 50
+
+
+class PromptHistory(Struct, frozen=True, kw_only=True):
+    """`prompts` are newest first. `place` is -1 outside the history; `draft` is the text that was
+    being written, which comes back below the newest prompt."""
+
+    prompts: tuple[str, ...] = ()
+    place: int = -1
+    draft: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.draft if self.place < 0 else self.prompts[self.place]
+
+    def is_shown(self, text: str) -> bool:
+        """Whether the box still has the prompt as it was: the arrows go on through the history."""
+        return self.place >= 0 and text == self.text
+
+    def back(self, written: str) -> "PromptHistory":
+        """One prompt older; the oldest stays. A prompt that equals what is written is passed."""
+        if not self.is_shown(written):
+            return self._enter(written)
+        return replace(self, place=min(self.place + 1, len(self.prompts) - 1))
+
+    def forward(self, written: str) -> "PromptHistory":
+        if not self.is_shown(written):
+            return self
+        return replace(self, place=self.place - 1)
+
+    def _enter(self, written: str) -> "PromptHistory":
+        is_same = bool(self.prompts) and self.prompts[0] == written
+        first = 1 if is_same else 0
+        if first >= len(self.prompts):
+            return replace(self, place=-1, draft=written)
+        return replace(self, place=first, draft=written)
+
+
+def make_history(prompts: Sequence[str]) -> PromptHistory:
+    return PromptHistory(prompts=tuple(dict.fromkeys(one for one in prompts if one.strip())))
+
+
+class Recall:
+    """Earlier prompts, read from the server when they are first asked for. Of one draft at a time;
+    `forget` when another is shown or a message was sent."""
+
+    def __init__(self, opened: OpenDraft) -> None:
+        self._opened = opened
+        self._history: PromptHistory | None = None
+
+    def forget(self) -> None:
+        self._history = None
+
+    def back(self, text: str) -> None:
+        if self._history is None:
+            self._opened.start(partial(self._read, text), "prompts")
+            return
+        self._history = self._history.back(text)
+        if self._history.text != text:
+            self._opened.write(self._history.text)
+
+    def forward(self, text: str) -> bool:
+        """False: the text is no prompt of the history."""
+        if self._history is None or not self._history.is_shown(text):
+            return False
+        self._history = self._history.forward(text)
+        self._opened.write(self._history.text)
+        return True
+
+    async def _read(self, text: str) -> None:
+        key, chat_id = self._opened.key, self._opened.chat_id
+        api = self._opened.session.api
+        listed = (
+            api.list_prompts(limit=MAX_PROMPTS)
+            if chat_id is None
+            else api.list_chat_prompts(chat_id, limit=MAX_PROMPTS)
+        )
+        try:
+            page = await listed
+        except (ApiError, ServerUnreachable) as error:
+            self._opened.say(f"The earlier prompts were not read. {error.message}", "warning")
+            return
+        if key == self._opened.key and text == self._opened.draft.text:
+            self._history = make_history([safe_text(one.text) for one in page.items])
+            self.back(text)

@@ -12,14 +12,14 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from chatd.client.connection import FollowedChat
-from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.server import ServerApi
 from chatd.domain.chat.messages import PublicQueuedMessage
 from chatd.domain.ids import ChatId, QueueId
-from chatd.terminal.composer.chat_requests import QueueActions, SentMeanwhile
 from chatd.terminal.composer.composer import Composer
+from chatd.terminal.composer.delivery import SentMeanwhile, while_queued
 from chatd.terminal.composer.message_content import read_content
 from chatd.terminal.keys import bindings_of
-from chatd.terminal.messages import ShowNotice
+from chatd.terminal.messages import ShowNotice, telling_errors
 from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import session_of
 
@@ -119,34 +119,31 @@ class QueueView(Widget, can_focus=True):
 
     def action_send_now(self) -> None:
         if (message := self._message) is not None:
-            self._do(partial(self._actions.promote, message.id))
+            self._do(lambda api, chat_id: api.promote_queued(chat_id, message.id))
 
     def action_remove(self) -> None:
         if (message := self._message) is not None:
-            self._do(partial(self._actions.remove, message.id))
+            self._do(lambda api, chat_id: api.delete_queued(chat_id, message.id))
 
     def action_move(self, step: int) -> None:
         if (message := self._message) is None:
             return
         can_move, before = move_target(self.queue, message.id, step)
         if can_move:
-            self._do(partial(self._actions.move, message.id, before))
+            self._do(lambda api, chat_id: api.move_queued(chat_id, message.id, before))
 
-    @property
-    def _actions(self) -> QueueActions:
+    def _do(self, request: Callable[[ServerApi, ChatId], Awaitable[object]]) -> None:
         assert self._chat_id is not None
-        return QueueActions(session_of(self).api, self._chat_id)
+        self.run_worker(partial(self._send, request, self._chat_id), group="queue")
 
-    def _do(self, work: Callable[[], Awaitable[None]]) -> None:
-        self.run_worker(partial(self._tell, work), group="queue")
-
-    async def _tell(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _send(
+        self, request: Callable[[ServerApi, ChatId], Awaitable[object]], chat_id: ChatId
+    ) -> None:
         try:
-            await work()
+            with telling_errors(self), while_queued():
+                await request(session_of(self).api, chat_id)
         except SentMeanwhile:
             self.post_message(ShowNotice("This message was sent a moment ago.", "warning"))
-        except (ApiError, ServerUnreachable) as error:
-            self.post_message(ShowNotice(error.message, "error"))
 
 
 def _row(message: PublicQueuedMessage, number: int, width: int) -> str:

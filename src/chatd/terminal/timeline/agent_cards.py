@@ -1,22 +1,18 @@
 """Cards of subagents, and of what a person answers."""
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from rich.style import Style
 from rich.text import Text
 
 from chatd.client.state import ShownChat
 from chatd.terminal.safe_text import safe_line
-from chatd.terminal.themes import Palette
 from chatd.terminal.timeline.card import (
     Canvas,
     Card,
     ChildStep,
     ChildView,
-    failure_body,
     failure_lines,
     output_lines,
     verb_of,
@@ -98,38 +94,37 @@ def status_text(view: ChildView | None) -> str:
     return "" if view.status is None else _STATUS_WORDS.get(view.status, view.status)
 
 
-def status_glyph(view: ChildView | None, palette: Palette) -> tuple[str, Style]:
+def status_glyph(view: ChildView | None) -> str:
     match None if view is None else view.status:
         case "running" | "pending" | "interrupting":
-            return "●", palette.accent
+            return "●"
         case "requires_action":
-            return "◆", palette.warn
+            return "◆"
         case "error":
-            return "✗", palette.danger
+            return "✗"
         case "waiting":
-            return "✓", palette.ok
+            return "✓"
         case _:
-            return "○", palette.faint
+            return "○"
 
 
-def step_lines(view: ChildView | None, prompt: str, width: int, palette: Palette) -> Lines:
+def step_lines(view: ChildView | None, prompt: str, canvas: Canvas) -> Lines:
     """The last steps of the child, as the end of a tree; its task before there are any."""
-    steps: Sequence[ChildStep] = () if view is None else view.steps
+    steps, palette = () if view is None else view.steps, canvas.palette
     if not steps:
-        return paragraph(prompt, width, palette.muted)[:6] if prompt else []
+        return paragraph(prompt, canvas.width, palette.muted)[:6] if prompt else []
     lines: Lines = []
     for number, step in enumerate(steps, 1):
         branch = "└ " if number == len(steps) else "├ "
         glyph = ("● ", palette.accent) if step.is_going else ("✓ ", palette.ok)
         line = Text.assemble((branch, palette.faint), glyph, (step.text, palette.muted))
-        lines.append(cut(line, width))
+        lines.append(cut(line, canvas.width))
     return lines
 
 
 # Cards of subagents: spawn, wait, message, interrupt, list. A child is a chat of its own.
 
 _CHAT_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_OPEN_HINT: Final = "Enter opens the chat of this agent."
 _MAX_AGENTS: Final = 50
 
 
@@ -145,9 +140,7 @@ def spawn_card(facts: CallFacts, canvas: Canvas) -> Card:
     prompt = text_of(facts.args, "prompt")
 
     def body(inner: Canvas) -> Lines:
-        if facts.state == "failed":
-            return failure_lines(facts.error, inner)
-        return step_lines(inner.children.get(child), prompt, inner.width, inner.palette)
+        return step_lines(inner.children.get(child), prompt, inner)
 
     status = status_text(view) if child and facts.state == "done" else ""
     is_going = view is not None and view.status in ("running", "pending", "requires_action")
@@ -155,26 +148,25 @@ def spawn_card(facts: CallFacts, canvas: Canvas) -> Card:
         verb=verb_of(facts, "Spawning agent", "Spawned agent", "Agent not spawned"),
         subject=text_of(facts.result, "title") or text_of(facts.args, "title") or prompt,
         is_sentence=True,
-        meta=f"{status_glyph(view, canvas.palette)[0]} {status}" if status else None,
+        meta=f"{status_glyph(view)} {status}" if status else None,
         opens=facts.state == "failed" or is_going,
-        body=body,
-        foot=_OPEN_HINT if child else "",
+        body=None if facts.state == "failed" else body,
         child=child,
         children=(child,) if child else (),
     )
 
 
-def wait_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def wait_card(facts: CallFacts) -> Card:
     child = child_of(facts)
     report = text_of(facts.result, "report")
     error = text_of(facts.result, "last_error", "error")
     is_at_work = any(facts.result.get(why) is True for why in ("timed_out", "interrupted"))
+    is_going = facts.call.is_going
 
     def body(inner: Canvas) -> Lines:
         lines = failure_lines(error, inner) if error else []
-        if facts.call.is_going:
-            lines += step_lines(inner.children.get(child), "", inner.width, inner.palette)
+        if is_going:
+            lines += step_lines(inner.children.get(child), "", inner)
         return lines + (markdown_lines(report, inner.width, inner.palette) if report else [])
 
     done = "Agent still works" if is_at_work else "Agent answered"
@@ -182,49 +174,38 @@ def wait_card(facts: CallFacts, canvas: Canvas) -> Card:
         verb=verb_of(facts, "Waiting for agent", done, "Agent failed"),
         subject=text_of(facts.result, "title"),
         is_sentence=True,
-        opens=facts.state == "failed" or facts.call.is_going,
-        body=body if report or error or (child and facts.call.is_going) else None,
-        foot=_OPEN_HINT if child else "",
+        opens=facts.state == "failed" or is_going,
+        body=body if report or error or (child and is_going) else None,
         child=child,
-        children=(child,) if child and facts.call.is_going else (),
+        children=(child,) if child and is_going else (),
     )
 
 
-def message_agent_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def message_agent_card(facts: CallFacts) -> Card:
     message = text_of(facts.args, "message")
 
     def body(inner: Canvas) -> Lines:
         return paragraph(message, inner.width, inner.palette.plain)
 
-    child = child_of(facts)
     return Card(
         verb=verb_of(facts, "Writing to agent", "Wrote to agent", "Message not sent"),
         subject=text_of(facts.result, "title"),
         is_sentence=True,
-        opens=facts.state == "failed",
-        body=failure_body(facts) or (body if message else None),
-        foot=_OPEN_HINT if child else "",
-        child=child,
+        body=body if message and facts.state != "failed" else None,
+        child=child_of(facts),
     )
 
 
-def interrupt_agent_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
-    child = child_of(facts)
+def interrupt_agent_card(facts: CallFacts) -> Card:
     return Card(
         verb=verb_of(facts, "Stopping agent", "Stopped agent", "Agent not stopped"),
         subject=text_of(facts.result, "title"),
         is_sentence=True,
-        opens=facts.state == "failed",
-        body=failure_body(facts),
-        foot=_OPEN_HINT if child else "",
-        child=child,
+        child=child_of(facts),
     )
 
 
-def list_agents_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def list_agents_card(facts: CallFacts) -> Card:
     agents = objects_of(facts.result, "agents")
 
     def body(inner: Canvas) -> Lines:
@@ -240,8 +221,7 @@ def list_agents_card(facts: CallFacts, canvas: Canvas) -> Card:
     return Card(
         verb=verb_of(facts, "Listing agents", "Listed agents"),
         meta=counted(len(agents), "agent") if facts.state == "done" else None,
-        opens=facts.state == "failed",
-        body=body if agents else failure_body(facts),
+        body=body if agents else None,
         children=tuple(filter(_CHAT_ID.fullmatch, (text_of(one, "chat_id") for one in agents))),
     )
 
@@ -254,8 +234,7 @@ DENIED_TEXT = "The user denied this call"
 _UNANSWERED_TEXT = "The user did not answer the questions"
 
 
-def question_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def question_card(facts: CallFacts) -> Card:
     questions = objects_of(facts.args, "questions")
     texts = [text_of(question, "question", "header") for question in questions]
     answers = objects_of(facts.result, "answers")
@@ -302,35 +281,27 @@ def _answer_lines(
     return [line for option in options for line in wrap(Text(f"○ {option}"), canvas.width)]
 
 
-def plan_card(facts: CallFacts, canvas: Canvas, *, is_last: bool) -> Card:
-    del canvas
-    path = text_of(facts.result, "path") or text_of(facts.args, "path")
+def plan_card(facts: CallFacts, *, is_last: bool) -> Card:
     is_ready = facts.state == "done" and is_last
-
-    def failed(inner: Canvas) -> Lines:
-        return failure_lines(facts.error, inner)
-
     hint = "Read it and answer it below. " if is_ready else ""
     return Card(
         verb=verb_of(facts, "Writing a plan", "Proposed a plan", "Plan not proposed"),
-        subject=path,
+        subject=text_of(facts.result, "path") or text_of(facts.args, "path"),
         meta="waits for you" if is_ready else None,
         opens=is_ready or facts.state == "failed",
-        body=failed if facts.state == "failed" else None,
         foot=f"{hint}The plan is a file of this chat." if facts.state == "done" else "",
     )
 
 
-def waiting_card(facts: CallFacts, canvas: Canvas) -> Card:
+def waiting_card(facts: CallFacts) -> Card:
     """A call that waits for approval, or for the result of a program outside."""
-    del canvas
     request = facts.call.request
     is_approval = request is not None and request.kind == "approval"
     command = text_of(facts.args, "command")
 
     def body(inner: Canvas) -> Lines:
-        text = f"$ {command}" if command else _pretty(facts.args)
-        lines = output_lines(text, inner.width, inner.palette)
+        args = msgspec.json.format(msgspec.json.encode(facts.args), indent=2).decode()
+        lines = output_lines(f"$ {command}" if command else args, inner)
         if request is not None and request.reason:
             lines += paragraph(f"Why it asks: {request.reason}", inner.width, inner.palette.muted)
         if not is_approval:
@@ -347,13 +318,12 @@ def waiting_card(facts: CallFacts, canvas: Canvas) -> Card:
     )
 
 
-def denied_card(facts: CallFacts, canvas: Canvas) -> Card:
+def denied_card(facts: CallFacts) -> Card:
     """A call that the user did not allow."""
-    del canvas
     command = text_of(facts.args, "command")
 
     def body(inner: Canvas) -> Lines:
-        lines = output_lines(f"$ {command}", inner.width, inner.palette) if command else []
+        lines = output_lines(f"$ {command}", inner) if command else []
         return lines + paragraph(facts.error, inner.width, inner.palette.muted)
 
     return Card(
@@ -361,9 +331,6 @@ def denied_card(facts: CallFacts, canvas: Canvas) -> Card:
         subject=command or humanize(facts.call.name),
         is_sentence=not command,
         meta="did not run",
+        opens=False,
         body=body,
     )
-
-
-def _pretty(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

@@ -32,6 +32,7 @@ FOLDED: Final = "▸"
 UNFOLDED: Final = "▾"
 _SHORTEST_S: Final = 0.05
 _BODY_INDENT: Final = 4
+_OPEN_HINT: Final = "Enter opens the chat of this agent."
 
 _GLYPHS: Final[Mapping[CallState, str]] = {
     "streaming": "●",
@@ -80,40 +81,52 @@ Body = Callable[[Canvas], Lines]
 
 
 class Card(Struct, frozen=True, kw_only=True):
-    """`opens`: unfolded as long as the user has not said otherwise. `body` is called only if the
-    card is unfolded. `child`: the chat that Enter opens. `children`: those whose state it shows."""
+    """`opens`: unfolded as long as the user has not said otherwise; None: if the call failed.
+    `body` is called only if the card is unfolded; without one a failed call says why. `meta` takes
+    the place of the time at the right, `place` stands before it. `child`: the chat that Enter
+    opens. `children`: those whose state it shows."""
 
     verb: str
     subject: str = ""
     is_sentence: bool = False
     meta: str | None = None
-    opens: bool = False
+    place: str = ""
+    opens: bool | None = None
     body: Body | None = None
     foot: str = ""
     child: str = ""
     children: tuple[str, ...] = ()
 
 
+def body_of(card: Card, facts: CallFacts) -> Body | None:
+    if card.body is None and facts.state == "failed":
+        return lambda canvas: failure_lines(facts.error, canvas)
+    return card.body
+
+
 def card_lines(card: Card, facts: CallFacts, canvas: Canvas, *, is_open: bool) -> Lines:
-    palette = canvas.palette
-    has_body = card.body is not None or card.foot != ""
-    left = Text()
-    left.append(f"{(UNFOLDED if is_open else FOLDED) if has_body else ' '} ", palette.faint)
-    left.append(f"{_GLYPHS[facts.state]} ", _tone(facts, palette))
+    palette, width = canvas.palette, canvas.width
+    body_lines = body_of(card, facts)
+    foot = _OPEN_HINT if card.child else card.foot
+    fold_mark = (UNFOLDED if is_open else FOLDED) if body_lines or foot else " "
+    left = Text.assemble(
+        (f"{fold_mark} ", palette.faint), (f"{_GLYPHS[facts.state]} ", _tone(facts, palette))
+    )
     left.append(
-        one_line(card.verb, canvas.width), palette.muted if is_quiet(facts.call) else palette.strong
+        one_line(card.verb, width), palette.muted if is_quiet(facts.call) else palette.strong
     )
     if card.subject:
-        left.append(" ")
         style = palette.plain if card.is_sentence else palette.code
-        left.append(one_line(card.subject, canvas.width), style)
+        left.append(" ").append(one_line(card.subject, width), style)
     meta = time_text(facts, canvas.now) if card.meta is None else card.meta
-    meta = one_line(meta, canvas.width)
-    lines = [headline(left, Text(meta, _meta_style(facts, palette)), canvas.width)]
-    if is_open and has_body:
+    meta = one_line(" · ".join(one for one in (card.place, meta) if one), width)
+    meta_style = palette.accent if facts.call.is_going else palette.muted
+    meta_style = palette.danger if facts.state == "failed" else meta_style
+    lines = [headline(left, Text(meta, meta_style), width)]
+    if is_open and (body_lines or foot):
         inner = canvas.narrower(_BODY_INDENT)
-        body = card.body(inner) if card.body is not None else []
-        body += paragraph(card.foot, inner.width, palette.muted) if card.foot else []
+        body = [] if body_lines is None else body_lines(inner)
+        body += paragraph(foot, inner.width, palette.muted) if foot else []
         rule = palette.danger if facts.state == "failed" else palette.faint
         lines += prefixed(body, Text("  │ ", rule))
     return lines
@@ -131,12 +144,6 @@ def _tone(facts: CallFacts, palette: Palette) -> Style:
             return palette.ok
         case _:
             return palette.accent
-
-
-def _meta_style(facts: CallFacts, palette: Palette) -> Style:
-    if facts.state == "failed":
-        return palette.danger
-    return palette.accent if facts.call.is_going else palette.muted
 
 
 def time_text(facts: CallFacts, now: float) -> str:
@@ -169,11 +176,8 @@ def failure_lines(text: str, canvas: Canvas, then: str = "") -> Lines:
     return lines + (paragraph(then, canvas.width, canvas.palette.muted) if then else [])
 
 
-def failure_body(facts: CallFacts, then: str = "") -> Body | None:
-    """The body of a card that shows nothing else than why its call failed."""
-    if facts.state != "failed":
-        return None
-    return lambda canvas: failure_lines(facts.error, canvas, then)
+def output_body(text: str) -> Body | None:
+    return (lambda canvas: output_lines(text, canvas)) if text else None
 
 
 # Output of commands: colours become ours, everything else that a terminal obeys is dropped.
@@ -186,8 +190,9 @@ _MAX_FOLDS: Final = 8
 _COLOUR: Final = re.compile("\x1b\\[([0-9;:]*)m")
 
 
-def output_lines(text: str, width: int, palette: Palette, tail: int = 0) -> Lines:
+def output_lines(text: str, canvas: Canvas, tail: int = 0) -> Lines:
     """The beginning and the end of a text; with `tail` so many lines of its end."""
+    width, palette = canvas.width, canvas.palette
     if tail:
         text = text[-_MAX_TAIL_CHARS:]
     rows = text.rstrip("\n").split("\n")

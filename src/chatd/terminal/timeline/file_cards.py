@@ -10,14 +10,7 @@ from rich.text import Text
 
 from chatd.terminal.screens.git_diff import parse_git_diff
 from chatd.terminal.themes import Palette
-from chatd.terminal.timeline.card import (
-    Canvas,
-    Card,
-    failure_body,
-    failure_lines,
-    output_lines,
-    verb_of,
-)
+from chatd.terminal.timeline.card import Canvas, Card, failure_lines, output_body, verb_of
 from chatd.terminal.timeline.lines import Lines, counted, cut, headline, one_line, padded
 from chatd.terminal.timeline.markdown_lines import coloured, language_of
 from chatd.terminal.timeline.tool_call import (
@@ -176,20 +169,12 @@ def reads_card(reads: Sequence[CallFacts]) -> Card:
 
 
 def read_card(facts: CallFacts) -> Card:
-    content = text_of(facts.result, "content")
-    if facts.state == "done":
-
-        def body(inner: Canvas) -> Lines:
-            return output_lines(content or "(empty)", inner.width, inner.palette)
-
-        return Card(
-            verb="Read", subject=text_of(facts.args, "path"), meta=_lines_read(facts), body=body
-        )
+    is_done = facts.state == "done"
     return Card(
-        verb=verb_of(facts, "Reading", "Read", "Not read"),
+        verb="Read" if is_done else verb_of(facts, "Reading", "Read", "Not read"),
         subject=text_of(facts.args, "path"),
-        opens=facts.state == "failed",
-        body=failure_body(facts),
+        meta=_lines_read(facts) if is_done else None,
+        body=output_body(text_of(facts.result, "content") or "(empty)") if is_done else None,
     )
 
 
@@ -203,8 +188,7 @@ def _lines_read(facts: CallFacts) -> str:
     return f"lines {start} to {start + int(read) - 1} of {int(total):,}"
 
 
-def write_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def write_card(facts: CallFacts) -> Card:
     path, content = text_of(facts.args, "path"), text_of(facts.args, "content")
     is_writing = facts.state in ("streaming", "running")
     lines = _written_lines(content, last=_WRITING_LINES if is_writing else 0)
@@ -238,8 +222,7 @@ class _FileChange(Struct, frozen=True):
     lines: list[DiffLine]
 
 
-def edit_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def edit_card(facts: CallFacts) -> Card:
     files = _changes(facts)
     counts = [count_diff(file.lines) for file in files]
     plus, minus = sum(added for added, _ in counts), sum(removed for _, removed in counts)
@@ -290,25 +273,20 @@ def _changes(facts: CallFacts) -> list[_FileChange]:
     ]
 
 
-def search_card(facts: CallFacts, canvas: Canvas) -> Card:
+def search_card(facts: CallFacts) -> Card:
     """Tools that look for files or for text in them: the pattern is what matters."""
-    del canvas
     is_listing = facts.call.name.startswith("list")
     names = ("matches", "files", "entries", "results")
     hits = next((found for name in names if (found := list_of(facts.result, name))), ())
     text = "\n".join(_hit_text(hit) for hit in hits[:_MAX_HITS])
     text = text or text_of(facts.result, "output", "content")
 
-    def body(inner: Canvas) -> Lines:
-        return output_lines(text, inner.width, inner.palette)
-
     going, done = ("Listing", "Listed") if is_listing else ("Searching", "Searched")
     return Card(
         verb=verb_of(facts, going, done),
         subject=text_of(facts.args, "pattern", "query", "regex", "glob", "path", "directory"),
         meta=counted(len(hits), "hit") if hits else None,
-        opens=facts.state == "failed",
-        body=body if text and facts.state != "failed" else failure_body(facts),
+        body=None if facts.state == "failed" else output_body(text),
     )
 
 

@@ -1,27 +1,17 @@
-"""What a person does to a row (try again, go on, discard, edit, fork, copy), and the subagents
-whose cards are on the screen."""
+"""Messages on their way as rows, what is copied of a row, and the subagents whose cards are on the
+screen."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from chatd.client.connection import Connection, FollowedChat
-from chatd.client.drafts import (
-    Draft,
-    EditBody,
-    FileInput,
-    FileReferenceInput,
-    InputPart,
-    PendingSend,
-    TextInput,
-)
-from chatd.domain.chat.messages import PublicMessage
-from chatd.domain.chat.parts import FilePart, FileReferencePart, TextPart
-from chatd.domain.ids import ChatId, FileId
+from chatd.client.drafts import FileInput, FileReferenceInput, PendingSend, TextInput
+from chatd.domain.chat.parts import FilePart, FileReferencePart
+from chatd.domain.ids import ChatId
 from chatd.terminal.safe_text import safe_text
-from chatd.terminal.session import Session
 from chatd.terminal.timeline.agent_cards import child_view
 from chatd.terminal.timeline.card import ChildView
 from chatd.terminal.timeline.markdown_lines import PARSER
@@ -29,9 +19,7 @@ from chatd.terminal.timeline.row import (
     CompactedMark,
     FailedRow,
     FilesRow,
-    HeldRow,
     MarkRow,
-    NoteRow,
     NoticeMark,
     PendingNote,
     ProseRow,
@@ -44,80 +32,6 @@ from chatd.terminal.timeline.row import (
 )
 from chatd.terminal.timeline.row_model import RowModel
 from chatd.terminal.timeline.tool_call import ToolCall, call_text, read_call, text_of
-
-CONTINUE_TEXT: Final = "Continue where you stopped."
-
-
-class RowActions:
-    """Everything that asks the server raises ApiError and ServerUnreachable."""
-
-    def __init__(self, session: Session, chat: FollowedChat) -> None:
-        self._session = session
-        self._chat = chat
-
-    @property
-    def chat_id(self) -> ChatId:
-        return self._chat.chat_id
-
-    async def try_again(self, row: Row) -> bool:
-        """What `r` does for this row. False: it has nothing to try again."""
-        match row:
-            case UserRow(pending=PendingNote(id=key)):
-                return self._session.outbox.retry(key) is not None
-            case FailedRow():
-                await self._run_again()
-            case HeldRow():
-                await self._session.api.resume_chat(self.chat_id)
-            case (
-                NoteRow(can_continue=True, note="length" | "error")
-                | MarkRow(mark=NoticeMark(can_continue=True))
-            ):
-                self._send(CONTINUE_TEXT)
-            case _:
-                return False
-        return True
-
-    def discard(self, row: Row) -> bool:
-        match row:
-            case UserRow(pending=PendingNote(id=key)):
-                return self._session.outbox.dismiss(key) is not None
-            case _:
-                return False
-
-    async def fork(self, message_id: int) -> ChatId:
-        return (await self._session.api.fork_chat(self.chat_id, message_id)).id
-
-    async def _run_again(self) -> None:
-        """The last message runs again if nothing answered it; else the model is to go on."""
-        said = (one for one in reversed(self._chat.shown.messages) if one.role != "system")
-        last = next(said, None)
-        if last is None or last.role != "user" or self._chat.shown.queue:
-            self._send("Continue.")
-            return
-        edit = EditBody(content=tuple(input_parts(last)))
-        await self._session.api.edit_message(self.chat_id, last.id, edit)
-
-    def _send(self, text: str) -> None:
-        self._session.outbox.send(self._chat.chat_id, Draft(content=(TextInput(text),)))
-
-
-def input_parts(message: PublicMessage) -> Iterator[InputPart]:
-    """The content of a user's message, as it is sent again."""
-    for part in message.content:
-        match part:
-            case TextPart(text=text):
-                yield TextInput(text)
-            case FilePart(file_id=str() as file_id):
-                yield FileInput(FileId(UUID(file_id)))
-            case FileReferencePart():
-                yield FileReferenceInput(
-                    file_name=part.file_name,
-                    start_line=part.start_line,
-                    end_line=part.end_line,
-                    content=part.content,
-                )
-            case _:
-                pass
 
 
 def pending_rows(pending: Sequence[PendingSend], *, is_busy: bool) -> list[UserRow]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from chatd.domain.chat.parts import FilePart, FileReferencePart
 from chatd.domain.chat.row import ChatError, RetryState
-from chatd.terminal.timeline.card import FOLDED, UNFOLDED, Canvas, card_lines
+from chatd.terminal.timeline.card import FOLDED, UNFOLDED, Canvas, body_of, card_lines
 from chatd.terminal.timeline.file_cards import file_name, reads_card
 from chatd.terminal.timeline.lines import (
     MAX_CHARS,
@@ -316,8 +316,9 @@ def _draw_call(row: ToolRow | ReadsRow, canvas: Canvas, *, is_open: bool | None)
     else:
         facts = read_call(row.call)
         card = card_of(facts, canvas, is_last=row.is_last)
-    can_fold = card.body is not None or card.foot != ""
-    unfolded = can_fold and (card.opens if is_open is None else is_open)
+    can_fold = bool(body_of(card, facts) or card.foot or card.child)
+    opens = facts.state == "failed" if card.opens is None else card.opens
+    unfolded = can_fold and (opens if is_open is None else is_open)
     return DrawnRow(
         lines=card_lines(card, facts, canvas, is_open=unfolded),
         can_fold=can_fold,

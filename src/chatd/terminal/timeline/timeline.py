@@ -1,6 +1,6 @@
 """`Timeline`: the messages of the open chat."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -18,19 +18,32 @@ from chatd.client.connection import FollowedChat
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.outbox import OutboxFull
 from chatd.domain.ids import ChatId
+from chatd.terminal.composer.drafts import WrittenDraft
+from chatd.terminal.composer.message_content import continue_chat
 from chatd.terminal.keys import bindings_of
-from chatd.terminal.messages import COPY_READY, EditMessage, OpenChat, OpenScreen, ShowNotice
+from chatd.terminal.messages import (
+    COPY_READY,
+    EditMessage,
+    OpenChat,
+    OpenScreen,
+    ShowNotice,
+    telling_errors,
+)
 from chatd.terminal.session import app_of, session_of
 from chatd.terminal.themes import DARK_PALETTE, LIGHT_PALETTE
 from chatd.terminal.timeline.lines import counted
-from chatd.terminal.timeline.row import OlderRow, Row, UserRow
-from chatd.terminal.timeline.row_actions import (
-    Children,
-    RowActions,
-    code_blocks,
-    copied_text,
-    pending_rows,
+from chatd.terminal.timeline.row import (
+    FailedRow,
+    HeldRow,
+    MarkRow,
+    NoteRow,
+    NoticeMark,
+    OlderRow,
+    PendingNote,
+    Row,
+    UserRow,
 )
+from chatd.terminal.timeline.row_actions import Children, code_blocks, copied_text, pending_rows
 from chatd.terminal.timeline.row_model import BUSY, END_KEY, RowModel
 from chatd.terminal.timeline.viewport import (
     LEFT,
@@ -508,34 +521,51 @@ class Timeline(Widget, can_focus=True):
 
     def action_fork(self) -> None:
         row = self._row()
-        if row is None or row.message_id is None:
+        if row is None or row.message_id is None or self.chat is None:
             self.post_message(ShowNotice("Select a message to fork the chat from.", "warning"))
         else:
-            message_id = row.message_id
-            self._ask(lambda actions: self._fork(actions, message_id))
+            fork = partial(self._fork, self.chat.chat_id, row.message_id)
+            self.run_worker(fork, group="actions")
 
-    async def _fork(self, actions: RowActions, message_id: int) -> None:
-        copy = await actions.fork(message_id)
-        is_here = self.chat is not None and self.chat.chat_id == actions.chat_id
-        self.post_message(OpenChat(copy) if is_here else ShowNotice(COPY_READY))
+    async def _fork(self, chat_id: ChatId, message_id: int) -> None:
+        with telling_errors(self):
+            copy = await session_of(self).api.fork_chat(chat_id, message_id)
+            is_here = self.chat is not None and self.chat.chat_id == chat_id
+            self.post_message(OpenChat(copy.id) if is_here else ShowNotice(COPY_READY))
 
     def action_again(self) -> None:
         """Of the selected row or, if it has nothing to try again, of the last one."""
-        rows = [row for row in (self._row(), *reversed(self.rows[-2:])) if row is not None]
-        if rows and isinstance(rows[0], OlderRow):
-            self.retry_older()
-        else:
-            self._ask(lambda actions: self._again(actions, rows))
+        outbox = session_of(self).outbox
+        for row in (self._row(), *reversed(self.rows[-2:])):
+            match row:
+                case OlderRow():
+                    self.retry_older()
+                case UserRow(pending=PendingNote(id=key)) if outbox.retry(key) is not None:
+                    return
+                case (
+                    FailedRow()
+                    | HeldRow()
+                    | NoteRow(can_continue=True, note="length" | "error")
+                    | MarkRow(mark=NoticeMark(can_continue=True))
+                ):
+                    self.run_worker(self._continue, group="actions")
+                case _:
+                    continue
+            return
 
-    async def _again(self, actions: RowActions, rows: list[Row]) -> None:
-        for row in rows:
-            if await actions.try_again(row):
-                return
+    async def _continue(self) -> None:
+        try:
+            if self.chat is not None:
+                await continue_chat(session_of(self), self.chat.shown, WrittenDraft())
+        except (ApiError, ServerUnreachable, OutboxFull) as error:
+            self.post_message(ShowNotice(str(error), "error"))
 
     def action_discard(self) -> None:
-        row = self._row()
-        if row is not None and self.chat is not None:
-            RowActions(session_of(self), self.chat).discard(row)
+        match self._row():
+            case UserRow(pending=PendingNote(id=key)):
+                session_of(self).outbox.dismiss(key)
+            case _:
+                return
 
     def action_models(self) -> None:
         self.post_message(OpenScreen("models"))
@@ -543,19 +573,6 @@ class Timeline(Widget, can_focus=True):
     def _row(self) -> Row | None:
         at = self.chosen
         return None if at is None else self.rows[at]
-
-    def _ask(self, request: Callable[[RowActions], Awaitable[None]]) -> None:
-        if self.chat is not None:
-            actions = RowActions(session_of(self), self.chat)
-            self.run_worker(partial(self._run, request, actions), group="actions")
-
-    async def _run(
-        self, request: Callable[[RowActions], Awaitable[None]], actions: RowActions
-    ) -> None:
-        try:
-            await request(actions)
-        except (ApiError, ServerUnreachable, OutboxFull) as error:
-            self.post_message(ShowNotice(str(error), "error"))
 
 
 def _is_same(one: _PaintedLine, two: _PaintedLine) -> bool:

@@ -19,16 +19,7 @@ from chatd.terminal.timeline.agent_cards import (
     wait_card,
     waiting_card,
 )
-from chatd.terminal.timeline.card import (
-    Body,
-    Canvas,
-    Card,
-    failure_body,
-    failure_lines,
-    output_lines,
-    time_text,
-    verb_of,
-)
+from chatd.terminal.timeline.card import Canvas, Card, failure_lines, output_lines, verb_of
 from chatd.terminal.timeline.file_cards import edit_card, read_card, search_card, write_card
 from chatd.terminal.timeline.lines import Lines, counted, cut, duration_text, headline, one_line
 from chatd.terminal.timeline.markdown_lines import coloured, markdown_lines
@@ -51,16 +42,18 @@ _MAX_PROCESSES: Final = 50
 _LINE_FEEDS: Final = re.compile(r"\s*\n\s*")
 
 
-def command_card(facts: CallFacts, canvas: Canvas) -> Card:
+def command_card(facts: CallFacts) -> Card:
     is_wait = facts.call.name == "process_output"
-    command = text_of(facts.args, "process_id" if is_wait else "command")
     verb = verb_of(facts, "Waiting for", "Output of", "Output of") if is_wait else _verb(facts)
+    took = "" if facts.duration_s is None else f" · {duration_text(facts.duration_s)}"
+    ended = _ended_text(facts.result) if facts.state == "failed" else ""
+    has_body = _output(facts) != "" or facts.error != "" or _is_long(facts)
     return Card(
         verb=verb,
-        subject=joined(command),
-        meta=_meta(facts, canvas),
+        subject=joined(text_of(facts.args, "process_id" if is_wait else "command")),
+        meta=f"{ended}{took}" if ended else None,
         opens=facts.state == "failed" or (facts.state == "running" and facts.live_output != ""),
-        body=(lambda inner: _body(facts, inner)) if _has_body(facts) else None,
+        body=(lambda inner: _body(facts, inner)) if has_body else None,
         foot=_foot(facts),
     )
 
@@ -80,31 +73,17 @@ def _is_long(facts: CallFacts) -> bool:
     return "\n" in command or len(command) > _LONG_COMMAND
 
 
-def _has_body(facts: CallFacts) -> bool:
-    return _output(facts) != "" or facts.error != "" or _is_long(facts)
-
-
 def _body(facts: CallFacts, canvas: Canvas) -> Lines:
     lines: Lines = []
-    width, palette = canvas.width, canvas.palette
     if _is_long(facts):
-        lines += output_lines(f"$ {text_of(facts.args, 'command')}", width, palette)
-    output = _output(facts)
-    if output:
+        lines += output_lines(f"$ {text_of(facts.args, 'command')}", canvas)
+    if output := _output(facts):
         tail = _LIVE_LINES if facts.live_output else 0
         tail = _FAILED_LINES if facts.state == "failed" else tail
-        lines += output_lines(output, width, palette, tail)
+        lines += output_lines(output, canvas, tail)
     if facts.error and facts.state != "interrupted":
         lines += failure_lines(capitalize(facts.error), canvas)
     return lines
-
-
-def _meta(facts: CallFacts, canvas: Canvas) -> str:
-    ended = _ended_text(facts.result)
-    if facts.state != "failed" or not ended:
-        return time_text(facts, canvas.now)
-    took = facts.duration_s
-    return ended + ("" if took is None else f" · {duration_text(took)}")
 
 
 def _ended_text(result: Mapping[str, object]) -> str:
@@ -126,8 +105,7 @@ def _foot(facts: CallFacts) -> str:
     return text_of(facts.result, "note")
 
 
-def process_list_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def process_list_card(facts: CallFacts) -> Card:
     processes = objects_of(facts.result, "processes")
     running = sum(process.get("running") is True for process in processes)
 
@@ -143,19 +121,17 @@ def process_list_card(facts: CallFacts, canvas: Canvas) -> Card:
     return Card(
         verb=verb_of(facts, "Listing processes", "Listed processes"),
         meta=f"{running} running" if facts.state == "done" else None,
-        body=body if processes else failure_body(facts),
+        opens=False,
+        body=body if processes else None,
     )
 
 
-def process_signal_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def process_signal_card(facts: CallFacts) -> Card:
     is_kill = text_of(facts.args, "signal") == "kill"
     going, done = ("Killing", "Killed") if is_kill else ("Ending", "Ended")
     return Card(
         verb=verb_of(facts, f"{going} process", f"{done} process", "Process not ended"),
         subject=text_of(facts.args, "process_id"),
-        opens=facts.state == "failed",
-        body=failure_body(facts),
     )
 
 
@@ -175,8 +151,7 @@ _MAX_JSON_CHARS: Final = 20_000
 _TEXT_FIELDS: Final = frozenset({"output", "text"})
 
 
-def web_search_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def web_search_card(facts: CallFacts) -> Card:
     pages = _web_pages(facts)
 
     def body(inner: Canvas) -> Lines:
@@ -191,8 +166,7 @@ def web_search_card(facts: CallFacts, canvas: Canvas) -> Card:
         subject=text_of(facts.args, "query"),
         is_sentence=True,
         meta=counted(len(pages), "page") if pages else None,
-        opens=facts.state == "failed",
-        body=body if pages else failure_body(facts),
+        body=body if pages else None,
     )
 
 
@@ -216,25 +190,22 @@ def _web_pages(facts: CallFacts) -> Sequence[JsonObject]:
     return [page for page in found if text_of(page, "url")]
 
 
-def skill_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def skill_card(facts: CallFacts) -> Card:
     body_text, content = text_of(facts.result, "body"), text_of(facts.result, "content")
 
     def body(inner: Canvas) -> Lines:
         lines = markdown_lines(body_text, inner.width, inner.palette) if body_text else []
-        return lines + (output_lines(content, inner.width, inner.palette) if content else [])
+        return lines + (output_lines(content, inner) if content else [])
 
     names = (text_of(facts.args, "name"), text_of(facts.args, "path"))
     return Card(
         verb=verb_of(facts, "Reading skill", "Read skill", "Skill not read"),
         subject="/".join(name for name in names if name),
-        opens=facts.state == "failed",
-        body=failure_body(facts) or (body if body_text or content else None),
+        body=body if (body_text or content) and facts.state != "failed" else None,
     )
 
 
-def attach_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def attach_card(facts: CallFacts) -> Card:
     size = number_of(facts.result, "size")
     media_type = one_line(text_of(facts.result, "media_type"), 60)
     facts_text = ", ".join(
@@ -244,8 +215,6 @@ def attach_card(facts: CallFacts, canvas: Canvas) -> Card:
         verb=verb_of(facts, "Attaching", "Attached", "Not attached"),
         subject=text_of(facts.result, "name") or text_of(facts.args, "path"),
         meta=facts_text if facts.state == "done" else None,
-        opens=facts.state == "failed",
-        body=failure_body(facts),
     )
 
 
@@ -256,83 +225,71 @@ _WORKSPACE_VERBS: Final = {
 }
 
 
-def workspace_card(facts: CallFacts, canvas: Canvas) -> Card:
-    del canvas
+def workspace_card(facts: CallFacts) -> Card:
     going, done, failed = _WORKSPACE_VERBS[facts.call.name]
     is_kept = facts.result.get("already_exists") is True or facts.result.get("no_build") is True
     notes = (text_of(facts.result, name) for name in ("message", "agent_error", "directory"))
     return Card(
         verb=verb_of(facts, going, "Workspace is ready:" if is_kept else done, failed),
         subject=text_of(facts.result, "workspace_name") or text_of(facts.args, "name"),
-        opens=facts.state == "failed",
-        body=failure_body(facts),
         foot=" ".join(note for note in notes if note),
     )
 
 
-def generic_card(facts: CallFacts, canvas: Canvas) -> Card:
+def generic_card(facts: CallFacts) -> Card:
     """Arguments and result as they are. Tools of MCP servers say which server they are of."""
     part = facts.call.call or facts.call.result
     server = server_of(facts.call.name) or (part.mcp_server_config_id if part else "") or ""
     name = humanize(facts.call.name)
     intent = capitalize(text_of(facts.args, "model_intent"))
-    times = (one_line(server, 40), time_text(facts, canvas.now))
-    return Card(
-        verb=verb_of(facts, intent or name, name, f"{name} failed"),
-        subject=_main_argument(facts.args),
-        is_sentence=True,
-        meta=" · ".join(one for one in times if one),
-        opens=facts.state == "failed",
-        body=_generic_body(facts),
-    )
 
-
-def _generic_body(facts: CallFacts) -> Body:
     def body(inner: Canvas) -> Lines:
         lines: Lines = []
+        muted = inner.palette.muted
         if facts.args or facts.args_text:
-            lines += _labelled(
-                "Arguments", _json_lines(facts.args or facts.args_text, inner), inner
-            )
+            written = _json_lines(facts.args or facts.args_text, inner)
+            lines += [Text("Arguments", muted), *written]
         if not facts.args and facts.args_text and not facts.call.is_going:
             lines += failure_lines("The arguments are not valid JSON: the call never ran.", inner)
         if facts.state == "failed":
             return lines + failure_lines(facts.error, inner)
         if facts.result_value is not None:
-            lines += _labelled("Result", _result_lines(facts, inner), inner)
+            lines += [Text("Result", muted), *_result_lines(facts, inner)]
         return lines
 
-    return body
-
-
-def _labelled(label: str, lines: Lines, canvas: Canvas) -> Lines:
-    return [Text(label, canvas.palette.muted), *lines]
+    return Card(
+        verb=verb_of(facts, intent or name, name, f"{name} failed"),
+        subject=_main_argument(facts.args),
+        is_sentence=True,
+        place=one_line(server, 40),
+        body=body,
+    )
 
 
 def _result_lines(facts: CallFacts, canvas: Canvas) -> Lines:
     """Text as text, media by what they are, everything else as JSON."""
-    result, width, palette = facts.result, canvas.width, canvas.palette
+    result = facts.result
     if facts.call.is_media or (text_of(result, "data") and text_of(result, "mime_type")):
         data, kind = text_of(result, "data"), one_line(text_of(result, "mime_type"), 60)
         size = f"{len(data) * 3 // 4:,} bytes, " if data else ""
         note = f"[{kind or 'media'}, {size}not shown in the terminal]"
-        lines = [cut(Text(note, palette.muted), width)]
+        lines = [cut(Text(note, canvas.palette.muted), canvas.width)]
         text = text_of(result, "text", "output")
-        return lines + (output_lines(text, width, palette) if text else [])
+        return lines + (output_lines(text, canvas) if text else [])
     if isinstance(facts.result_value, str):
-        return output_lines(facts.result_value, width, palette)
+        return output_lines(facts.result_value, canvas)
     text = text_of(result, "output", "text")
     if text and set(result) <= _TEXT_FIELDS:
-        return output_lines(text, width, palette)
+        return output_lines(text, canvas)
     return _json_lines(facts.result_value, canvas)
 
 
 def _json_lines(value: object, canvas: Canvas) -> Lines:
     if isinstance(value, str):
-        return output_lines(value, canvas.width, canvas.palette)
+        return output_lines(value, canvas)
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     if len(text) > _MAX_JSON_CHARS:
-        return output_lines(text, canvas.width, canvas.palette)
+        return output_lines(text, canvas)
     return [cut(line, canvas.width) for line in coloured(text, "json", canvas.palette)]
 
 
@@ -347,12 +304,12 @@ def _main_argument(args: JsonObject) -> str:
 
 # Which card shows which tool.
 
-_CARDS: Final[Mapping[str, Callable[[CallFacts, Canvas], Card]]] = {
+_CARDS: Final[Mapping[str, Callable[[CallFacts], Card]]] = {
     "execute": command_card,
     "process_output": command_card,
     "process_list": process_list_card,
     "process_signal": process_signal_card,
-    "read_file": lambda facts, _: read_card(facts),
+    "read_file": read_card,
     "write_file": write_card,
     "edit_files": edit_card,
     "list_files": search_card,
@@ -364,8 +321,6 @@ _CARDS: Final[Mapping[str, Callable[[CallFacts, Canvas], Card]]] = {
     "create_workspace": workspace_card,
     "start_workspace": workspace_card,
     "stop_workspace": workspace_card,
-    "spawn_agent": spawn_card,
-    "spawn_computer_use_agent": spawn_card,
     "wait_agent": wait_card,
     "message_agent": message_agent_card,
     "interrupt_agent": interrupt_agent_card,
@@ -376,16 +331,19 @@ _CARDS: Final[Mapping[str, Callable[[CallFacts, Canvas], Card]]] = {
     "read_skill": skill_card,
     "read_skill_file": skill_card,
 }
-KNOWN_TOOLS: Final = (*_CARDS, "propose_plan")
+_SPAWNS: Final = ("spawn_agent", "spawn_computer_use_agent")
+KNOWN_TOOLS: Final = (*_CARDS, *_SPAWNS, "propose_plan")
 
 
 def card_of(facts: CallFacts, canvas: Canvas, *, is_last: bool = False) -> Card:
     """`is_last`: a plan that the user may still answer."""
     name, request = facts.call.name, facts.call.request
     if facts.state == "waiting" and (request is None or request.kind != "question"):
-        return waiting_card(facts, canvas)
+        return waiting_card(facts)
     if facts.state == "failed" and facts.error.startswith(DENIED_TEXT):
-        return denied_card(facts, canvas)
+        return denied_card(facts)
     if name == "propose_plan":
-        return plan_card(facts, canvas, is_last=is_last)
-    return _CARDS.get(name, generic_card)(facts, canvas)
+        return plan_card(facts, is_last=is_last)
+    if name in _SPAWNS:
+        return spawn_card(facts, canvas)
+    return _CARDS.get(name, generic_card)(facts)
