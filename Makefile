@@ -98,7 +98,7 @@ rolling: dev ## restart three servers in turn under 50 chats (ARGS="--seconds 60
 	@exec $(BIN)/python -m tests.chaos.rolling $(ARGS)
 
 # From the commit on that made the one schema file: a database of an earlier one is refused.
-ONE_SCHEMA := src/chatd/store/migrations/0001_ground_floor.sql
+ONE_SCHEMA := src/chatd/store/migrations/0001_schema.sql
 OLD ?= $(shell git log --diff-filter=A --format=%h -- $(ONE_SCHEMA) | tail -1)
 upgrade: dev ## replace servers of an older version by this one under running chats (OLD=commit)
 	@git cat-file -e $(OLD):$(ONE_SCHEMA) 2>/dev/null || { echo "make upgrade: $(OLD) has no $(ONE_SCHEMA)." \

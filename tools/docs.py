@@ -23,7 +23,7 @@ KERNEL = ROOT / "docs" / "kernel.md"
 OPERATING = ROOT / "docs" / "operating.md"
 API = ROOT / "docs" / "api.md"
 TERMINAL = ROOT / "docs" / "terminal.md"
-SCHEMA = ROOT / "src" / "chatd" / "store" / "migrations" / "0001_ground_floor.sql"
+SCHEMA = ROOT / "src" / "chatd" / "store" / "migrations" / "0001_schema.sql"
 
 
 def states() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The numbered files `migrations/NNNN_name.sql`: `0001_ground_floor.sql` is the data model, later
+"""The numbered files `migrations/NNNN_name.sql`: `0001_schema.sql` is the data model, later
 ones change it.
 
 A file runs in one transaction. A file whose first line is `-- outside a transaction` runs statement

@@ -54,7 +54,7 @@ LIST_FILLED: Final = """
 SET_TIMEOUTS: Final = """
     SELECT set_config('lock_timeout', $1, false), set_config('statement_timeout', $2, false)"""
 
-SECOND_FILE_BEFORE_ONE_SCHEMA: Final = "hands"
+FIRST_FILE_BEFORE_ONE_SCHEMA: Final = "ground_floor"
 
 
 class AppliedMigration(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +147,7 @@ async def check(dsn: str, directory: Traversable | None = None) -> MigrationPlan
 
 async def status(dsn: str, directory: Traversable | None = None) -> list[MigrationStatus]:
     """Every migration of the files or the database. Raises MigrationError for bad files, and for a
-    database from before `0001_ground_floor.sql`."""
+    database from before `0001_schema.sql`."""
     migrations = {m.version: m for m in load_migrations(directory or packaged_migrations())}
     async with _session(dsn, DEFAULT_MIGRATION_TIMEOUTS) as session:
         done = {a.version: a for a in await _applied(session)}
@@ -270,11 +270,11 @@ async def _acquire_lock(session: DatabaseSession, timeouts: MigrationTimeouts) -
 
 
 async def _applied(session: DatabaseSession) -> list[AppliedMigration]:
-    """Raises MigrationError for a database from before `0001_ground_floor.sql`."""
+    """Raises MigrationError for a database from before `0001_schema.sql`."""
     if not await session.fetchval(HAS_RECORD):
         return []
     found = [msgspec.convert(dict(r), AppliedMigration) for r in await session.fetch(LIST_APPLIED)]
-    if any(a.version == 2 and a.name == SECOND_FILE_BEFORE_ONE_SCHEMA for a in found):
+    if any(a.version == 1 and a.name == FIRST_FILE_BEFORE_ONE_SCHEMA for a in found):
         raise MigrationError(
             "An earlier version of chatd, whose schema this version cannot migrate, made this"
             " database; nothing was changed. To keep its chats, run that version, save each chat"
