@@ -69,7 +69,7 @@ export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
           >
             {row.kind === "directory" ? <Icon of={ChevronRight} size="sm" className={row.isExpanded ? "is-open" : ""} /> : <i className="files-gap" />}
             <Icon of={iconOf(row)} size="sm" />
-            <span className="">{row.name}</span>
+            <span>{row.name}</span>
           </div>
         ),
       )}
