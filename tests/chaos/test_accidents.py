@@ -284,7 +284,7 @@ async def frozen_during_an_answer(rig: TakeoverRig) -> None:
     chat = await rig.survivor.wait_state(chat_id, "W")
     victim.resume()
     gate.open()
-    await victim.events.wait("runner_left", chat_id=str(chat_id))
+    await victim.events.wait("chat_task_left", chat_id=str(chat_id))
     assert (await rig.survivor.chat(chat_id)).snapshot_version == chat.snapshot_version
     assert await rig.transcript(chat_id) == ["user: s1 0", "assistant: answer to s1"]
 
@@ -305,7 +305,7 @@ async def cut_off_during_an_answer(rig: TakeoverRig) -> None:
         chat = await rig.survivor.wait_state(chat_id, "W")
         gate.open()
         line.refuse(new=False)
-        await victim.events.wait("runner_left", chat_id=str(chat_id))
+        await victim.events.wait("chat_task_left", chat_id=str(chat_id))
         assert (await rig.survivor.chat(chat_id)).snapshot_version == chat.snapshot_version
         # Not killed: its slot is free again, and it may run a chat of another accident.
         victim.terminate()

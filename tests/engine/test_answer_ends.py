@@ -31,7 +31,7 @@ async def test_the_finish_reason_of_an_answer_is_stored_and_public(
 ) -> None:
     rig.api.script(chunk(content="some text"), chunk(finish=word), DONE)
     chat_id = await rig.create("go")
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     assert chat.state == "W"
     [answer] = await answers(rig, chat_id)
     assert answer.finish_reason == reason
@@ -41,10 +41,10 @@ async def test_the_finish_reason_of_an_answer_is_stored_and_public(
 async def test_a_cut_answer_is_continued_by_a_message(rig: EngineRig) -> None:
     rig.api.script(chunk(content="one two"), chunk(finish="length"), DONE)
     chat_id = await rig.create("count")
-    await rig.wait_runner_left(chat_id, epoch=1)
+    await rig.wait_chat_task_left(chat_id, epoch=1)
     rig.answer("three")
     await rig.send(chat_id, "Continue where you stopped.")
-    await rig.wait_runner_left(chat_id, epoch=3)
+    await rig.wait_chat_task_left(chat_id, epoch=3)
     assert [row.finish_reason for row in await answers(rig, chat_id)] == ["length", "stop"]
     assert b"one two" in rig.api.requests[-1].body
 
@@ -55,7 +55,7 @@ async def test_reasoning_that_uses_all_output_is_an_error_that_says_so(
 ) -> None:
     rig.api.script(thought, chunk(finish="length"), DONE)
     chat_id = await rig.create("think")
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     error = present(chat.last_error)
     assert (chat.state, error.kind, error.retryable) == ("E0", "output_limit", False)
     assert "max_output_tokens" in error.message
@@ -70,7 +70,7 @@ async def test_answers_that_are_always_cut_in_a_call_end_the_turn(dsn: str) -> N
             call = {"index": 0, "id": f"c{number}", "function": {"name": "echo"}}
             rig.api.script(chunk(tool_calls=[call]), chunk(finish="length"), DONE)
         chat_id = await rig.create("write a book into a file")
-        chat = await rig.wait_runner_left(chat_id)
+        chat = await rig.wait_chat_task_left(chat_id)
         assert (chat.last_error, tool.runs) == (CUT_TOO_OFTEN_ERROR, [])
         assert len(rig.api.requests) == 3
 
@@ -117,13 +117,13 @@ async def test_a_paused_answer_goes_back_and_the_provider_continues_it(dsn: str)
         api.script(answer("end_turn", FOUND, text("Found it.")))
         api.script_text("You are welcome.")
         chat_id = await rig.create("look it up")
-        assert (await rig.wait_runner_left(chat_id, epoch=1)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id, epoch=1)).state == "W"
         assert [row.finish_reason for row in await answers(rig, chat_id)] == ["pause", "stop"]
         resumed = _turns(api.requests[1].json)
         assert [turn["role"] for turn in resumed] == ["user", "assistant"]
         assert [block["type"] for block in _blocks(resumed[-1])] == ["text", "server_tool_use"]
         await rig.send(chat_id, "thanks")
-        await rig.wait_runner_left(chat_id, epoch=3)
+        await rig.wait_chat_task_left(chat_id, epoch=3)
         turns = _turns(api.requests[2].json)
         assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
         assert [block["type"] for block in _blocks(turns[1])] == [
@@ -139,7 +139,7 @@ async def test_a_provider_that_only_pauses_ends_the_turn(dsn: str) -> None:
         for number in range(MAX_PAUSES):
             api.script(answer("pause_turn", text("Hm."), {**SEARCH, "id": f"srvtoolu_{number}"}))
         chat_id = await rig.create("look it up")
-        chat = await rig.wait_runner_left(chat_id)
+        chat = await rig.wait_chat_task_left(chat_id)
         assert chat.last_error == PAUSED_TOO_OFTEN_ERROR
         assert len(api.requests) == MAX_PAUSES
 
@@ -147,7 +147,7 @@ async def test_a_provider_that_only_pauses_ends_the_turn(dsn: str) -> None:
 async def test_a_refusal_is_an_error_of_its_own_kind(dsn: str) -> None:
     async with FakeAnthropic.running() as api, engine_rig_with(dsn, api, kind="anthropic") as rig:
         api.script(answer("refusal"))
-        chat = await rig.wait_runner_left(await rig.create("do harm"))
+        chat = await rig.wait_chat_task_left(await rig.create("do harm"))
         assert present(chat.last_error).kind == "refusal"
 
 
@@ -167,7 +167,7 @@ async def test_a_provider_that_only_sends_pings_is_given_up_and_not_asked_again(
     chat_id = await rig.create("go")
     await rig.wait_shown(chat_id, "so far")
     gate.open()
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     assert chat.last_error is not None
     assert (chat.state, chat.last_error.kind) == ("E0", "stream_content_timeout")
     assert await rig.transcript(chat_id) == ["user: go", "assistant: so far"]
@@ -180,7 +180,7 @@ async def test_an_answer_that_breaks_for_good_is_kept_and_marked(rig: EngineRig)
     error = b'{"error": {"message": "Bad key", "type": "authentication_error", "code": 401}}'
     rig.api.script(chunk(content="so far"), b"data: " + error + b"\n\n")
     chat_id = await rig.create("go")
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     assert chat.last_error is not None
     assert (chat.state, chat.last_error.kind) == ("E0", "auth")
     assert await rig.transcript(chat_id) == ["user: go", "assistant: so far"]
@@ -193,7 +193,7 @@ async def test_a_provider_that_floods_one_event_without_end_is_not_asked_again(
     block = b"x" * (1 << 20)
     rig.api.script(b"data: ", *[block] * 33, Silence())
     chat_id = await rig.create("go")
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     assert chat.last_error is not None
     assert (chat.state, chat.last_error.kind) == ("E0", "answer_too_large")
     assert len(rig.api.requests) == 1

@@ -55,12 +55,12 @@ async def test_each_request_extends_the_one_before_it(dsn: str) -> None:
         rig.call_tools(("c1", "echo", "{}"))
         rig.answer("done")
         chat_id = await rig.create("go")
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         source.told = Instructions(workspace="It runs.", files="Use tabs.")
         rig.call_tools(("c2", "echo", "{}"))
         rig.answer("done again")
         await rig.send(chat_id, "again")
-        await rig.wait_runner_left(chat_id, epoch=3)
+        await rig.wait_chat_task_left(chat_id, epoch=3)
         requests = sent(rig)
         for before, after in pairwise(requests):
             assert after[: len(before)] == before
@@ -74,14 +74,14 @@ async def test_what_the_model_was_told_is_stored_with_its_answer_and_hidden_from
 ) -> None:
     async with engine_rig(dsn, source=ChangingTools()) as rig:
         chat_id = await rig.ask("hi", "hello")
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         rows = await messages.load_history(rig.pool, HARNESS, chat_id)
         assert [row.role for row in rows] == ["user", "system", "assistant"]
         shown = [public_message(chat_id, row) for row in rows]
         assert [row is None for row in shown] == [False, True, False]
         rig.answer("again")
         await rig.send(chat_id, "hi again")
-        await rig.wait_runner_left(chat_id, epoch=3)
+        await rig.wait_chat_task_left(chat_id, epoch=3)
         assert (await roles(rig, chat_id))[3:] == ["user", "assistant"]
 
 
@@ -93,7 +93,7 @@ async def test_an_interrupted_answer_is_stored_with_what_the_model_was_told(
         chat_id = await rig.ask("hi", "hel", gate)
         await rig.wait_shown(chat_id, "hel")
         await rig.interrupt(chat_id)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert await roles(rig, chat_id) == ["user", "system", "assistant"]
 
 
@@ -101,14 +101,14 @@ async def test_a_summary_extends_the_last_request_and_the_state_is_told_again(ds
     source = ChangingTools()
     async with engine_rig(dsn, source=source) as rig:
         chat_id = await rig.ask("hi", "hello")
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         source.told = Instructions(workspace="It runs.", files="")
         rig.answer("fine")
         await rig.send(chat_id, "and now?")
-        await rig.wait_runner_left(chat_id, epoch=3)
+        await rig.wait_chat_task_left(chat_id, epoch=3)
         rig.answer("they greeted each other")
         await rig.compact(chat_id)
-        await rig.wait_runner_left(chat_id, epoch=5)
+        await rig.wait_chat_task_left(chat_id, epoch=5)
         last, summary = sent(rig)[-2:]
         assert summary[: len(last)] == last
         bodies = [request.json for request in rig.api.requests]
@@ -116,7 +116,7 @@ async def test_a_summary_extends_the_last_request_and_the_state_is_told_again(ds
             assert bodies[-1][field] == bodies[-2][field]
         rig.answer("yes")
         await rig.send(chat_id, "still there?")
-        await rig.wait_runner_left(chat_id, epoch=7)
+        await rig.wait_chat_task_left(chat_id, epoch=7)
         after = sent(rig)[-1]
         assert after[0] == last[0]
         assert "hello" not in str(after)
@@ -129,11 +129,11 @@ async def test_a_model_that_calls_a_tool_instead_of_writing_a_summary_is_asked_a
     source = ChangingTools()
     async with engine_rig(dsn, source=source) as rig:
         chat_id = await rig.ask("hi", "hello")
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         rig.call_tools(("c1", "echo", "{}"))
         rig.answer("they greeted each other")
         await rig.compact(chat_id)
-        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id, epoch=3)).state == "W"
         choices = [request.json["tool_choice"] for request in rig.api.requests]
         assert choices == ["auto", "auto", "none"]
         assert source.tool.runs == []

@@ -43,7 +43,7 @@ async def wait_asked(rig: EngineRig, *calls: tuple[str, str, str]) -> Chat:
     """A chat that waits for these calls."""
     rig.call_tools(*calls)
     chat_id = await rig.create("go")
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     assert chat.state == "A0"
     return chat
 
@@ -122,7 +122,7 @@ async def test_a_tool_that_a_policy_denies_whatever_its_arguments_is_not_offered
         rig.call_tools(("c1", "echo", "{}"))
         rig.answer("ok")
         chat_id = await rig.create("go", client_tools=page)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert offered(rig) == ["look"]
         assert "denies this call. Not today." in (await rig.transcript(chat_id))[2]
         for rules, expected in (
@@ -135,7 +135,7 @@ async def test_a_tool_that_a_policy_denies_whatever_its_arguments_is_not_offered
             await rig.set_policy(*rules)
             rig.answer("again")
             chat = await rig.send(chat_id, "again")
-            await rig.wait_runner_left(chat_id, epoch=chat.epoch)
+            await rig.wait_chat_task_left(chat_id, epoch=chat.epoch)
             assert sorted(offered(rig)) == expected
         assert denied.runs == []
 
@@ -144,7 +144,7 @@ async def test_the_rules_that_a_chat_is_created_with_take_tools_away(dsn: str) -
     async with engine_rig(dsn, tools=[GatedTool(), GatedTool("look")]) as rig:
         rig.answer("ok")
         chat_id = await rig.create("go", rules=(DENY,))
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert offered(rig) == ["look"]
 
 
@@ -314,7 +314,7 @@ async def test_each_call_has_its_own_deadline(dsn: str) -> None:
         await rig.set_policy(ASK)
         rig.call_tools(("c1", "echo", "{}"), ("c2", "pick", "{}"))
         chat_id = await rig.create("go", client_tools=client_tools)
-        assert (await rig.wait_runner_left(chat_id)).state == "A0"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "A0"
         await age(rig.pool, [chat_id], seconds=61)
 
         async def only_the_approval_waits() -> bool:
@@ -370,7 +370,7 @@ async def test_a_steering_message_waits_for_the_answer(dsn: str, gate: Gate) -> 
 
 async def asking_rig_chat(rig: EngineRig, args: str) -> Chat:
     rig.call_tools(("q1", "ask_user_question", args))
-    return await rig.wait_runner_left(await rig.create("go"))
+    return await rig.wait_chat_task_left(await rig.create("go"))
 
 
 async def test_the_answer_to_a_question_is_the_result_of_the_call(dsn: str) -> None:

@@ -19,7 +19,7 @@ async def test_a_steering_message_joins_the_next_model_call_of_the_turn(dsn: str
         await gate.reached.wait()
         await rig.send(chat_id, "but gently", when_busy="steer")
         gate.open()
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert await rig.transcript(chat_id) == [
             "user: go",
             "assistant: echo(c1)",
@@ -37,7 +37,7 @@ async def test_a_rollback_discards_the_running_turn_and_keeps_the_queue(rig: Eng
     await gate.reached.wait()
     await rig.send(chat_id, "later")
     await rig.send(chat_id, "right", when_busy="rollback")
-    await rig.wait_runner_left(chat_id, epoch=2)
+    await rig.wait_chat_task_left(chat_id, epoch=2)
     expected = ["user: right", "assistant: right way", "user: later", "assistant: and then"]
     assert await rig.transcript(chat_id) == expected
 
@@ -48,7 +48,7 @@ async def test_a_message_sent_with_reject_is_refused_by_a_busy_chat(rig: EngineR
     with pytest.raises(ChatBusy):
         await rig.send(chat_id, "now or never", when_busy="reject")
     gate.open()
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     assert await rig.transcript(chat_id) == ["user: first", "assistant: one"]
 
 
@@ -62,7 +62,7 @@ async def test_an_edit_discards_the_running_answer(rig: EngineRig, gate: Gate) -
     with rig.replica.worker.reserve_slot(root=True) as free:
         await rig.run(chat_id, edit, free)
     gate.open()
-    await rig.wait_runner_left(chat_id, epoch=2)
+    await rig.wait_chat_task_left(chat_id, epoch=2)
     assert await rig.transcript(chat_id) == ["user: new", "assistant: answer to the new"]
 
 
@@ -71,6 +71,6 @@ async def test_an_interrupt_before_the_first_part_stores_no_empty_answer(rig: En
     gate = Gate()
     chat_id = await rig.ask("hi", gate, "never")
     await rig.interrupt(chat_id)
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     assert chat.state == "W"
     assert await rig.transcript(chat_id) == ["user: hi"]

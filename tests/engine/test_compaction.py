@@ -42,7 +42,7 @@ async def test_a_full_context_is_compacted_before_the_next_model_call(dsn: str) 
         rig.answer("what happened so far", input_tokens=90)
         rig.answer("done", input_tokens=20)
         chat_id = await rig.create("go")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert [is_summary_request(rig, n) for n in range(3)] == [False, True, False]
         request = rig.api.requests[2].body
         assert b"what happened so far" in request
@@ -60,22 +60,22 @@ async def test_a_context_below_the_threshold_is_not_compacted(dsn: str) -> None:
         rig.call_tools(("c1", "echo", "{}"), input_tokens=60)
         rig.answer("done", input_tokens=65)
         chat_id = await rig.create("go")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert len(rig.api.requests) == 2
 
 
 async def test_a_requested_compaction_ends_the_turn(rig: EngineRig) -> None:
     chat_id = await rig.ask("hi", "hello")
-    await rig.wait_runner_left(chat_id, epoch=1)
+    await rig.wait_chat_task_left(chat_id, epoch=1)
     rig.answer("they greeted each other")
     chat = await rig.compact(chat_id)
     assert (chat.state, chat.compaction_requested) == ("R0", True)
-    chat = await rig.wait_runner_left(chat_id, epoch=3)
+    chat = await rig.wait_chat_task_left(chat_id, epoch=3)
     assert (chat.state, chat.compaction_requested) == ("W", False)
     assert len(rig.api.requests) == 2
     rig.answer("again")
     await rig.send(chat_id, "hi again")
-    await rig.wait_runner_left(chat_id, epoch=5)
+    await rig.wait_chat_task_left(chat_id, epoch=5)
     assert b"they greeted each other" in rig.api.requests[2].body
     assert b'"hello"' not in rig.api.requests[2].body
 
@@ -85,13 +85,13 @@ async def test_a_prompt_rejected_as_too_long_is_compacted_and_the_turn_continues
 ) -> None:
     """The provider rejects the first summary prompt too; the second is half as long."""
     chat_id = await rig.ask("hi " * 500, "hello " * 500)
-    await rig.wait_runner_left(chat_id, epoch=1)
+    await rig.wait_chat_task_left(chat_id, epoch=1)
     rig.api.reply(400, OVERFLOW)
     rig.api.reply(400, OVERFLOW)
     rig.answer("a short summary")
     rig.answer("ok")
     await rig.send(chat_id, "go on")
-    assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id, epoch=3)).state == "W"
     sizes = [len(request.body) for request in rig.api.requests[1:4]]
     assert sizes[0] > sizes[1] > sizes[2]
     assert (await rig.transcript(chat_id))[-1] == "assistant: ok"
@@ -100,7 +100,7 @@ async def test_a_prompt_rejected_as_too_long_is_compacted_and_the_turn_continues
 async def test_a_first_message_that_is_too_long_fails_the_turn(rig: EngineRig) -> None:
     rig.api.reply(400, OVERFLOW)
     chat_id = await rig.create("hi")
-    assert present((await rig.wait_runner_left(chat_id)).last_error).kind == "context_overflow"
+    assert present((await rig.wait_chat_task_left(chat_id)).last_error).kind == "context_overflow"
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "pasted-text-2026-01-02-03-04-05.txt"])
@@ -108,7 +108,7 @@ async def test_a_large_file_that_overflows_the_window_is_not_sent_beside_the_sum
     rig: EngineRig, name: str
 ) -> None:
     chat_id = await rig.ask("hi", "hello " * 10_000)
-    await rig.wait_runner_left(chat_id, epoch=1)
+    await rig.wait_chat_task_left(chat_id, epoch=1)
     rig.api.reply(400, OVERFLOW)
     rig.answer("they want the file read")
     rig.answer("ok")
@@ -118,7 +118,7 @@ async def test_a_large_file_that_overflows_the_window_is_not_sent_beside_the_sum
     asked = replace(asked, content=(*asked.content, file))
     with rig.replica.worker.reserve_slot(root=True) as free:
         await rig.run(chat_id, SendMessage(prompt=asked), free)
-    assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id, epoch=3)).state == "W"
     sizes = [len(request.body) for request in rig.api.requests]
     assert sizes[1] > 120_000
     assert sizes[3] < 10_000
@@ -136,14 +136,14 @@ async def test_a_prompt_too_long_right_after_a_summary_is_summarized_once_more_w
         rig.answer("in short", input_tokens=3_000)
         rig.api.reply(400, OVERFLOW)
         chat_id = await rig.create("count the results")
-        chat = await rig.wait_runner_left(chat_id)
+        chat = await rig.wait_chat_task_left(chat_id)
         assert (chat.state, present(chat.last_error).kind) == ("E0", "context_overflow")
         assert [is_summary_request(rig, n) for n in range(8, 12)] == [True, False, True, False]
         assert b"result 7." in rig.api.requests[9].body
         assert b"result 7." not in rig.api.requests[11].body
         rig.answer("done", input_tokens=100)
         await rig.send(chat_id, "and now?")
-        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id, epoch=3)).state == "W"
         assert b"in short" in rig.api.requests[12].body
 
 
@@ -156,13 +156,13 @@ async def test_a_chat_whose_kept_messages_are_too_long_goes_on_after_a_second_su
         rig.answer("what happened so far", input_tokens=8_100)
         _refuse(rig)
         chat_id = await rig.create("count the results")
-        assert (await rig.wait_runner_left(chat_id)).state == "E0"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "E0"
         rig.answer("in short", input_tokens=3_000)
         await rig.compact(chat_id)
-        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id, epoch=3)).state == "W"
         rig.answer("done", input_tokens=100)
         await rig.send(chat_id, "and now?")
-        assert (await rig.wait_runner_left(chat_id, epoch=5)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id, epoch=5)).state == "W"
         assert b"in short" in rig.api.requests[-1].body
         assert b"result 7." not in rig.api.requests[-1].body
 
@@ -207,7 +207,7 @@ async def test_old_results_are_shortened_once_before_a_summary_is_needed(dsn: st
         rig.call_tools(("d1", "echo", "{}"), input_tokens=6_000)
         rig.answer("done", input_tokens=6_000)
         chat_id = await rig.create("go")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert notices(await rig.history(chat_id)) == ["results_cleared"]
         before, after, last = rig.api.requests[-3:]
         assert len(after.body) < len(before.body)
@@ -260,15 +260,15 @@ async def test_a_requested_summary_that_fails_says_so_and_leaves_the_chat_usable
     rig: EngineRig, fail: Failure
 ) -> None:
     chat_id = await rig.ask("hi", "hello")
-    await rig.wait_runner_left(chat_id, epoch=1)
+    await rig.wait_chat_task_left(chat_id, epoch=1)
     fail(rig)
     await rig.compact(chat_id)
-    chat = await rig.wait_runner_left(chat_id, epoch=3)
+    chat = await rig.wait_chat_task_left(chat_id, epoch=3)
     assert (chat.state, chat.compaction_requested) == ("W", False)
     assert notices(await rig.history(chat_id)) == ["summary_failed"]
     rig.answer("still here")
     await rig.send(chat_id, "and now?")
-    assert (await rig.wait_runner_left(chat_id, epoch=5)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id, epoch=5)).state == "W"
     assert b"summary" not in rig.api.requests[-1].body
 
 
@@ -284,7 +284,7 @@ async def test_a_turn_goes_on_without_the_summary_that_failed_and_tries_none_at_
         rig.call_tools(("c2", "echo", "{}"), input_tokens=85)
         rig.answer("done", input_tokens=90)
         chat_id = await rig.create("go")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert [is_summary_request(rig, n) for n in range(4)] == [False, True, False, False]
         assert notices(await rig.history(chat_id)) == ["summary_failed"]
         assert (await rig.transcript(chat_id))[-1] == "assistant: done"
@@ -299,7 +299,7 @@ async def test_a_refusal_of_the_model_for_summaries_falls_back_to_the_own_model(
         rig.answer("what happened so far", input_tokens=90)
         rig.answer("done", input_tokens=20)
         chat_id = await rig.create("go")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert models_called(rig) == ["fake-1", "small-1", "fake-1", "fake-1"]
         assert notices(await rig.history(chat_id)) == []
         assert b"what happened so far" in rig.api.requests[3].body
@@ -317,7 +317,7 @@ async def test_a_model_for_summaries_that_spend_rules_refuse_falls_back_to_the_o
         rig.answer("what happened so far", input_tokens=90)
         rig.answer("done", input_tokens=20)
         chat_id = await rig.create("go")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert models_called(rig) == ["fake-1"] * 3
         assert b"what happened so far" in rig.api.requests[2].body
         used = [("turn", True, 80), ("compaction", True, 90), ("turn", True, 20)]
@@ -334,7 +334,7 @@ async def test_the_usage_of_every_failed_summary_is_recorded(dsn: str) -> None:
         rig.answer(input_tokens=91)
         rig.answer("done", input_tokens=82)
         chat_id = await rig.create("go")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         used = [("turn", True, 80), ("compaction", False, 90), ("compaction", False, 91)]
         assert await rig.recorded_usage() == [*used, ("turn", True, 82)]
 
@@ -347,7 +347,7 @@ async def test_a_failed_summary_fails_the_turn_only_if_the_window_is_full(dsn: s
         rig.call_tools(("c2", "echo", "{}"), input_tokens=96)
         _refuse(rig)
         chat_id = await rig.create("go")
-        chat = await rig.wait_runner_left(chat_id)
+        chat = await rig.wait_chat_task_left(chat_id)
         error = present(chat.last_error)
         assert (chat.state, error.kind) == ("E0", "summary_failed")
         assert "summary" in error.message
@@ -356,16 +356,16 @@ async def test_a_failed_summary_fails_the_turn_only_if_the_window_is_full(dsn: s
         rig.answer("what happened so far", input_tokens=97)
         rig.answer("done", input_tokens=20)
         await rig.send(chat_id, "go on")
-        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id, epoch=3)).state == "W"
 
 
 async def test_a_summary_that_fails_after_an_overflow_fails_the_turn(rig: EngineRig) -> None:
     chat_id = await rig.ask("hi", "hello")
-    await rig.wait_runner_left(chat_id, epoch=1)
+    await rig.wait_chat_task_left(chat_id, epoch=1)
     rig.api.reply(400, OVERFLOW)
     _refuse(rig)
     await rig.send(chat_id, "go on")
-    chat = await rig.wait_runner_left(chat_id, epoch=3)
+    chat = await rig.wait_chat_task_left(chat_id, epoch=3)
     assert (chat.state, present(chat.last_error).kind) == ("E0", "summary_failed")
 
 
@@ -386,14 +386,14 @@ async def test_an_overloaded_provider_is_asked_for_a_summary_a_few_times_only(ds
 @pytest.mark.promise("P11")
 async def test_an_interrupted_compaction_stores_only_its_usage(rig: EngineRig, gate: Gate) -> None:
     chat_id = await rig.ask("hi", "hello")
-    await rig.wait_runner_left(chat_id, epoch=1)
+    await rig.wait_chat_task_left(chat_id, epoch=1)
     rig.answer("they gr", gate)
     await rig.compact(chat_id)
     await gate.reached.wait()
     # Viewers see that a summary is being written, but not its text until it is stored.
     await rig.wait_shown(chat_id, "chat_summarized")
     await rig.interrupt(chat_id)
-    assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id, epoch=3)).state == "W"
     assert await rig.transcript(chat_id) == ["user: hi", "assistant: hello"]
     assert await rig.recorded_usage() == [
         ("turn", True, "estimated"),
@@ -411,19 +411,19 @@ NAMED_WINDOW = "This model's maximum context length is 8192 tokens."
 async def test_a_window_that_a_refusal_names_is_learned_and_the_turn_goes_on(dsn: str) -> None:
     async with engine_rig(dsn, tools=[GatedTool()]) as rig:
         chat_id = await rig.ask("hi", "hello " * 2_000)
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         refuse_prompt(rig, NAMED_WINDOW)
         rig.answer("a short summary")
         rig.answer("ok", input_tokens=2_000)
         await rig.send(chat_id, "go on")
-        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id, epoch=3)).state == "W"
         assert rig.model.learned == LearnedLimit(tokens=8192)
         # The next chat is summarized before it overflows.
         rig.call_tools(("c1", "echo", "{}"), input_tokens=6_000)
         rig.answer("in short")
         rig.answer("done", input_tokens=500)
         other = await rig.create("another chat")
-        assert (await rig.wait_runner_left(other)).state == "W"
+        assert (await rig.wait_chat_task_left(other)).state == "W"
         assert is_summary_request(rig, len(rig.api.requests) - 2)
         assert (await rig.summary_result(other))["context_limit_tokens"] == 8192
 
@@ -433,12 +433,12 @@ async def test_a_refusal_without_a_number_makes_the_next_chat_shorter_than_that_
 ) -> None:
     async with engine_rig(dsn, tools=[GatedTool()]) as rig:
         chat_id = await rig.ask("hi", "hello " * 4_000)
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         refuse_prompt(rig, "Input is too long for requested model.")
         rig.answer("a short summary")
         rig.answer("ok", input_tokens=2_000)
         await rig.send(chat_id, "go on")
-        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id, epoch=3)).state == "W"
         learned = present(rig.model.learned)
         assert learned.is_bound
         assert 5_000 < learned.tokens < 8_000
@@ -448,7 +448,7 @@ async def test_a_refusal_without_a_number_makes_the_next_chat_shorter_than_that_
         rig.call_tools(("c2", "echo", "{}"), input_tokens=learned.tokens - 10)
         rig.answer("done", input_tokens=learned.tokens + 10)
         other = await rig.create("another chat")
-        assert (await rig.wait_runner_left(other)).state == "W"
+        assert (await rig.wait_chat_task_left(other)).state == "W"
         assert [is_summary_request(rig, n) for n in range(-4, 0)] == [False, True, False, False]
         # The last answer shows that the model takes more.
         assert rig.model.learned is None
@@ -458,13 +458,13 @@ async def test_an_operators_limit_stays_whatever_refusals_name(dsn: str) -> None
     async with engine_rig(dsn, tools=[GatedTool()]) as rig:
         rig.set_context_limit(100_000)
         chat_id = await rig.ask("hi", "hello " * 2_000)
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         refuse_prompt(rig, NAMED_WINDOW)
         rig.answer("a short summary")
         rig.call_tools(("c1", "echo", "{}"), input_tokens=9_000)
         rig.answer("ok", input_tokens=9_000)
         await rig.send(chat_id, "go on")
-        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id, epoch=3)).state == "W"
         requests = range(len(rig.api.requests))
         assert [is_summary_request(rig, n) for n in requests] == [False, False, True, False, False]
 
@@ -480,18 +480,18 @@ async def test_the_estimate_drives_the_summaries_of_a_provider_that_tells_no_usa
         rig.answer("what happened so far")
         rig.answer("done")
         chat_id = await rig.create("go")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert [is_summary_request(rig, n) for n in range(4)] == [False, False, True, False]
 
 
 async def test_an_answer_to_a_longer_prompt_than_the_learned_window_ends_no_chat(dsn: str) -> None:
     async with engine_rig(dsn, tools=[GatedTool()]) as rig:
         chat_id = await rig.ask("hi", "hello " * 2_000)
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         refuse_prompt(rig, NAMED_WINDOW)
         rig.answer("a short summary")
         rig.call_tools(("c1", "echo", "{}"), input_tokens=9_000)
         rig.answer("ok", input_tokens=9_100)
         await rig.send(chat_id, "go on")
-        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id, epoch=3)).state == "W"
         assert rig.model.learned is None

@@ -93,7 +93,7 @@ async def test_an_answer_is_made_anew_if_the_provider_refuses_to_continue_it(
             api.reply(400, {"error": {"message": "prefill is incompatible with enable_thinking"}})
             survivor.answer("a whole answer")
             disconnect(proxy)
-            chat = await survivor.wait_runner_left(chat_id)
+            chat = await survivor.wait_chat_task_left(chat_id)
         assert chat.state == "W"
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: a whole answer"]
         assert len(api.requests) == 3
@@ -130,7 +130,7 @@ async def test_what_was_said_outlives_any_number_of_failed_calls_and_the_journal
     api.reply(503, BUSY)
     async with continuing_rig(dsn, api) as survivor:
         await survivor.events.wait("model_failed", chat_id=chat_id)
-        await survivor.wait_runner_left(chat_id)
+        await survivor.wait_chat_task_left(chat_id)
         await survivor.pool.execute("TRUNCATE chat_journal")
         await survivor.pool.execute("UPDATE chats SET attempt = attempt + 1000")
         if end == "interrupted":

@@ -70,7 +70,7 @@ async def lossy_replica(
     ):
         rig.call_tools(("c0", "echo", "{}"))
         rig.answer("ready")
-        await rig.wait_runner_left(await rig.create("prepare"))
+        await rig.wait_chat_task_left(await rig.create("prepare"))
         yield rig, observer, connection
         assert api.faults == []
 
@@ -83,7 +83,7 @@ async def test_an_answer_with_an_unconfirmed_commit_is_stored_once(dsn: str, pro
         chat_id = await rig.ask("go", "once")
         await observer.wait_state(chat_id, "W")
         connection.cut()
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert connection.dropped.is_set()
         assert await observer.transcript(chat_id) == ["user: go", "assistant: once"]
         assert len(await observer.recorded_usage()) == 3
@@ -167,7 +167,7 @@ async def test_a_restart_of_the_database_loses_no_answer(own_server: OwnServer, 
         gate.open()
         await rig.events.wait("commit_delayed", chat_id=chat_id)
         await own_server.start()
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert await rig.transcript(chat_id) == ["user: go", "assistant: all of it"]
         assert len(rig.api.requests) == 1
         rig.answer("and on")
@@ -192,7 +192,7 @@ async def test_a_commit_waits_until_the_disk_has_free_space(rig: EngineRig, gate
         await rig.events.wait("commit_delayed", error_kind="database_full")
     finally:
         await rig.pool.execute("DROP FUNCTION full_disk CASCADE")
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
     assert await rig.transcript(chat_id) == ["user: go", "assistant: kept"]
 
 
@@ -228,7 +228,7 @@ async def test_an_interrupt_with_a_lost_hint_is_found_before_its_deadline(
         proxy.deafen()
         await observer.interrupt(chat_id)
         async with advancing(clock):
-            assert (await rig.wait_runner_left(chat_id)).state == "W"
+            assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert await observer.transcript(chat_id) == ["user: go", "assistant: so far"]
 
 
@@ -243,7 +243,7 @@ async def test_a_chat_with_a_lost_hint_is_acquired_after_a_heartbeat(
         proxy.deafen()
         rig.answer("found")
         chat_id = await observer.create("hi")
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert await observer.transcript(chat_id) == ["user: hi", "assistant: found"]
 
 
@@ -261,7 +261,7 @@ async def test_old_repeated_or_wrong_hints_do_not_restart_a_step(rig: EngineRig)
     await rig.send(chat_id, "later")
     rig.answer("later it is")
     gate.open()
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     assert (await rig.transcript(chat_id))[1] == "assistant: undisturbed"
     started = [fields for name, fields in rig.events.seen if name == "task_started"]
     assert len(started) == 1
@@ -277,7 +277,7 @@ async def test_a_replica_with_a_wrong_clock_expires_no_deadline(dsn: str, clock:
     async with engine_rig(dsn, clock=clock) as rig:
         rig.call_tools(("c1", "pick", "{}"))
         chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
-        assert (await rig.wait_runner_left(chat_id)).state == "A0"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "A0"
         for _ in range(3):
             await clock.wait_for_sleeper("heartbeat")
             clock.advance(15)
@@ -318,7 +318,7 @@ async def test_a_waiting_parent_does_not_occupy_the_slot_of_its_subagent(dsn: st
         await gate.reached.wait()
         rig.answer("for my parent")
         child = await rig.create("help", parent_chat_id=parent, root_chat_id=parent)
-        await rig.wait_runner_left(child)
+        await rig.wait_chat_task_left(child)
         assert (await rig.chat(child)).state == "W"
         other = await rig.create("me too")
         assert (await rig.chat(other)).state == "P0"
@@ -353,7 +353,7 @@ async def test_a_tool_lookup_that_hangs_fails_the_turn(
     monkeypatch.setattr("chatd.engine.turn_loop.TURN_CONTEXT_TIMEOUT_S", 0.05)
     async with engine_rig(dsn, source=HangingToolSource()) as rig:
         chat_id = await rig.create("hi")
-        assert present((await rig.wait_runner_left(chat_id)).last_error).kind == "timeout"
+        assert present((await rig.wait_chat_task_left(chat_id)).last_error).kind == "timeout"
         assert rig.api.requests == []
 
 
@@ -368,4 +368,4 @@ async def test_a_freed_slot_is_filled_without_waiting_for_a_heartbeat(dsn: str) 
         gate.open()
         async with asyncio.timeout(30):
             for chat_id in (first, *others):
-                await rig.wait_runner_left(chat_id)
+                await rig.wait_chat_task_left(chat_id)

@@ -50,7 +50,7 @@ async def test_a_draining_worker_releases_the_next_turn_to_another(
         assert (chat.state, chat.worker_id) == ("P0", None)
     async with engine_rig_with(dsn, api) as other:
         other.answer("two")
-        await other.wait_runner_left(chat_id)
+        await other.wait_chat_task_left(chat_id)
         assert (await other.transcript(chat_id))[-1] == "assistant: two"
 
 
@@ -68,7 +68,7 @@ async def test_a_drain_ends_although_a_tool_ignores_cancellation(
             await gate.reached.wait()
         # The worker has stopped while the tool still runs.
         assert len(drained.replica.task_reaper) == 1
-        await other.wait_runner_left(chat_id)
+        await other.wait_chat_task_left(chat_id)
         assert (await other.chat(chat_id)).state == "W"
         gate.open()
 
@@ -171,5 +171,5 @@ async def test_a_drain_ends_without_a_database(dsn: str, proxy: Proxy, api: Fake
             other.answer("written")
             proxy.resume()
             proxy.cut()
-        await other.wait_runner_left(chat_id)
+        await other.wait_chat_task_left(chat_id)
         assert await other.transcript(chat_id) == ["user: go", "assistant: written"]

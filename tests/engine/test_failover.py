@@ -111,7 +111,7 @@ async def test_a_failover_that_lost_commits_mixes_no_two_pasts(
             there.connected(other.replica.feeds) as far,
         ):
             gate.open()
-            await rig.wait_runner_left(chat)
+            await rig.wait_chat_task_left(chat)
             rig.answer("lost too", late)
             lost = await rig.send(chat, "lost question")
             await late.reached.wait()
@@ -122,7 +122,7 @@ async def test_a_failover_that_lost_commits_mixes_no_two_pasts(
             rig.answer("kept too")
             await standing.take_over()
             await other.send(chat, "kept question")
-            await rig.events.wait("runner_past_lost", chat_id=chat)
+            await rig.events.wait("chat_task_past_lost", chat_id=chat)
             late.open()
             await rig.wait_state(chat, "W")
             kept = await rig.chat(chat)

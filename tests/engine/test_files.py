@@ -226,7 +226,7 @@ async def test_every_request_of_a_turn_contains_the_same_bytes_of_the_file(dsn: 
         rig.call_tools(("c1", "echo", "{}"))
         rig.answer("A chart.")
         chat_id = await create_with_file(rig)
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         first, second = (request.json for request in rig.api.requests)
         one, two = (msgspec.convert(body["messages"], list[Any]) for body in (first, second))
         assert base64.b64encode(PNG) in msgspec.json.encode(one)
@@ -237,9 +237,9 @@ async def test_a_new_replica_sends_the_file_of_an_old_message(dsn: str) -> None:
     async with engine_rig(dsn) as rig:
         rig.answer("A chart.")
         chat_id = await create_with_file(rig)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
     async with engine_rig(dsn) as rig:
         rig.answer("Blue.")
         await rig.send(chat_id, "which colour?")
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert base64.b64encode(PNG) in rig.api.requests[0].body

@@ -33,7 +33,7 @@ async def test_an_interrupt_works_from_a_replica_that_does_not_run_the_chat(
         chat_id = await here.ask("go", "so far", gate)
         await here.wait_shown(chat_id, "so far")
         await there.interrupt(chat_id)
-        chat = await here.wait_runner_left(chat_id)
+        chat = await here.wait_chat_task_left(chat_id)
         assert (chat.state, chat.worker_id) == ("W", None)
         assert await there.transcript(chat_id) == ["user: go", "assistant: so far"]
 
@@ -68,7 +68,7 @@ async def test_a_tool_that_ignores_cancellation_delays_an_interrupt_by_the_grace
         rig.replica.task_reaper.shorten_grace()
         chat_id = await rig.start_tool("go", gate)
         await rig.interrupt(chat_id)
-        chat = await rig.wait_runner_left(chat_id)
+        chat = await rig.wait_chat_task_left(chat_id)
         assert chat.state == "W"
         before = await rig.transcript(chat_id)
         assert before[-1].startswith("tool: error(c1)")
@@ -103,7 +103,7 @@ async def test_an_interrupt_that_no_worker_finishes_expires_and_keeps_the_live_p
         assert await rig.transcript(chat_id) == kept
         # The old runner's write is refused.
         gate.open()
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert await rig.transcript(chat_id) == kept
 
 
@@ -167,11 +167,11 @@ async def test_the_usage_of_a_discarded_answer_is_recorded(rig: EngineRig, gate:
     await rig.wait_shown(chat_id, "dropped")
     rig.answer("dropped too", gate)
     await rig.edit(chat_id, "new")
-    await rig.wait_runner_left(chat_id, epoch=1)
+    await rig.wait_chat_task_left(chat_id, epoch=1)
     await rig.wait_shown(chat_id, "dropped too")
     rig.answer("kept")
     await rig.send(chat_id, "newest", "rollback")
-    await rig.wait_runner_left(chat_id, epoch=2)
+    await rig.wait_chat_task_left(chat_id, epoch=2)
     await rig.wait_state(chat_id, "W")
     paid = [("turn", False, "estimated"), ("turn", False, "estimated"), ("turn", True, "estimated")]
     assert sorted(await rig.recorded_usage()) == paid
@@ -189,7 +189,7 @@ async def test_the_usage_of_a_failed_call_is_recorded_by_the_interrupt_before_it
         await gate.reached.wait()
         await interrupt_silently(rig, chat_id)
         gate.open()
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert await rig.transcript(chat_id) == ["user: go"]
         assert await rig.recorded_usage() == [("turn", False, "estimated")]
 
@@ -210,7 +210,7 @@ async def test_repeated_interrupts_interrupt_once(rig: EngineRig, gate: Gate) ->
     await rig.wait_shown(chat_id, "so far")
     interrupted = await asyncio.gather(*(rig.interrupt(chat_id) for _ in range(5)))
     assert {chat.status for chat in interrupted} <= {"interrupting", "waiting"}
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
     assert (await rig.interrupt(chat_id)).state == "W"
     assert await rig.transcript(chat_id) == ["user: go", "assistant: so far"]
 
@@ -224,7 +224,7 @@ async def test_an_interrupt_keeps_the_order_of_the_queue(rig: EngineRig, gate: G
         rig.answer(f"to {text}")
         await rig.send(chat_id, text)
     await rig.interrupt(chat_id)
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
     assert await rig.transcript(chat_id) == [
         "user: zero",
         "assistant: so far",
@@ -246,7 +246,7 @@ async def test_promoting_a_queued_message_interrupts_the_turn(rig: EngineRig, ga
     await rig.send(chat_id, "one")
     await rig.send(chat_id, "two")
     await rig.promote(chat_id, 2)
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
     expected = ["user: zero", "user: two", "user: one"]
     assert [line for line in await rig.transcript(chat_id) if "user" in line] == expected
 
@@ -288,9 +288,9 @@ async def test_an_edit_during_a_tool_discards_its_result(dsn: str, gate: Gate) -
         chat_id = await rig.start_tool("old", gate)
         rig.answer("to the new")
         await rig.edit(chat_id, "new")
-        await rig.wait_runner_left(chat_id, epoch=2)
+        await rig.wait_chat_task_left(chat_id, epoch=2)
         gate.open()
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         assert await rig.transcript(chat_id) == ["user: new", "assistant: to the new"]
 
 
@@ -308,7 +308,7 @@ async def test_an_archived_chat_refuses_writes_of_its_runner(dsn: str, action: s
         chat = await rig.archive(chat_id)
         assert (chat.archived, chat.worker_id) == (True, None)
         gate.open()
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert (await rig.chat(chat_id)).snapshot_version == chat.snapshot_version
         if action != "answering":
             assert (await rig.transcript(chat_id))[-1].startswith("tool: error(c1)")

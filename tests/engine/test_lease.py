@@ -42,7 +42,7 @@ async def test_a_worker_with_an_old_lease_calls_no_model(
         await rig.events.wait("step_committed", snapshot_version=3)
         assert len(api.requests) == 1
         await pass_time(clock, 1)
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert len(api.requests) == 2
 
 
@@ -55,13 +55,13 @@ async def test_an_expired_lease_cancels_all_runners_and_a_renewed_one_continues(
         chat_id = await rig.ask("go", "half", gate)
         await disconnect(rig, proxy, clock, LEASE_TTL_S)
         await rig.events.wait("lease_lost")
-        await rig.events.wait("runner_left", chat_id=chat_id)
+        await rig.events.wait("chat_task_left", chat_id=chat_id)
         await api.requests[0].disconnected.wait()
         rig.answer("whole")
         proxy.refuse(new=False)
         # No other replica acquired it: reported unknown twice, it is released and acquired again.
         async with advancing(clock):
-            chat = await rig.wait_runner_left(chat_id, epoch=3)
+            chat = await rig.wait_chat_task_left(chat_id, epoch=3)
         assert chat.state == "W"
         assert await rig.transcript(chat_id) == ["user: go", "assistant: whole"]
 

@@ -84,7 +84,7 @@ async def test_a_chat_of_twenty_thousand_messages_works_and_delays_no_other_chat
 ) -> None:
     """A viewer gets its newest messages."""
     chat_id = await rig.ask("hi", "hello")
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     await lengthen(rig.pool, chat, MESSAGE_COUNT)
     rig.answer("still here")
     await rig.send(chat_id, "and now?")

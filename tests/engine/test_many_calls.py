@@ -24,7 +24,7 @@ async def test_calls_beyond_the_limit_get_an_error_result_and_still_later_ones_a
     async with engine_rig(dsn, tools=[tool], limits=FEW) as rig:
         make_calls(rig, 11)
         chat_id = await rig.ask("go", "ok")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert tool.runs == ["c0", "c1", "c2", "c3"]
         history = await messages.load_history(rig.pool, HARNESS, chat_id)
         stored = [part.tool_call_id for row in history for part in local_calls(row.content)]
@@ -43,7 +43,7 @@ async def test_a_turn_is_told_once_that_its_answers_make_too_many_calls(dsn: str
         make_calls(rig, 5)
         make_calls(rig, 6)
         chat_id = await rig.ask("go", "ok")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         history = await messages.load_history(rig.pool, HARNESS, chat_id)
         notices = [row for row in history if row.is_notice]
         assert len(notices) == 1
@@ -62,7 +62,7 @@ async def test_a_bounded_number_of_calls_runs_at_once(dsn: str) -> None:
         await eventually(are_two_started)
         assert tool.runs == ["c0", "c1"]
         gate.open()
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert tool.runs == ["c0", "c1", "c2", "c3"]
 
 
@@ -73,6 +73,6 @@ async def test_an_interrupt_of_many_calls_answers_all_of_them(dsn: str) -> None:
         chat_id = await rig.create("go")
         await gate.reached.wait()
         await rig.interrupt(chat_id)
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         lines = await rig.transcript(chat_id)
         assert sum(line.startswith("tool: ") for line in lines) == 256

@@ -64,7 +64,7 @@ async def send(rig: EngineRig, chat_id: ChatId, text: str, mode: str) -> None:
     prompt = replace(rig.prompt(text), mode=mode)
     with rig.replica.worker.reserve_slot(root=True) as free:
         chat = await rig.run(chat_id, SendMessage(prompt=prompt), free)
-    await rig.wait_runner_left(chat_id, epoch=chat.epoch)
+    await rig.wait_chat_task_left(chat_id, epoch=chat.epoch)
 
 
 TOOLS: Final = ("process_list", "read_file", "propose_plan")
@@ -75,7 +75,7 @@ async def test_plan_mode_begins_and_ends_with_a_message(dsn: str) -> None:
     async with engine_rig(dsn, source=source(*map(GatedTool, TOOLS))) as rig:
         rig.answer("hello")
         chat_id = await rig.create("hi", client_tools=OPEN_PAGE)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         tools = ["open_page", "process_list", "propose_plan", "read_file"]
         assert offered(rig) == tools
         assert MODE_START not in sent(rig)
@@ -100,7 +100,7 @@ async def test_an_update_of_the_mode_counts_from_the_next_step(dsn: str) -> None
         rig.call_tools(("c2", "process_list", "{}"))
         rig.answer("done")
         gate.open()
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert [offered(rig, at) for at in (0, 1, 2)] == [["process_list", "read_file"]] * 3
         assert MODE_START in sent(rig, 1)
         assert "Not run: plan mode does not allow process_list." in sent(rig, 2)
@@ -111,7 +111,7 @@ async def test_a_client_is_not_asked_for_a_call_that_plan_mode_does_not_allow(ds
         rig.call_tools(("c1", "open_page", "{}"))
         rig.answer("done")
         chat_id = await rig.create("go", client_tools=OPEN_PAGE, mode="plan")
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert offered(rig) == ["open_page", "read_file"]
         assert "Not run: plan mode does not allow open_page." in sent(rig)
 
@@ -120,7 +120,7 @@ async def test_a_plan_is_proposed_in_plan_mode_only(dsn: str) -> None:
     async with engine_rig(dsn, source=source(GatedTool("propose_plan"))) as rig:
         rig.call_tools(("c1", "propose_plan", "{}"))
         rig.answer("done")
-        await rig.wait_runner_left(await rig.create("go"))
+        await rig.wait_chat_task_left(await rig.create("go"))
         assert "propose_plan is for plan mode, which only the user can start." in sent(rig)
 
 
@@ -131,5 +131,5 @@ async def test_the_provider_searches_in_every_mode(dsn: str, mode: str | None) -
         rig.model.config = replace(rig.model.config, options=options)
         api.script_text("hello")
         chat_id = await rig.create("hi", mode=mode)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert "web_search" in str(api.requests[-1].json.get("tools"))

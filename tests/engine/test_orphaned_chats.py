@@ -73,7 +73,7 @@ async def test_the_chat_of_a_dead_worker_is_run_by_another(
         await orphan(rig, chat_id)
     async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
         rig.answer("here you are")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert await rig.transcript(chat_id) == ["user: go", "assistant: here you are"]
         assert await rig.pool.fetchval("SELECT count(*) FROM chat_workers") == 1
 
@@ -94,7 +94,7 @@ async def test_a_chat_that_was_alone_in_too_many_deaths_fails_and_no_other(
         assert chat.last_error.kind == "crashed"
         await rig.events.wait("chat_reaped", chat_id=good)
         await make_overdue(rig)
-        await rig.wait_runner_left(good)
+        await rig.wait_chat_task_left(good)
         assert (await rig.chat(good)).state == "W"
         assert len(api.requests) == 1
 
@@ -181,7 +181,7 @@ async def test_a_worker_runs_one_isolated_chat_at_a_time(
         rig.answer("second")
         await gate.reached.wait()
         ordinary = await rig.ask("and me?", "of course")
-        assert (await rig.wait_runner_left(ordinary)).state == "W"
+        assert (await rig.wait_chat_task_left(ordinary)).state == "W"
         assert sorted([(await rig.chat(it)).state for it in (first, second)]) == ["P0", "R0"]
         gate.open()
         for chat_id in (first, second):
@@ -278,7 +278,7 @@ async def test_a_chat_with_a_runner_that_crashes_repeatedly_fails(rig: EngineRig
             """CREATE TRIGGER refuse_too BEFORE INSERT ON chat_messages FOR EACH ROW
                WHEN (NEW.role = 'assistant') EXECUTE FUNCTION refuse()"""
         )
-        first = await rig.wait_runner_left(await rig.create("hi"))
+        first = await rig.wait_chat_task_left(await rig.create("hi"))
         assert (first.state, await rig.recorded_usage()) == ("E0", [("turn", False, "estimated")])
         await rig.pool.execute(
             """CREATE TRIGGER refuse BEFORE UPDATE ON chats FOR EACH ROW
@@ -305,8 +305,8 @@ async def test_a_chat_acquired_under_a_new_epoch_has_one_runner(rig: EngineRig, 
     await gate.reached.wait()
     await rig.edit(chat_id, "new")
     assert rig.replica.worker.running == 1
-    await rig.wait_runner_left(chat_id, epoch=1)
-    await rig.wait_runner_left(chat_id, epoch=2)
+    await rig.wait_chat_task_left(chat_id, epoch=1)
+    await rig.wait_chat_task_left(chat_id, epoch=2)
     assert rig.replica.worker.running == 0
     assert await rig.transcript(chat_id) == ["user: new", "assistant: new"]
 
@@ -314,5 +314,5 @@ async def test_a_chat_acquired_under_a_new_epoch_has_one_runner(rig: EngineRig, 
 async def test_a_deleted_chat_ends_its_runner(rig: EngineRig, gate: Gate) -> None:
     chat_id = await rig.ask("hi", "to whom?", gate)
     await rig.pool.execute("DELETE FROM chats WHERE id = $1", chat_id)
-    await rig.events.wait("runner_left", chat_id=chat_id)
+    await rig.events.wait("chat_task_left", chat_id=chat_id)
     await rig.api.requests[0].disconnected.wait()

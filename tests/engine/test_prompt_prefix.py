@@ -94,7 +94,7 @@ class _Talk:
         prompt = replace(self._rig.prompt(text), **fields)
         with self._rig.replica.worker.reserve_slot(root=True) as free:
             chat = await self._rig.run(self.chat_id, SendMessage(prompt=prompt), free)
-        await self._rig.wait_runner_left(self.chat_id, epoch=chat.epoch)
+        await self._rig.wait_chat_task_left(self.chat_id, epoch=chat.epoch)
 
     def expect_a_new_beginning(self) -> None:
         self.excluded.add(len(self._recorder.sent))
@@ -166,7 +166,7 @@ async def _live(
     await rig.send(chat_id, "two")
     last = await rig.send(chat_id, "three", "steer")
     gate.open()
-    await rig.wait_runner_left(chat_id, epoch=last.epoch)
+    await rig.wait_chat_task_left(chat_id, epoch=last.epoch)
     # A picture, a subagent's report, an interrupt.
     rig.answer("a picture")
     content = (*rig.prompt("see").content, FilePart(media_type="image/png", data=PNG))
@@ -180,7 +180,7 @@ async def _live(
     await gate.reached.wait()
     await rig.wait_shown(chat_id, "I was")
     interrupted = await rig.interrupt(chat_id)
-    await rig.wait_runner_left(chat_id, epoch=interrupted.epoch)
+    await rig.wait_chat_task_left(chat_id, epoch=interrupted.epoch)
     gate.open()
     rig.answer("go on")
     await talk.say("go on")
@@ -234,7 +234,7 @@ async def test_each_request_begins_like_the_one_before_it_on_every_wire(
                 rig.model.provider = recorder
                 rig.answer("hello")
                 chat_id = await rig.create("hi")
-                await rig.wait_runner_left(chat_id, epoch=1)
+                await rig.wait_chat_task_left(chat_id, epoch=1)
                 talk = await _live(rig, chat_id, recorder, told)
                 # The MCP server works, dies and returns.
                 rig.call_tools(("m1", "tools__echo", '{"text":"hello"}'))
@@ -263,7 +263,7 @@ async def test_each_request_begins_like_the_one_before_it_on_every_wire(
                 talk.expect_a_new_beginning()
                 rig.answer("a summary")
                 compacted = await rig.compact(chat_id)
-                await rig.wait_runner_left(chat_id, epoch=compacted.epoch)
+                await rig.wait_chat_task_left(chat_id, epoch=compacted.epoch)
                 talk.expect_a_new_beginning()
                 for text in ("after", "and after"):
                     rig.answer("yes")

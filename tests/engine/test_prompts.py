@@ -58,7 +58,7 @@ def system_texts(rig: EngineRig) -> list[str]:
 
 async def ask(rig: EngineRig, text: str) -> ChatId:
     chat_id = await rig.ask(text, "hello")
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     return chat_id
 
 
@@ -81,7 +81,7 @@ async def test_a_changed_prompt_of_the_deployment_is_told_to_new_chats_only(dsn:
         await eventually(is_known)
         rig.answer("hello again")
         await rig.send(old, "still there?")
-        await rig.wait_runner_left(old, epoch=3)
+        await rig.wait_chat_task_left(old, epoch=3)
         assert system_texts(rig) == ["Be polite."]
         await ask(rig, "a new chat")
         assert system_texts(rig) == []
@@ -101,6 +101,6 @@ async def test_a_changed_prompt_of_a_user_is_told_to_its_chats_at_the_next_messa
         await eventually(is_known)
         rig.answer("hello again")
         await rig.send(chat_id, "more")
-        await rig.wait_runner_left(chat_id, epoch=3)
+        await rig.wait_chat_task_left(chat_id, epoch=3)
         assert "I like tables." in rig.api.requests[-1].body.decode()
         assert "I like tables." not in rig.api.requests[0].body.decode()

@@ -68,7 +68,7 @@ async def test_an_edit_during_an_interrupt_does_not_wait_for_it(dsn: str, gate: 
         gate.open()
         chat = await rig.wait_state(chat_id, "W")
         assert chat.queue_len == 0
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         assert await rig.transcript(chat_id) == ["user: new", "assistant: to the new"]
 
 
@@ -116,7 +116,7 @@ async def test_of_two_messages_for_the_last_place_in_the_queue_one_is_refused(
     assert (await rig.chat(chat_id)).queue_len == MAX_QUEUED_MESSAGES
     await rig.archive(chat_id)
     gate.open()
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
 
 
 # Interrupts and archives
@@ -144,7 +144,7 @@ async def test_an_unarchived_chat_refuses_writes_of_its_old_runner(dsn: str, gat
         await rig.send(chat_id, "again")
         await rig.wait_state(chat_id, "W")
         gate.open()
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         lines = await rig.transcript(chat_id)
         assert lines[2].startswith("tool: error(c1)")
         assert lines[3:] == ["user: again", "assistant: back"]
@@ -154,7 +154,7 @@ async def test_an_unarchived_chat_refuses_writes_of_its_old_runner(dsn: str, gat
 async def test_a_chat_that_requires_action_can_be_archived(rig: EngineRig) -> None:
     rig.call_tools(("c1", "pick", "{}"))
     chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
-    assert (await rig.wait_runner_left(chat_id)).state == "A0"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "A0"
     chat = await rig.archive(chat_id)
     assert (chat.archived, chat.pending_calls) == (True, ())
     assert (await rig.transcript(chat_id))[-1].startswith("tool: error(c1)")
@@ -179,7 +179,7 @@ async def test_a_jump_of_the_databases_clock_takes_no_chat_from_a_live_worker(
         )
         await wait_two_heartbeats(other)
         gate.open()
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert await other.transcript(chat_id) == ["user: go", "assistant: all of it"]
         assert len(api.requests) == 1
 
@@ -208,7 +208,7 @@ async def test_no_jump_of_the_databases_clock_takes_a_chat_from_a_live_worker(
             await eventually(lambda: has_ticked_for(LEASE_TTL_S + 15), within_s=60)
         assert (await rig.chat(chat_id)).epoch == 1
         gate.open()
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert await rig.transcript(chat_id) == ["user: go", "assistant: all of it"]
         assert len(api.requests) == 1
 

@@ -38,7 +38,7 @@ async def send(rig: EngineRig, chat_id: ChatId, text: str) -> None:
 async def test_the_default_model_answers_and_a_notice_says_so_once(rig: EngineRig) -> None:
     rig.answer("one")
     chat_id = await rig.create("first", model_config_id=OLD)
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     assert chat.model_config_id == rig.model.config.id
     rig.answer("two")
     await rig.send(chat_id, "second")
@@ -73,7 +73,7 @@ async def test_queued_messages_with_the_removed_model_are_answered_with_one_noti
     rig.answer("two")
     rig.answer("three")
     gate.open()
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     assert await rig.transcript(chat_id) == [
         *("user: first", "assistant: one", "user: second", NOTICE, "assistant: two"),
         *("user: third", "assistant: three"),
@@ -85,7 +85,7 @@ async def test_an_interrupted_answer_of_the_default_keeps_the_notice(rig: Engine
     chat_id = await rig.create("tell", model_config_id=OLD)
     await rig.wait_shown(chat_id, "Once upon")
     await rig.interrupt(chat_id)
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     assert await rig.transcript(chat_id) == ["user: tell", NOTICE, "assistant: Once upon"]
 
 
@@ -114,7 +114,7 @@ async def test_a_schedule_with_a_removed_model_is_answered_by_the_default(rig: E
     await schedules.insert(rig.pool, UserActor(user_id=rig.owner, role="member"), schedule)
     await ScheduleRunner(rig.pool, rig.replica.transactor, rig.replica.env).run_due()
     chat_id = ChatId(await rig.pool.fetchval("SELECT id FROM chats"))
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     expected = ["user: Check.", NOTICE, "assistant: All is well."]
     assert await rig.transcript(chat_id) == expected
 
@@ -123,7 +123,7 @@ async def test_a_chat_that_requires_its_model_fails_until_it_may_use_another(
     rig: EngineRig,
 ) -> None:
     chat_id = await rig.create("first", model_config_id=OLD, model_required=True)
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     assert chat.last_error is not None
     assert chat.last_error.kind == "model_removed"
     assert "The model old was deleted" in chat.last_error.message
@@ -147,7 +147,7 @@ async def test_an_effort_is_not_sent_to_a_model_that_does_not_name_it_and_a_noti
     rig.model.efforts = ("low", "high")
     rig.answer("one")
     chat_id = await rig.create("first", reasoning_effort="high")
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     rig.model.efforts = efforts
     for word in ("two", "three"):
         rig.answer(word)
@@ -167,13 +167,13 @@ async def test_after_a_summary_a_chat_is_not_told_again_that_its_effort_is_not_s
     rig.model.efforts = ()
     rig.answer("one")
     chat_id = await rig.create("first", reasoning_effort="high")
-    await rig.wait_runner_left(chat_id, epoch=1)
+    await rig.wait_chat_task_left(chat_id, epoch=1)
     rig.answer("in short")
     await rig.compact(chat_id)
-    await rig.wait_runner_left(chat_id, epoch=3)
+    await rig.wait_chat_task_left(chat_id, epoch=3)
     rig.answer("two")
     await rig.send(chat_id, "second")
-    await rig.wait_runner_left(chat_id, epoch=5)
+    await rig.wait_chat_task_left(chat_id, epoch=5)
     spoken = await rig.transcript(chat_id)
     assert spoken.count(UNSENT) == 1
     assert spoken[-2:] == ["user: second", "assistant: two"]

@@ -24,7 +24,7 @@ async def test_a_chat_created_without_an_owner_is_acquired(dsn: str, api: FakeCo
     async with engine_rig_with(dsn, api) as rig:
         rig.answer("hello")
         chat_id = await rig.create_unowned("hi")
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert await rig.transcript(chat_id) == ["user: hi", "assistant: hello"]
 
 
@@ -44,7 +44,7 @@ async def test_a_draining_replica_commits_its_step_and_another_continues(
             await drained.events.wait("drain_started")
             gate.open()
             await draining
-        await other.wait_runner_left(chat_id)
+        await other.wait_chat_task_left(chat_id)
         assert await other.transcript(chat_id) == [
             "user: go",
             "assistant: echo(c1)",
@@ -68,11 +68,11 @@ async def test_the_chat_of_a_disconnected_replica_is_run_by_another(
             chat_id = await victim.ask("go", "half an ans", gate)
             survivor.answer("a whole answer")
             disconnect(proxy)
-            chat = await survivor.wait_runner_left(chat_id)
+            chat = await survivor.wait_chat_task_left(chat_id)
             assert chat.state == "W"
             proxy.refuse(new=False)
             gate.open()
-            await victim.events.wait("runner_left", chat_id=chat_id)
+            await victim.events.wait("chat_task_left", chat_id=chat_id)
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: a whole answer"]
 
 
@@ -89,7 +89,7 @@ async def test_an_interrupt_keeps_the_live_parts_of_a_dead_replica(
         await survivor.wait_journaled(chat_id)
         disconnect(proxy)
         await survivor.interrupt(chat_id)
-        chat = await survivor.wait_runner_left(chat_id)
+        chat = await survivor.wait_chat_task_left(chat_id)
         assert chat.state == "W"
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: half an ans"]
 
@@ -115,7 +115,7 @@ async def test_an_interrupt_keeps_the_live_parts_over_several_dead_workers(
                 assert acquired.id == chat_id
                 await reap_owner(observer, chat_id)
         async with engine_rig_with(dsn, api) as survivor:
-            chat = await survivor.wait_runner_left(chat_id)
+            chat = await survivor.wait_chat_task_left(chat_id)
         assert chat.state == "W"
         assert await observer.transcript(chat_id) == ["user: go", "assistant: half an ans"]
 
@@ -148,7 +148,7 @@ async def test_an_interrupt_of_an_orphaned_pending_chat_keeps_its_live_parts(
             survivor.answer("to it")
             survivor.answer("to it")
             for chat_id in (interrupted, replaced, promoted):
-                assert (await survivor.wait_runner_left(chat_id)).state == "W"
+                assert (await survivor.wait_chat_task_left(chat_id)).state == "W"
         kept = ["user: go", "assistant: half an ans"]
         assert await observer.transcript(interrupted) == kept
         for chat_id in (replaced, promoted):
@@ -175,7 +175,7 @@ async def test_an_interrupt_of_a_takeover_keeps_what_the_dead_worker_said(
         if said:
             await survivor.wait_shown(chat_id, said)
         await survivor.interrupt(chat_id)
-        assert (await survivor.wait_runner_left(chat_id)).state == "W"
+        assert (await survivor.wait_chat_task_left(chat_id)).state == "W"
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: half an ans"]
 
 
@@ -196,7 +196,7 @@ async def test_an_interrupt_keeps_what_two_dead_workers_said(
             await observer.interrupt(chat_id)
             await reap_owner(observer, chat_id)
         async with engine_rig_with(dsn, api) as survivor:
-            assert (await survivor.wait_runner_left(chat_id)).state == "W"
+            assert (await survivor.wait_chat_task_left(chat_id)).state == "W"
         assert await observer.transcript(chat_id) == ["user: go", "assistant: half an ans"]
 
 

@@ -124,7 +124,7 @@ async def test_an_edit_during_the_retry_delay_resets_the_attempts(
     rig.answer("sure")
     chat = await rig.edit(chat_id, "rather this")
     assert (chat.attempt, chat.retry_state) == (1, None)
-    await rig.wait_runner_left(chat_id, epoch=chat.epoch)
+    await rig.wait_chat_task_left(chat_id, epoch=chat.epoch)
     assert await rig.transcript(chat_id) == ["user: rather this", "assistant: sure"]
 
 
@@ -147,7 +147,7 @@ async def test_the_time_of_a_retry_outlives_a_drain(
             other.replica.worker.mark_all_dirty()
             other.api.reply(503, BUSY)
             late = await other.ask("later", "done")
-            await other.wait_runner_left(late)
+            await other.wait_chat_task_left(late)
             assert (await other.chat(chat_id)).retry_state == shown
             await other.pool.execute("UPDATE chats SET runnable_at = now()")
             other.answer("hello")
@@ -164,9 +164,9 @@ async def test_chats_that_wait_for_a_retry_hold_no_slot(dsn: str, clock: FakeClo
         for _ in range(3):
             rig.api.reply(429, BUSY, {"retry-after": "600"})
             waiting.append(await rig.create("hi"))
-            await rig.wait_runner_left(waiting[-1])
+            await rig.wait_chat_task_left(waiting[-1])
         healthy = await rig.ask("you too?", "no")
-        assert (await rig.wait_runner_left(healthy)).state == "W"
+        assert (await rig.wait_chat_task_left(healthy)).state == "W"
         assert {(await rig.chat(chat_id)).state for chat_id in waiting} == {"P0"}
 
 
@@ -176,11 +176,11 @@ async def test_a_provider_that_fails_for_all_is_called_by_one_chat_only(
 ) -> None:
     for _ in range(FAILURES_TO_OPEN):
         rig.api.reply(503, BUSY)
-        await rig.wait_runner_left(await rig.create("hi"))
+        await rig.wait_chat_task_left(await rig.create("hi"))
     await rig.events.wait("circuit_opened", error_kind="timeout")
     others = [await rig.create("and me?") for _ in range(4)]
     for chat_id in others:
-        chat = await rig.wait_runner_left(chat_id)
+        chat = await rig.wait_chat_task_left(chat_id)
         assert (chat.state, present(chat.retry_state).status_code) == ("P0", 503)
         assert present(chat.setbacks).failed_calls == 0
     assert len(rig.api.requests) == FAILURES_TO_OPEN
@@ -201,9 +201,9 @@ async def test_a_chat_that_waited_too_long_for_its_provider_fails_with_its_failu
     async with engine_rig_with(dsn, api, clock=clock) as rig:
         for _ in range(FAILURES_TO_OPEN):
             rig.api.reply(503, BUSY)
-            await rig.wait_runner_left(await rig.create("hi"))
+            await rig.wait_chat_task_left(await rig.create("hi"))
         chat_id = await rig.create("me too")
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         await rig.pool.execute(
             """UPDATE chats SET setbacks = json_build_object('waited_ms', $2::bigint),
                    runnable_at = now() WHERE id = $1""",
@@ -226,9 +226,9 @@ async def test_a_chat_that_waited_too_long_for_its_provider_fails_with_its_failu
 async def test_bad_requests_of_one_chat_leave_the_circuit_closed(rig: EngineRig) -> None:
     for _ in range(FAILURES_TO_OPEN + 1):
         rig.api.reply(400, {"error": {"message": "no such parameter"}})
-        assert (await rig.wait_runner_left(await rig.create("hi"))).state == "E0"
+        assert (await rig.wait_chat_task_left(await rig.create("hi"))).state == "E0"
     chat_id = await rig.ask("hi", "fine")
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
 
 
 async def test_an_address_that_never_answered_is_named_and_given_up_within_a_minute(
@@ -271,7 +271,7 @@ async def test_a_chat_waits_for_a_provider_that_is_down_for_hours_without_a_slot
             rig.api.reply(503, BUSY)
         for chat_id in chats:
             await rig.wait_state(chat_id, "P0")
-            await rig.wait_runner_left(chat_id)
+            await rig.wait_chat_task_left(chat_id)
             retry = present((await rig.chat(chat_id)).retry_state)
             assert (retry.attempt, retry.delay_ms) == (401, 60_000)
         assert rig.replica.worker.running == 0
@@ -342,7 +342,7 @@ async def test_a_slow_stream_is_not_idle(rig: EngineRig, clock: FakeClock, gate:
     chat_id = await rig.ask("hi", "still ", gate, "here")
     await pass_time(clock, STREAM_IDLE_TIMEOUT_S - 60)
     gate.open()
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
     assert await rig.transcript(chat_id) == ["user: hi", "assistant: still here"]
 
 
@@ -355,7 +355,7 @@ async def test_pings_keep_a_stream_alive(rig: EngineRig, clock: FakeClock) -> No
         await gate.reached.wait()
         await pass_time(clock, STREAM_IDLE_TIMEOUT_S - 60)
         gate.open()
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
     assert await rig.transcript(chat_id) == ["user: hi", "assistant: late"]
 
 
@@ -404,7 +404,7 @@ async def test_a_subscriber_that_raises_fails_the_turn_and_not_the_worker(rig: E
     command = rig.command("hi")
     rig.replica.episodes.watch(command.id, raise_bug)
     await rig.create("hi", id=command.id)
-    assert present((await rig.wait_runner_left(command.id)).last_error).kind == "internal"
+    assert present((await rig.wait_chat_task_left(command.id)).last_error).kind == "internal"
     await rig.api.requests[0].disconnected.wait()
     rig.replica.episodes.unwatch(command.id)
     rig.answer("better")

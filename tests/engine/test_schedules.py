@@ -60,7 +60,7 @@ async def test_a_due_schedule_starts_a_chat_and_is_due_again_later(dsn: str) -> 
         assert after.last_error is None
         assert after.next_at is not None
         assert after.next_at > await schedules.read_time(rig.pool)
-        await rig.wait_runner_left(after.last_chat_id)
+        await rig.wait_chat_task_left(after.last_chat_id)
         assert await rig.transcript(after.last_chat_id) == [
             "user: Check the build.",
             "assistant: All is well.",

@@ -89,7 +89,7 @@ async def test_a_spend_limit_fails_the_turn_between_two_model_calls(dsn: str) ->
     async with engine_rig(dsn, tools=[tool], budget=CallBudget(1)) as rig:
         rig.call_tools(("c1", "echo", "{}"))
         chat_id = await rig.create("go")
-        failed = await rig.wait_runner_left(chat_id)
+        failed = await rig.wait_chat_task_left(chat_id)
         assert (failed.state, failed.last_error) == ("E0", LIMIT_ERROR)
         assert tool.runs == ["c1"]
         assert len(rig.api.requests) == 1
@@ -99,9 +99,9 @@ async def test_a_spend_limit_fails_the_turn_between_two_model_calls(dsn: str) ->
 async def test_a_summary_call_is_checked_against_the_spend_limit(dsn: str) -> None:
     async with engine_rig(dsn, budget=CallBudget(1)) as rig:
         chat_id = await rig.ask("hi", "hello")
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         await rig.compact(chat_id)
-        assert (await rig.wait_runner_left(chat_id, epoch=3)).last_error == LIMIT_ERROR
+        assert (await rig.wait_chat_task_left(chat_id, epoch=3)).last_error == LIMIT_ERROR
         assert len(rig.api.requests) == 1
 
 
@@ -110,18 +110,18 @@ async def test_every_retry_of_a_summary_call_is_checked_against_the_spend_limit(
     """The provider rejects the prompt as too long, and the first summary prompt too."""
     async with engine_rig(dsn, budget=CallBudget(3)) as rig:
         chat_id = await rig.ask("hi " * 500, "hello " * 500)
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         rig.api.reply(400, OVERFLOW)
         rig.api.reply(400, OVERFLOW)
         await rig.send(chat_id, "go on")
-        assert (await rig.wait_runner_left(chat_id, epoch=3)).last_error == LIMIT_ERROR
+        assert (await rig.wait_chat_task_left(chat_id, epoch=3)).last_error == LIMIT_ERROR
         assert len(rig.api.requests) == 3
 
 
 async def test_a_failed_spend_check_allows_a_call_without_a_limit(dsn: str) -> None:
     async with engine_rig(dsn, budget=FailingBudget(hangs=False)) as rig:
         chat_id = await rig.ask("hi", "hello")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         await rig.events.wait("spend_check_failed", chat_id=chat_id)
 
 
@@ -146,7 +146,7 @@ async def test_a_failed_spend_check_can_refuse_the_call(clock: FakeClock, pool: 
 async def spend(rig: EngineRig) -> ChatError | None:
     rig.answer("hello", input_tokens=1_000_000)
     chat_id = await rig.create("hi")
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     return (await rig.chat(chat_id)).last_error
 
 
@@ -178,10 +178,10 @@ async def unreadable_limits(dsn: str) -> AsyncGenerator[None]:
 async def test_far_from_the_limit_a_failed_check_allows_the_call(dsn: str) -> None:
     limit = SpendLimit(micros=1_000_000)
     async with engine_rig(dsn, spend_limit=limit, lock_timeout_s=0.05) as rig:
-        await rig.wait_runner_left(await rig.ask("hi", "hello"))
+        await rig.wait_chat_task_left(await rig.ask("hi", "hello"))
         async with unreadable_limits(dsn):
             chat_id = await rig.ask("hi", "hello again")
-            assert (await rig.wait_runner_left(chat_id)).state == "W"
+            assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         await rig.events.wait("spend_check_failed", chat_id=chat_id)
         assert len(rig.api.requests) == 2
 
@@ -198,11 +198,11 @@ async def test_near_the_limit_a_call_waits_until_the_check_can_be_made(
     async with engine_rig(dsn, spend_limit=limit, lock_timeout_s=0.05) as rig:
         if was_read:
             rig.answer("hello", input_tokens=5_000)
-            await rig.wait_runner_left(await rig.create("hi"))
+            await rig.wait_chat_task_left(await rig.create("hi"))
         before = len(rig.api.requests)
         async with unreadable_limits(dsn):
             chat_id = await rig.create("hi")
-            waiting = await rig.wait_runner_left(chat_id)
+            waiting = await rig.wait_chat_task_left(chat_id)
             shown = present(waiting.retry_state)
             assert "What you have spent cannot be read now" in shown.error
             stopped = await rig.interrupt(chat_id)
@@ -232,4 +232,4 @@ async def test_a_call_is_marked_as_sent_when_its_check_has_passed(dsn: str, gate
         await gate.reached.wait()
         assert await mark() == [True]
         gate.open()
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"

@@ -81,14 +81,14 @@ def answer_in_chunks(rig: EngineRig, pieces: int) -> list[ChatId]:
 
 
 async def refusal_of(rig: EngineRig, chat_id: ChatId) -> str:
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     error = present(chat.last_error)
     assert error.kind == "usage_limit"
     return error.message
 
 
 async def test_a_limit_that_is_set_while_replicas_run_holds_at_once(rig: EngineRig) -> None:
-    assert (await rig.wait_runner_left(await rig.ask("hi", "hello"))).state == "W"
+    assert (await rig.wait_chat_task_left(await rig.ask("hi", "hello"))).state == "W"
     await limit_owner(rig, 5_000)
     await spend_some(rig, 5_000)
 
@@ -134,7 +134,7 @@ async def test_a_complete_answer_is_kept_although_its_usage_passes_the_limit(
     """The provider tells a much larger figure than the estimate, after the answer."""
     await limit_owner(rig, 5_000)
     rig.answer("hello", input_tokens=50_000)
-    chat = await rig.wait_runner_left(await rig.create("hi"))
+    chat = await rig.wait_chat_task_left(await rig.create("hi"))
     assert (chat.state, chat.last_error) == ("W", None)
 
 
@@ -146,7 +146,7 @@ async def test_the_budget_of_a_chat_stops_it_and_no_other_chat(rig: EngineRig) -
     spent = await rig.pool.fetchval("SELECT sum(cost_micros) FROM usage_events")
     assert 1_500 < spent <= 3_000 + 250
     rig.answer(*([WORDS] * 20))
-    assert (await rig.wait_runner_left(await rig.create("hi"))).state == "W"
+    assert (await rig.wait_chat_task_left(await rig.create("hi"))).state == "W"
 
 
 async def test_chats_that_start_at_once_stay_within_their_common_limit(rig: EngineRig) -> None:
@@ -170,7 +170,7 @@ async def test_an_answer_far_from_the_limit_reserves_rarely(dsn: str) -> None:
     async with engine_rig(dsn, spend_limit=limit, on_statement=statements.append) as rig:
         chat_ids = answer_in_chunks(rig, 40)
         chat_ids.append(await rig.create("hi"))
-        assert (await rig.wait_runner_left(chat_ids[0])).state == "W"
+        assert (await rig.wait_chat_task_left(chat_ids[0])).state == "W"
         assert statements.count(spend.SET_RESERVED) <= 2
 
 
@@ -195,7 +195,7 @@ async def test_a_user_is_warned_once_in_a_period(rig: EngineRig) -> None:
     await limit_owner(rig, 5_000)
     await spend_some(rig, 4_100)
     rig.answer("hello")
-    assert (await rig.wait_runner_left(await rig.create("hi"))).state == "W"
+    assert (await rig.wait_chat_task_left(await rig.create("hi"))).state == "W"
     assert (await rig.events.wait("spend_warning", percent=80))["source"] == "user"
     await spend_some(rig, 1_000)
     await refusal_of(rig, await rig.create("hi"))
@@ -215,7 +215,7 @@ async def test_a_warning_reaches_the_open_streams_of_the_user_once(rig: EngineRi
         await stream.next()
         for _ in range(2):
             rig.answer("hello")
-            await rig.wait_runner_left(await rig.create("hi"))
+            await rig.wait_chat_task_left(await rig.create("hi"))
         events = list[bytes]()
         while not events or b'"spend_warning"' not in events[-1]:
             events += (await stream.next()).events

@@ -55,8 +55,8 @@ class Statements:
         return Counter(NAMES[query] for query in sent if query in NAMES)
 
 
-async def wait_runner_left(rig: EngineRig, chat_id: object, epoch: int) -> None:
-    await rig.events.wait("runner_left", chat_id=chat_id, epoch=epoch)
+async def wait_chat_task_left(rig: EngineRig, chat_id: object, epoch: int) -> None:
+    await rig.events.wait("chat_task_left", chat_id=chat_id, epoch=epoch)
 
 
 @pytest.mark.covers("T06")
@@ -64,7 +64,7 @@ async def test_a_new_chat_with_an_answer_takes_two_statements(dsn: str) -> None:
     sent = Statements()
     async with engine_rig(dsn, on_statement=sent) as rig:
         chat_id = await rig.ask("hi", "hello")
-        await wait_runner_left(rig, chat_id, 1)
+        await wait_chat_task_left(rig, chat_id, 1)
         assert sent.take_counts() == {"INSERT_CHAT": 1, "APPLY_LAST_STEP": 1}
 
 
@@ -76,7 +76,7 @@ async def test_a_tool_batch_takes_two_statements(dsn: str, rules: tuple[ToolRule
         for _ in range(3):
             rig.call_tools(("c", "echo", "{}"))
         chat_id = await rig.ask("hi", "done")
-        await wait_runner_left(rig, chat_id, 1)
+        await wait_chat_task_left(rig, chat_id, 1)
         assert sent.take_counts() == {
             "INSERT_CHAT": 1,
             "APPLY_CALLS": 3,
@@ -90,10 +90,10 @@ async def test_the_number_of_statements_of_a_turn_does_not_grow_with_the_chat(ds
     sent = Statements()
     async with engine_rig(dsn, on_statement=sent) as rig:
         chat_id = await rig.ask("hi", "hello")
-        await wait_runner_left(rig, chat_id, 1)
+        await wait_chat_task_left(rig, chat_id, 1)
         for turn in range(5):
             rig.answer("again")
             sent.take_counts()
             await rig.send(chat_id, "and now?")
-            await wait_runner_left(rig, chat_id, 3 + 2 * turn)
+            await wait_chat_task_left(rig, chat_id, 3 + 2 * turn)
             assert sent.take_counts() == {"LOAD": 1, "APPLY_LAST_STEP": 2, "HISTORY": 1}

@@ -439,7 +439,7 @@ async def test_archiving_a_root_ends_its_wait_and_its_subagents(
         assert (await rig.archive(chat_id)).state == "XW0"
         [child] = await children_of(rig, chat_id)
         assert child.state == "XW0"
-        await rig.wait_runner_left(child.id)
+        await rig.wait_chat_task_left(child.id)
         await rig.unarchive(chat_id)
         assert (await rig.chat(child.id)).state == "W"
 

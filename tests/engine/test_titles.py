@@ -57,7 +57,7 @@ async def wait_title_task(rig: EngineRig) -> None:
 async def test_a_new_chat_gets_a_title_generated_from_its_first_message(dsn: str) -> None:
     async with TitleApi.running() as api, engine_rig_with(dsn, api, titles=True) as rig:
         chat_id = await new_chat(rig)
-        rested = await rig.wait_runner_left(chat_id)
+        rested = await rig.wait_chat_task_left(chat_id)
         await wait_title_task(rig)
         chat = await rig.chat(chat_id)
         assert chat.title == "Fix flaky test"
@@ -72,11 +72,11 @@ async def test_a_new_chat_gets_a_title_generated_from_its_first_message(dsn: str
 async def test_only_the_first_turn_generates_a_title(dsn: str) -> None:
     async with TitleApi.running() as api, engine_rig_with(dsn, api, titles=True) as rig:
         chat_id = await new_chat(rig)
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         await wait_title_task(rig)
         rig.answer("sure")
         await rig.send(chat_id, "and another one")
-        await rig.wait_runner_left(chat_id, epoch=3)
+        await rig.wait_chat_task_left(chat_id, epoch=3)
         assert len(api.titles) == 1
 
 
@@ -86,7 +86,7 @@ async def test_a_title_that_a_user_set_is_not_replaced(dsn: str) -> None:
     async with TitleApi.running() as api, engine_rig_with(dsn, api, titles=True) as rig:
         rig.answer("on it")
         mine = await rig.create(QUESTION, title="Mine")
-        await rig.wait_runner_left(mine)
+        await rig.wait_chat_task_left(mine)
         assert api.titles == []
         api.gate = Gate()
         chat_id = await new_chat(rig)
@@ -110,7 +110,7 @@ async def test_a_failed_title_call_leaves_the_old_title(dsn: str, reply: Reply) 
     async with TitleApi.running() as api, engine_rig_with(dsn, api, titles=True) as rig:
         api.default_reply = reply
         chat_id = await new_chat(rig)
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         await wait_title_task(rig)
         assert (await rig.chat(chat_id)).title == FALLBACK
 
@@ -127,7 +127,7 @@ async def test_a_retried_answer_does_not_repeat_a_failed_title_call(
         chat_id = await new_chat(rig)
         await wait_title_task(rig)
         await clock.advance_past("retry_backoff")
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert len(api.titles) == 1
 
 
@@ -140,7 +140,7 @@ async def test_a_model_that_rejects_the_temperature_is_called_without_it(dsn: st
             steps=(msgspec.json.encode(refused),),
         )
         chat_id = await new_chat(rig)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         await wait_title_task(rig)
         assert (await rig.chat(chat_id)).title == "Fix flaky test"
         assert ["temperature" in request.json for request in api.titles] == [True, False]
@@ -180,7 +180,7 @@ async def test_past_the_spend_limit_no_title_is_generated(dsn: str) -> None:
         engine_rig_with(dsn, api, titles=True, budget=budget) as rig,
     ):
         chat_id = await new_chat(rig)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         await wait_title_task(rig)
         assert budget.checks == 2
         assert api.titles == []
@@ -192,7 +192,7 @@ async def test_a_title_call_that_a_shutdown_cancels_is_recorded(dsn: str, gate: 
     async with TitleApi.running() as api:
         async with engine_rig_with(dsn, api, titles=True) as rig:
             api.gate = gate
-            await rig.wait_runner_left(await new_chat(rig))
+            await rig.wait_chat_task_left(await new_chat(rig))
             await gate.reached.wait()
         async with session_to(dsn) as session:
             rows = await session.fetch("SELECT kind, ok, estimated FROM usage_events ORDER BY kind")
@@ -210,7 +210,7 @@ async def test_a_title_is_suggested_also_without_automatic_titles_and_its_usage_
 ) -> None:
     async with TitleApi.running() as api, engine_rig_with(dsn, api) as rig:
         chat_id = await new_chat(rig)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert api.titles == []
         suggested = await rig.replica.titles.suggest(await rig.chat(chat_id), "User: hi")
         assert suggested == "Fix flaky test"
@@ -224,7 +224,7 @@ async def test_a_title_is_suggested_also_without_automatic_titles_and_its_usage_
 async def test_past_the_spend_limit_no_title_is_suggested(dsn: str) -> None:
     async with TitleApi.running() as api, engine_rig_with(dsn, api, budget=SpentBudget()) as rig:
         chat_id = await new_chat(rig)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         with pytest.raises(UsageLimit, match="Enough"):
             await rig.replica.titles.suggest(await rig.chat(chat_id), "User: hi")
         assert api.titles == []
@@ -234,6 +234,6 @@ async def test_a_suggestion_without_a_usable_title_is_an_error(dsn: str) -> None
     async with TitleApi.running() as api, engine_rig_with(dsn, api) as rig:
         api.default_reply = Reply(status=500, steps=(b"{}",))
         chat_id = await new_chat(rig)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         with pytest.raises(TitleFailed):
             await rig.replica.titles.suggest(await rig.chat(chat_id), "User: hi")

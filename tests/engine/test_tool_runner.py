@@ -51,7 +51,7 @@ async def results(rig: EngineRig, *calls: tuple[str, str, str]) -> list[str]:
     """The results that the model gets for these calls."""
     rig.call_tools(*calls)
     chat_id = await rig.ask("go", "ok")
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
     return (await rig.transcript(chat_id))[2:-1]
 
 
@@ -86,7 +86,7 @@ async def test_a_call_of_a_cut_answer_never_runs(dsn: str) -> None:
         script_cut_call(rig, "echo")
         rig.answer("ok")
         chat_id = await rig.create("go")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         [line] = (await rig.transcript(chat_id))[2:-1]
         assert CUT_CALL_TEXT in line
         assert tool.runs == []
@@ -97,7 +97,7 @@ async def test_a_cut_call_of_a_client_tool_is_not_sent_to_the_client(dsn: str) -
         script_cut_call(rig, "pick")
         rig.answer("ok")
         chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         [line] = (await rig.transcript(chat_id))[2:-1]
         assert CUT_CALL_TEXT in line
 
@@ -141,7 +141,7 @@ async def test_a_tool_that_takes_ten_minutes_runs_once(
         await pass_time(clock, 600)
         assert (await other.chat(chat_id)).worker_id == rig.replica.worker_id
         gate.open()
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert tool.runs == ["c1"]
 
 
@@ -153,7 +153,7 @@ async def test_results_are_stored_in_call_order(dsn: str) -> None:
         chat_id = await rig.ask("go", "ok")
         await rig.events.wait("tool_finished", tool="fast")
         slow.open()
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         lines = await rig.transcript(chat_id)
         assert [line[:16] for line in lines[2:4]] == ["tool: result(c1)", "tool: result(c2)"]
 
@@ -166,7 +166,7 @@ async def test_serial_tools_run_one_by_one_after_the_others(dsn: str, gate: Gate
         await gate.reached.wait()
         assert serial.runs == []
         gate.open()
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert serial.runs == ["c1", "c3"]
         expected = ["tool: result(c1)", "tool: result(c2)", "tool: result(c3)"]
         assert [line[:16] for line in (await rig.transcript(chat_id))[2:5]] == expected
@@ -176,7 +176,7 @@ async def test_a_tool_that_stops_the_turn_is_followed_by_no_model_call(dsn: str)
     async with engine_rig(dsn, tools=[GatedTool(stops_turn=True)]) as rig:
         rig.call_tools(("c1", "echo", "{}"))
         chat_id = await rig.create("go")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert len(rig.api.requests) == 1
 
 
@@ -190,7 +190,7 @@ async def test_an_interrupted_tool_may_return_partial_output(dsn: str) -> None:
         await gate.reached.wait()
         await other.reached.wait()
         await rig.interrupt(chat_id)
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         partial, cancelled = (await rig.transcript(chat_id))[2:]
         assert partial == "tool: result(c1) {'output': 'half of it'}"
         assert cancelled.startswith("tool: error(c2)")
@@ -204,7 +204,7 @@ async def test_viewers_see_a_tools_output_while_it_runs_and_history_does_not(dsn
         chat_id = await rig.create("go")
         await rig.wait_shown(chat_id, '"result_delta":"done"')
         await rig.interrupt(chat_id)
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert (await rig.transcript(chat_id))[-1].startswith("tool: error(c1)")
 
 
@@ -218,7 +218,7 @@ async def result_after_drain(rig: EngineRig, other: EngineRig, tool: GatedTool) 
     chat_id = await rig.ask("go", "ok")
     await tool.gate.reached.wait()
     await rig.start_drain()
-    await other.wait_runner_left(chat_id)
+    await other.wait_chat_task_left(chat_id)
     return (await other.transcript(chat_id))[2]
 
 
@@ -260,7 +260,7 @@ async def test_a_client_tool_waits_for_the_clients_result(dsn: str) -> None:
         rig.call_tools(("c1", "echo", "{}"), ("c2", "pick", '{"of":2}'))
         rig.answer("thanks")
         chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
-        chat = await rig.wait_runner_left(chat_id)
+        chat = await rig.wait_chat_task_left(chat_id)
         assert chat.state == "A0"
         assert [(call.id, call.client) for call in chat.pending_calls] == [("c2", True)]
         with pytest.raises(InvalidInput):
@@ -283,7 +283,7 @@ async def test_a_client_tool_call_expires(rig: EngineRig) -> None:
     rig.call_tools(("c1", "pick", "{}"))
     rig.answer("never mind")
     chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     await age(rig.pool, [chat_id], seconds=301)
     await rig.wait_state(chat_id, "W")
     assert await rig.transcript(chat_id) == [
@@ -302,7 +302,7 @@ async def test_a_client_may_submit_results_to_another_replica(
     async with engine_rig_with(dsn, api) as first:
         first.call_tools(("c1", "pick", "{}"))
         chat_id = await first.create("go", client_tools=CLIENT_TOOLS)
-        assert (await first.wait_runner_left(chat_id)).state == "A0"
+        assert (await first.wait_chat_task_left(chat_id)).state == "A0"
     async with engine_rig_with(dsn, api) as second:
         second.answer("thanks")
         await second.submit(chat_id, c1="1")
@@ -318,7 +318,7 @@ async def test_a_client_may_submit_results_to_another_replica(
 async def test_an_interrupt_answers_pending_calls_of_client_tools(rig: EngineRig) -> None:
     rig.call_tools(("c1", "pick", "{}"))
     chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     assert (await rig.interrupt(chat_id)).state == "W"
     assert (await rig.transcript(chat_id))[-1].startswith("tool: error(c1)")
 
@@ -328,7 +328,7 @@ async def test_of_fifty_results_for_one_call_one_is_accepted(rig: EngineRig) -> 
     rig.call_tools(("c1", "pick", "{}"))
     rig.answer("thanks")
     chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     tries = await asyncio.gather(
         *(rig.submit(chat_id, c1=str(n)) for n in range(50)), return_exceptions=True
     )
@@ -354,7 +354,7 @@ async def test_a_finished_call_keeps_its_result_when_the_step_drains_while_anoth
             chat_id = await drained.create("go")
             await gate.reached.wait()
             await drained.events.wait("tool_finished", tool="quick")
-        await other.wait_runner_left(chat_id)
+        await other.wait_chat_task_left(chat_id)
         assert quick.runs == ["c2"]
         lines = await other.transcript(chat_id)
         assert lines[3] == "tool: result(c2) {'output': 'said {\"say\":\"x\"}'}"
@@ -370,7 +370,7 @@ async def test_six_commands_with_long_output_keep_their_exit_codes(dsn: str) -> 
         rig.set_context_limit(1_000_000)
         rig.call_tools(*((f"c{number}", "echo", "{}") for number in range(6)))
         chat_id = await rig.ask("go", "ok")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         rows = await messages.load_history(rig.pool, HARNESS, chat_id)
         found = [bytes(part.result or b"") for row in rows for part in local_results(row.content)]
         assert len(found) == 6
@@ -407,7 +407,7 @@ async def test_every_result_that_a_step_with_many_calls_cuts_is_a_file_that_the_
         rig.set_context_limit(1_000_000)
         rig.call_tools(*((f"c{number}", "echo", "{}") for number in range(10, 20)))
         chat_id = await rig.ask("go", "ok")
-        chat = await rig.wait_runner_left(chat_id)
+        chat = await rig.wait_chat_task_left(chat_id)
         rows = await messages.load_history(rig.pool, HARNESS, chat_id)
         cut = [part for row in rows for part in local_results(row.content)]
         assert len(cut) == 10

@@ -37,9 +37,9 @@ async def test_a_request_offers_the_tools_and_marks_the_cache(dsn: str) -> None:
         api.script_text("working")
         api.script_text("done")
         chat_id = await rig.create("hello", before=(system("one"), system("two")))
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         await rig.send(chat_id, "continue")
-        await rig.wait_runner_left(chat_id, epoch=3)
+        await rig.wait_chat_task_left(chat_id, epoch=3)
         request = api.requests[-1].json
         assert [tool["name"] for tool in _list(request["tools"])] == ["read_file"]
         assert [_marked(block) for block in _list(request["system"])] == [False, True]
@@ -55,7 +55,7 @@ async def test_a_request_contains_the_instructions_of_the_workspace(dsn: str) ->
     instructions = Instructions(workspace="You work in /home/user.")
     async with engine_rig(dsn, source=Tools((), instructions)) as rig:
         rig.answer("fine")
-        await rig.wait_runner_left(await rig.create("hi"))
+        await rig.wait_chat_task_left(await rig.create("hi"))
         first = _list(rig.api.requests[-1].json["messages"])[0]
         assert first["role"] == "system"
         assert "You work in /home/user." in str(first["content"])
@@ -82,7 +82,7 @@ async def test_a_provider_executed_call_without_a_result_is_not_stored(dsn: str)
             event("message_stop"),
         )
         chat_id = await rig.create("look it up")
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         answer = (await messages.load_history(rig.pool, HARNESS, chat_id))[-1]
         assert [type(part) for part in answer.content] == [TextPart]
 
@@ -99,7 +99,7 @@ async def test_an_interrupt_keeps_partial_text_and_the_arguments_of_a_call_that_
         chat_id = await rig.create("hello")
         await rig.wait_shown(chat_id, "c1")
         await rig.interrupt(chat_id)
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert await rig.transcript(chat_id) == [
             "user: hello",
             "assistant: partial output echo(c1)",
@@ -116,7 +116,7 @@ async def test_a_tool_result_is_in_the_next_request(dsn: str) -> None:
         rig.call_tools(("tc-1", "echo", '{"say":"x"}'))
         chat_id = await rig.ask("please", "all done")
         before = await rig.chat(chat_id)
-        after = await rig.wait_runner_left(chat_id)
+        after = await rig.wait_chat_task_left(chat_id)
         assert len(rig.api.requests) == 2
         # The answer with its call, the result, the last answer: three commits.
         assert after.snapshot_version == before.snapshot_version + 3
@@ -139,18 +139,18 @@ async def test_an_answer_that_cannot_be_stored_fails_the_turn(rig: EngineRig) ->
                WHEN (NEW.role = 'assistant') EXECUTE FUNCTION refuse()"""
         )
         chat_id = await rig.create("hi")
-        chat = await rig.wait_runner_left(chat_id)
+        chat = await rig.wait_chat_task_left(chat_id)
     finally:
         await rig.pool.execute("DROP FUNCTION refuse CASCADE")
     assert chat.state == "E0"
     assert chat.last_error is not None
     assert chat.last_error.kind == "internal"
-    failed = await rig.events.wait("runner_failed", chat_id=chat_id)
+    failed = await rig.events.wait("chat_task_failed", chat_id=chat_id)
     assert "database write failed" in str(failed["error"])
     # The next message continues the chat.
     rig.answer("now")
     await rig.send(chat_id, "again")
-    await rig.wait_runner_left(chat_id, epoch=3)
+    await rig.wait_chat_task_left(chat_id, epoch=3)
     assert (await rig.transcript(chat_id))[-1] == "assistant: now"
 
 
@@ -174,7 +174,7 @@ async def test_a_drain_during_a_tool_leaves_the_call_pending(dsn: str, api: Fake
     tool = GatedTool()
     async with engine_rig_with(dsn, api, tools=[tool]) as other:
         other.answer("done")
-        assert (await other.wait_runner_left(chat_id)).state == "W"
+        assert (await other.wait_chat_task_left(chat_id)).state == "W"
         assert tool.runs == ["tc"]
         assert (await other.transcript(chat_id))[-1] == "assistant: done"
 
@@ -186,7 +186,7 @@ async def test_a_repeated_call_id_is_replaced(dsn: str) -> None:
         rig.call_tools(("call_0", "echo", "{}"))
         rig.call_tools(("call_0", "echo", "{}"))
         chat_id = await rig.ask("twice", "done")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         first, second = tool.runs
         assert first != second
 
@@ -194,7 +194,7 @@ async def test_a_repeated_call_id_is_replaced(dsn: str) -> None:
 async def test_an_empty_answer_ends_the_turn_with_a_notice(rig: EngineRig) -> None:
     rig.answer()
     chat_id = await rig.create("hi")
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
     assert await rig.transcript(chat_id) == ["user: hi", "system: notice(empty_answer)"]
     [run] = await runs.list_runs(rig.pool, HARNESS, chat_id)
     assert (run.outcome, run.detail.error_kind) == ("finished", "empty_answer")
@@ -204,7 +204,7 @@ async def test_an_empty_answer_ends_the_turn_with_a_notice(rig: EngineRig) -> No
 async def test_reasoning_without_an_answer_is_told_too(rig: EngineRig) -> None:
     rig.api.script(chunk(reasoning_content="hm"), chunk(finish="stop"), DONE)
     chat_id = await rig.create("hi")
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
     assert await rig.transcript(chat_id) == [
         "user: hi",
         "assistant: hm",
@@ -219,13 +219,13 @@ async def test_the_limit_of_steps_ends_the_turn_with_a_notice_and_a_message_goes
         for number in range(2):
             rig.call_tools((f"c{number}", "echo", "{}"))
         chat_id = await rig.create("go")
-        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_chat_task_left(chat_id, epoch=1)
         assert (await rig.transcript(chat_id))[-1] == "system: notice(step_limit)"
         [run] = await runs.list_runs(rig.pool, HARNESS, chat_id)
         assert (run.outcome, run.detail.error_kind) == ("finished", "step_limit")
         rig.answer("done")
         await rig.send(chat_id, "Continue where you stopped.")
-        await rig.wait_runner_left(chat_id, epoch=3)
+        await rig.wait_chat_task_left(chat_id, epoch=3)
         assert (await rig.transcript(chat_id))[-1] == "assistant: done"
         assert b"its limit" not in rig.api.requests[-1].body
 
@@ -234,7 +234,7 @@ async def test_an_unknown_model_fails_the_turn_with_a_config_error(rig: EngineRi
     rig.model.config = replace(rig.model.config, provider="elsewhere")
     rig.api.reply(404, {"error": {"message": "model not found", "code": "model_not_found"}})
     chat_id = await rig.create("hi")
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     assert chat.last_error is not None
     assert (chat.last_error.kind, chat.last_error.provider) == ("config", "elsewhere")
 
@@ -261,7 +261,7 @@ async def test_an_answer_past_its_timeout_fails_the_turn_and_keeps_the_partial_a
     async with engine_rig(dsn, model_call_timeout_s=0.3) as rig:
         rig.answer("and so on ", gate)
         chat_id = await rig.create("tell me everything")
-        chat = await rig.wait_runner_left(chat_id)
+        chat = await rig.wait_chat_task_left(chat_id)
         assert chat.last_error is not None
         assert (chat.last_error.kind, chat.last_error.retryable) == ("timeout", True)
         expected = ["user: tell me everything", "assistant: and so on "]
@@ -273,14 +273,14 @@ async def test_an_answer_past_its_timeout_fails_the_turn_and_keeps_the_partial_a
 async def test_the_usage_of_an_interrupted_call_is_recorded(rig: EngineRig, gate: Gate) -> None:
     chat_id = await rig.ask("hi", "half", gate)
     await rig.interrupt(chat_id)
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     assert await rig.recorded_usage() == [("turn", False, "estimated")]
 
 
 async def test_a_call_that_was_not_opened_records_no_usage(rig: EngineRig) -> None:
     rig.api.reply(401, {"error": {"message": "wrong key"}})
     chat_id = await rig.create("hi")
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     assert await rig.recorded_usage() == []
 
 
@@ -290,7 +290,7 @@ async def test_text_that_the_database_cannot_store_is_replaced(dsn: str) -> None
     async with engine_rig(dsn, tools=[GatedTool()]) as rig:
         spelled = chunk(content="NUL?").replace(b"NUL?", b"a\\u0000b \\ud83d!")
         chat_id = await rig.ask("hi", spelled)
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.wait_chat_task_left(chat_id)).state == "W"
         assert (await rig.transcript(chat_id))[-1] in (
             "assistant: a\x00b \ufffd!",
             "assistant: a\ufffdb \ufffd!",

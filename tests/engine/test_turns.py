@@ -18,7 +18,7 @@ from tests.support.tools import GatedTool
 @pytest.mark.stock_server
 async def test_a_message_is_answered_and_the_chat_waits(rig: EngineRig) -> None:
     chat_id = await rig.ask("hi", "Hello", " there.")
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     assert chat.state == "W"
     assert await rig.transcript(chat_id) == ["user: hi", "assistant: Hello there."]
 
@@ -29,7 +29,7 @@ async def test_a_tool_runs_and_the_model_gets_its_result(dsn: str) -> None:
     async with engine_rig(dsn, tools=[tool]) as rig:
         rig.call_tools(("c1", "echo", '{"say":"x"}'))
         chat_id = await rig.ask("use it", "done")
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert await rig.transcript(chat_id) == [
             "user: use it",
             "assistant: echo(c1)",
@@ -47,7 +47,7 @@ async def test_a_queued_message_is_answered_after_the_running_turn(rig: EngineRi
     await gate.reached.wait()
     assert (await rig.send(chat_id, "second")).state == "R1"
     gate.open()
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     expected = ["user: first", "assistant: one", "user: second", "assistant: two"]
     assert await rig.transcript(chat_id) == expected
 
@@ -59,7 +59,7 @@ async def test_an_interrupted_answer_is_stored_before_the_queued_message(rig: En
     chat_id = await rig.ask("tell me a story", "ok")
     await rig.wait_shown(chat_id, "Once upon")
     await rig.send(chat_id, "shorter!", when_busy="interrupt")
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     assert await rig.transcript(chat_id) == [
         "user: tell me a story",
         "assistant: Once upon",
@@ -76,7 +76,7 @@ async def test_an_interrupt_during_a_tool_ends_the_turn_and_answers_the_call(dsn
     async with engine_rig(dsn, tools=[GatedTool(gate=gate)]) as rig:
         chat_id = await rig.start_tool("use it", gate)
         assert (await rig.interrupt(chat_id)).state == "I0"
-        chat = await rig.wait_runner_left(chat_id)
+        chat = await rig.wait_chat_task_left(chat_id)
         assert chat.state == "W"
         lines = await rig.transcript(chat_id)
         assert lines[:2] == ["user: use it", "assistant: echo(c1)"]
@@ -88,7 +88,7 @@ async def test_an_interrupt_during_a_tool_ends_the_turn_and_answers_the_call(dsn
 async def test_a_permanent_failure_fails_the_turn_with_its_kind(rig: EngineRig) -> None:
     rig.api.reply(401, {"error": {"message": "wrong key"}})
     chat_id = await rig.create("hi")
-    chat = await rig.wait_runner_left(chat_id)
+    chat = await rig.wait_chat_task_left(chat_id)
     assert chat.state == "E0"
     assert chat.last_error is not None
     assert chat.last_error.kind == "auth"
@@ -113,7 +113,7 @@ async def test_concurrent_messages_are_answered_in_queue_order(rig: EngineRig) -
     rows = await rig.pool.fetch("SELECT content FROM chat_queued_messages ORDER BY position")
     queued = [msgspec.json.decode(row["content"])[0]["text"] for row in rows]
     gate.open()
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
     lines = (await rig.transcript(chat_id))[2:]
     assert lines[0::2] == [f"user: {text}" for text in queued]
     assert lines[1::2] == ["assistant: ok"] * MAX_QUEUED_MESSAGES
@@ -130,7 +130,7 @@ async def test_two_hundred_turns_leave_no_tasks_or_buffers(dsn: str) -> None:
         for _ in range(10):
             rig.call_tools(("c1", "echo", "{}"))
             rig.answer("done")
-            await rig.wait_runner_left(await rig.create("go"))
+            await rig.wait_chat_task_left(await rig.create("go"))
         for _ in range(200):
             rig.answer("done")
         await asyncio.gather(*(run_turns(rig, 20) for _ in range(10)))

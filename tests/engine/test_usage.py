@@ -56,13 +56,13 @@ async def started(rig: EngineRig, gate: Gate) -> ChatId:
 
 async def complete(rig: EngineRig, gate: Gate) -> None:
     gate.open()
-    await rig.wait_runner_left(await rig.ask(LONG, STREAMED))
+    await rig.wait_chat_task_left(await rig.ask(LONG, STREAMED))
 
 
 async def interrupt(rig: EngineRig, gate: Gate) -> None:
     chat_id = await started(rig, gate)
     await rig.interrupt(chat_id)
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
 
 
 async def edit(rig: EngineRig, gate: Gate) -> None:
@@ -93,7 +93,7 @@ async def time_out(rig: EngineRig, gate: Gate) -> None:
 async def archive(rig: EngineRig, gate: Gate) -> None:
     chat_id = await started(rig, gate)
     await rig.archive(chat_id)
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
 
 
 async def expire_interrupt(rig: EngineRig, gate: Gate) -> None:
@@ -106,7 +106,7 @@ async def expire_interrupt(rig: EngineRig, gate: Gate) -> None:
         chat_id,
     )
     await rig.wait_state(chat_id, "W")
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
 
 
 Way = Callable[[EngineRig, Gate], Awaitable[None]]
@@ -147,13 +147,13 @@ async def test_a_call_that_is_stopped_before_the_provider_answers_is_recorded(
     chat_id = await rig.create(LONG)
     await silent.reached.wait()
     await rig.interrupt(chat_id)
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     assert await rig.recorded_usage() == [("turn", False, "estimated")]
 
 
 async def test_told_usage_wins_over_the_estimate(rig: EngineRig) -> None:
     rig.answer(STREAMED, input_tokens=7)
-    await rig.wait_runner_left(await rig.create(LONG))
+    await rig.wait_chat_task_left(await rig.create(LONG))
     (row,) = await rig.pool.fetch("SELECT * FROM usage_events")
     assert (row["input_tokens"], row["output_tokens"], row["estimated"]) == (7, 5, False)
 
@@ -171,13 +171,13 @@ async def test_the_next_owner_records_the_call_of_a_dead_worker(
             await survivor.wait_journaled(chat_id)
             survivor.answer("a whole answer", input_tokens=3)
             disconnect(proxy)
-            await survivor.wait_runner_left(chat_id)
+            await survivor.wait_chat_task_left(chat_id)
             await survivor.events.wait("usage_estimated", chat_id=chat_id)
             await survivor.replica.usage_writer.wait_idle()
             dead = "SELECT * FROM usage_events WHERE NOT ok"
             check_estimate(await survivor.pool.fetch(dead))
             proxy.refuse(new=False)
-            await victim.events.wait("runner_left", chat_id=chat_id)
+            await victim.events.wait("chat_task_left", chat_id=chat_id)
             await victim.replica.usage_writer.wait_idle()
         check_estimate(await survivor.pool.fetch(dead))
         paid = await survivor.recorded_usage()
@@ -197,7 +197,7 @@ async def test_a_call_is_recorded_whose_worker_dies_before_the_provider_answers(
         await silent.reached.wait()
         survivor.answer("a whole answer", input_tokens=3)
         disconnect(proxy)
-        await survivor.wait_runner_left(chat_id)
+        await survivor.wait_chat_task_left(chat_id)
         await survivor.events.wait("usage_estimated", chat_id=chat_id)
         paid = await survivor.recorded_usage()
         assert sorted(paid, key=str) == [("turn", False, "estimated"), ("turn", True, 3)]
@@ -218,7 +218,7 @@ async def test_the_owner_of_an_interrupt_records_the_call_of_a_dead_worker(
         await survivor.wait_journaled(chat_id)
         disconnect(proxy)
         await survivor.interrupt(chat_id)
-        await survivor.wait_runner_left(chat_id)
+        await survivor.wait_chat_task_left(chat_id)
         await survivor.replica.usage_writer.wait_idle()
         check_estimate(await survivor.pool.fetch("SELECT * FROM usage_events"))
 
@@ -234,7 +234,7 @@ async def test_the_call_of_a_dead_worker_is_recorded_after_an_edit(
             await observer.edit(chat_id, "shorter")
         async with engine_rig_with(dsn, api) as survivor:
             survivor.answer("fine", input_tokens=3)
-            await survivor.wait_runner_left(chat_id)
+            await survivor.wait_chat_task_left(chat_id)
             paid = await survivor.recorded_usage()
         assert sorted(paid, key=str) == [("turn", False, "estimated"), ("turn", True, 3)]
 
@@ -297,7 +297,7 @@ async def test_a_call_has_a_record_from_before_its_request_until_its_usage_is_re
     assert (opened["chat_id"], opened["worker_id"]) == (chat_id, rig.replica.worker_id)
     assert 900 < opened["reserved_micros"] - 2 * FIRST_OUTPUT_TOKENS < 1200
     await rig.interrupt(chat_id)
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     assert await rig.pool.fetch("SELECT * FROM open_calls") == []
 
 
@@ -337,7 +337,7 @@ async def interrupt_until_refused(rig: EngineRig, script: Callable[[Gate], None]
         if (await rig.chat(chat_id)).state == "E0":
             return number
         await rig.interrupt(chat_id)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
     return 12
 
 
@@ -374,7 +374,7 @@ async def test_a_model_without_a_price_can_be_refused(dsn: str, *, refuses: bool
     limit = SpendLimit(micros=1_000_000, refuses_unpriced=refuses)
     async with engine_rig(dsn, spend_limit=limit) as rig:
         rig.model.config = replace(rig.model.config, prices=None)
-        chat = await rig.wait_runner_left(await rig.ask("hi", "hello"))
+        chat = await rig.wait_chat_task_left(await rig.ask("hi", "hello"))
         if refuses:
             error = present(chat.last_error)
             assert error.kind == "config"
@@ -527,12 +527,12 @@ async def test_a_stopped_call_books_the_input_as_its_provider_counts_it(
 ) -> None:
     """This provider counts twice as many tokens as chatd estimates."""
     rig.answer("hello", input_tokens=2 * 1_007)
-    await rig.wait_runner_left(await rig.create(LONG))
+    await rig.wait_chat_task_left(await rig.create(LONG))
     chat_id = await rig.ask(LONG, *words, gate)
     if words:
         await rig.wait_shown(chat_id, "said")
     await rig.interrupt(chat_id)
-    await rig.wait_runner_left(chat_id)
+    await rig.wait_chat_task_left(chat_id)
     await rig.replica.usage_writer.wait_idle()
     rows = await rig.pool.fetch("SELECT input_tokens, estimated FROM usage_events ORDER BY id")
     assert [row["estimated"] for row in rows] == [False, True]
@@ -562,7 +562,7 @@ async def test_a_call_stopped_in_silence_costs_what_one_that_is_stopped_while_it
             chat_id = await rig.create(LONG)
             await gate.reached.wait()
             await rig.interrupt(chat_id)
-            await rig.wait_runner_left(chat_id)
+            await rig.wait_chat_task_left(chat_id)
         await rig.replica.usage_writer.wait_idle()
         rows = await rig.pool.fetch("SELECT input_tokens, estimated FROM usage_events ORDER BY id")
         assert [row["estimated"] for row in rows] == [True] * 4
@@ -591,7 +591,7 @@ async def test_a_call_stopped_in_silence_after_a_cached_one_costs_the_price_of_t
             event("message_stop"),
         )
         chat_id = await rig.create(LONG)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         gate = Gate()
         api.scripted.append(Reply(held=gate))
         await rig.send(chat_id, "again")

@@ -150,7 +150,7 @@ async def test_a_webhook_gets_only_the_events_that_it_named(dsn: str) -> None:
     async with receiver() as hook, engine_rig(dsn) as rig, sending(rig) as sender:
         await add_webhook(rig, hook.url, ("turn.failed",), sender=sender)
         chat_id = await rig.ask("hi", "hello")
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         assert await rig.pool.fetchval("SELECT count(*) FROM webhook_deliveries") == 0
 
 
@@ -174,7 +174,7 @@ async def test_a_delivery_of_a_sender_that_died_is_sent_when_its_claim_ends(dsn:
     async with receiver() as hook, engine_rig(dsn) as rig:
         await add_webhook(rig, hook.url)
         chat_id = await rig.ask("hi", "hello")
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         claimed = await webhooks.claim(rig.pool, limit=9, per_webhook=2, claim_s=60)
         assert len(claimed) == 1
         assert await webhooks.claim(rig.pool, limit=9, per_webhook=2, claim_s=60) == []
@@ -254,7 +254,7 @@ async def test_what_was_due_while_a_webhook_was_disabled_is_not_delivered_later(
     async with engine_rig(dsn) as rig:
         webhook_id = await add_webhook(rig, "https://example.com/hook")
         chat_id = await rig.ask("hi", "hello")
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         owner = UserActor(user_id=rig.owner, role="member")
         for enabled in (False, True):
             await webhooks.update(
@@ -271,7 +271,7 @@ async def test_deliveries_of_a_suspended_user_wait(dsn: str) -> None:
     async with engine_rig(dsn) as rig:
         await add_webhook(rig, "https://example.com/hook")
         chat_id = await rig.ask("hi", "hello")
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_chat_task_left(chat_id)
         for status, count in (("suspended", 0), ("active", 1)):
             await rig.pool.execute("UPDATE users SET status = $2 WHERE id = $1", rig.owner, status)
             claimed = await webhooks.claim(rig.pool, limit=9, per_webhook=2, claim_s=60)

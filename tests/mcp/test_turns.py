@@ -71,7 +71,7 @@ def sent_tools(rig: EngineRig, request: int) -> dict[str, str]:
 
 
 async def end_of(rig: EngineRig, chat_id: ChatId) -> list[str]:
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_chat_task_left(chat_id)).state == "W"
     return await rig.transcript(chat_id)
 
 

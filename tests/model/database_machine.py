@@ -51,7 +51,7 @@ class DatabaseMachine:
         weighted = {act: weight * self._weights[act] for act, weight in self._sometimes().items()}
         needs = {
             self.user_actions.repeat_request: self.simulation.written,
-            self.replica_actions.write_with_stale_fence: self.simulation.stale_runners(),
+            self.replica_actions.write_with_stale_fence: self.simulation.stale_chat_tasks(),
             self.replica_actions.act_late: self.replica_actions.late,
             self.replica_actions.drain: self.simulation.awake(),
         }

@@ -246,8 +246,8 @@ def _suspend(at: TransitionInput) -> Change | None:
 
 
 def _reap(at: TransitionInput) -> Change | None:
-    dead, is_runner_crash = frozenset({at.dead}), at.rng.random() < 0.7
-    return reap(at.chat, ReapChat(worker_ids=dead, is_runner_crash=is_runner_crash))
+    dead, is_task_crash = frozenset({at.dead}), at.rng.random() < 0.7
+    return reap(at.chat, ReapChat(worker_ids=dead, is_task_crash=is_task_crash))
 
 
 _MAKE: dict[Transition, Callable[[TransitionInput], Change | None]] = {

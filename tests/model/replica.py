@@ -26,9 +26,9 @@ from chatd.domain.decisions import (
     IgnoreRow,
     RequireAction,
     RestartTask,
-    RunnerView,
     RunTools,
-    StopRunner,
+    StopChatTask,
+    TaskView,
     TurnRules,
     UpdateView,
     decide_reaction,
@@ -70,7 +70,7 @@ class ModelRunner:
 
     def __init__(self, row: Chat) -> None:
         self.row = row
-        self.view = RunnerView.of(row)
+        self.view = TaskView.of(row)
         self.fence = Fence.of(row)
         self.unconfirmed: WrittenOperation | None = None
 
@@ -85,7 +85,7 @@ class ModelRunner:
             case RestartTask(fence=fence, view=view):
                 self.row, self.view, self.fence = row, view, fence
                 return True
-            case StopRunner():
+            case StopChatTask():
                 return False
             case DeferRow():
                 raise AssertionError("replies come before rows")
@@ -102,7 +102,7 @@ class ModelReplica:
         self.runners: dict[ChatId, ModelRunner] = {}
         self.inbox: list[Hint] = []
         self.observations = _NOTHING_OBSERVED
-        self.stale_runners: deque[ModelRunner] = deque(maxlen=8)
+        self.stale_chat_tasks: deque[ModelRunner] = deque(maxlen=8)
 
     @property
     def free(self) -> WorkerId | None:
@@ -132,7 +132,7 @@ class ModelReplica:
         """Stop the runner, but keep it: a late task may still write with its fence, even after its
         process ended."""
         if (runner := self.runners.pop(chat_id, None)) is not None:
-            self.stale_runners.append(runner)
+            self.stale_chat_tasks.append(runner)
 
     async def on_hint(self, hint: Hint) -> None:
         """A hint may be old: read the row first."""

@@ -160,9 +160,9 @@ class ReplicaActions:
 
     async def write_with_stale_fence(self) -> None:
         """A runner that lost its chat writes."""
-        stale_runners = self._simulation.stale_runners()
-        tempted = [runner for runner in stale_runners if self._almost_owns(runner)]
-        runner = self._rng.choice(tempted or stale_runners)
+        stale_chat_tasks = self._simulation.stale_chat_tasks()
+        tempted = [runner for runner in stale_chat_tasks if self._almost_owns(runner)]
+        runner = self._rng.choice(tempted or stale_chat_tasks)
         fence, row = runner.fence, runner.row
         stopping = fence.status == "interrupting"
         move = Transition.FINISH_INTERRUPT if stopping else self._rng.choice(_STALE_TRANSITIONS)

@@ -162,8 +162,8 @@ class Simulation:
             # Without it the replica may acquire chats before its first heartbeat.
             await replica.send_heartbeat(self.now)
 
-    def stale_runners(self) -> list[ModelRunner]:
-        return [runner for replica in self.replicas for runner in replica.stale_runners]
+    def stale_chat_tasks(self) -> list[ModelRunner]:
+        return [runner for replica in self.replicas for runner in replica.stale_chat_tasks]
 
     # Chance
 

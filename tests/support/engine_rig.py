@@ -333,10 +333,10 @@ class EngineRig:
 
         await eventually(is_journaled)
 
-    async def wait_runner_left(self, chat_id: ChatId, *, epoch: int | None = None) -> Chat:
+    async def wait_chat_task_left(self, chat_id: ChatId, *, epoch: int | None = None) -> Chat:
         """Wait until the chat's runner, or the one of that epoch, has ended."""
         fields = {"chat_id": chat_id} if epoch is None else {"chat_id": chat_id, "epoch": epoch}
-        await self.events.wait("runner_left", **fields)
+        await self.events.wait("chat_task_left", **fields)
         return await self.chat(chat_id)
 
     async def history(self, chat_id: ChatId) -> list[Message]:

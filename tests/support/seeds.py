@@ -189,9 +189,9 @@ def _work(road: _SeedBuilder, seed: Seed) -> None:
         road.go(commit_step(road.chat, step(road.chat, calls, keep_owner=seed.begun)))
     for deaths in range(seed.orphans):
         # One more crash of the runner would be an error.
-        is_runner_crash = deaths < MAX_LONE_DEATHS - 1
+        is_task_crash = deaths < MAX_LONE_DEATHS - 1
         dead = frozenset({seed.worker})
-        road.go(reap(road.chat, ReapChat(worker_ids=dead, is_runner_crash=is_runner_crash)))
+        road.go(reap(road.chat, ReapChat(worker_ids=dead, is_task_crash=is_task_crash)))
         road.go(acquire(road.chat, seed.worker))
     for index in range(seed.plain_len):
         road.go(send_message(road.chat, SendMessage(prompt=prompt(f"plain {index}")), None))

@@ -205,7 +205,7 @@ def spawn_results(request: RecordedRequest) -> list[dict[str, object]]:
 async def suspended(rig: EngineRig, chat_id: ChatId) -> Chat:
     """Wait until the turn of the chat waits for its subagents."""
     await rig.events.wait("turn_suspended", chat_id=chat_id)
-    await rig.events.wait("runner_left", chat_id=chat_id)
+    await rig.events.wait("chat_task_left", chat_id=chat_id)
     chat = await rig.chat(chat_id)
     assert chat.is_suspended
     return chat

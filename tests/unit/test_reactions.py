@@ -19,9 +19,9 @@ from chatd.domain.decisions import (
     IgnoreRow,
     Reaction,
     RestartTask,
-    RunnerView,
-    StopRunner,
+    StopChatTask,
     Task,
+    TaskView,
     UpdateView,
     decide_reaction,
 )
@@ -48,11 +48,11 @@ RUNNING = chat(
     turn_message_id=4,
 )
 INTERRUPTING = replace(RUNNING, status="interrupting", snapshot_version=21)
-VIEW = RunnerView.of(RUNNING)
+VIEW = TaskView.of(RUNNING)
 
 
 def restart(task: Task, row: Chat) -> RestartTask:
-    return RestartTask(task=task, fence=Fence.of(row), view=RunnerView.of(row))
+    return RestartTask(task=task, fence=Fence.of(row), view=TaskView.of(row))
 
 
 def later(**columns: object) -> Chat:
@@ -72,9 +72,9 @@ def step(row: Chat, words: str = "an answer", *, keep_owner: bool = True) -> Ste
     [
         pytest.param(RUNNING, restart("generate", RUNNING), id="running"),
         pytest.param(INTERRUPTING, restart("interrupt", INTERRUPTING), id="interrupting"),
-        pytest.param(replace(RUNNING, worker_id=OTHER_WORKER), StopRunner(), id="another owner"),
-        pytest.param(replace(RUNNING, worker_id=None), StopRunner(), id="no owner"),
-        pytest.param(chat(), StopRunner(), id="idle"),
+        pytest.param(replace(RUNNING, worker_id=OTHER_WORKER), StopChatTask(), id="another owner"),
+        pytest.param(replace(RUNNING, worker_id=None), StopChatTask(), id="no owner"),
+        pytest.param(chat(), StopChatTask(), id="idle"),
     ],
 )
 def test_the_first_row_starts_the_task_of_its_status(row: Chat, expected: Reaction) -> None:
@@ -83,13 +83,13 @@ def test_the_first_row_starts_the_task_of_its_status(row: Chat, expected: Reacti
 
 @pytest.mark.parametrize("status", ["waiting", "error", "requires_action"])
 @pytest.mark.parametrize("local", [None, VIEW])
-def test_a_status_without_work_stops_the_runner(local: RunnerView | None, status: Status) -> None:
-    assert decide_reaction(local, later(status=status), WORKER) == StopRunner()
+def test_a_status_without_work_stops_the_runner(local: TaskView | None, status: Status) -> None:
+    assert decide_reaction(local, later(status=status), WORKER) == StopChatTask()
 
 
 @pytest.mark.parametrize("local", [None, VIEW])
-def test_an_archived_chat_stops_the_runner(local: RunnerView | None) -> None:
-    assert decide_reaction(local, later(archived=True), WORKER) == StopRunner()
+def test_an_archived_chat_stops_the_runner(local: TaskView | None) -> None:
+    assert decide_reaction(local, later(archived=True), WORKER) == StopChatTask()
 
 
 # Newer and older rows
@@ -118,12 +118,12 @@ def test_an_older_row_is_ignored(columns: dict[str, object]) -> None:
     [(OTHER_WORKER, 4), (OTHER_WORKER, 3), (None, 4), (None, 3)],
 )
 def test_a_chat_with_another_owner_stops_the_runner(worker: WorkerId | None, epoch: int) -> None:
-    assert decide_reaction(VIEW, later(worker_id=worker, epoch=epoch), WORKER) == StopRunner()
+    assert decide_reaction(VIEW, later(worker_id=worker, epoch=epoch), WORKER) == StopChatTask()
 
 
 @pytest.mark.parametrize("epoch", [2, 4, 7])
 def test_another_epoch_of_the_same_worker_stops_the_runner(epoch: int) -> None:
-    assert decide_reaction(VIEW, later(epoch=epoch), WORKER) == StopRunner()
+    assert decide_reaction(VIEW, later(epoch=epoch), WORKER) == StopChatTask()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_another_epoch_of_the_same_worker_stops_the_runner(epoch: int) -> None:
 )
 def test_the_same_work_continues_with_a_newer_view(columns: dict[str, object]) -> None:
     row = later(**columns)
-    assert decide_reaction(VIEW, row, WORKER) == UpdateView(view=RunnerView.of(row))
+    assert decide_reaction(VIEW, row, WORKER) == UpdateView(view=TaskView.of(row))
 
 
 def test_an_interrupt_restarts_the_runner_with_the_interrupt_task() -> None:
@@ -189,18 +189,18 @@ def test_reactions_to_transitions_of_a_running_chat() -> None:
         "steer": UpdateView,
         "interrupt": RestartTask,
         # The same write gives the chat to the same worker again: another runner serves it.
-        "rollback": StopRunner,
-        "edit": StopRunner,
-        "archive": StopRunner,
-        "release": StopRunner,
-        "reap": StopRunner,
+        "rollback": StopChatTask,
+        "edit": StopChatTask,
+        "archive": StopChatTask,
+        "release": StopChatTask,
+        "reap": StopChatTask,
     }
 
 
 def test_a_reacquired_chat_starts_its_new_runner_and_stops_the_old_one() -> None:
     released = worker_transitions.release(RUNNING, ReleaseChat(worker_id=WORKER, epoch=3)).after
     again = worker_transitions.acquire(released, WORKER).after
-    assert decide_reaction(VIEW, again, WORKER) == StopRunner()
+    assert decide_reaction(VIEW, again, WORKER) == StopChatTask()
     assert decide_reaction(None, again, WORKER) == restart("generate", again)
 
 
@@ -210,7 +210,7 @@ def test_a_reacquired_chat_starts_its_new_runner_and_stops_the_old_one() -> None
 def test_the_row_of_an_own_commit_after_its_reply_is_ignored() -> None:
     committed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
     view = VIEW.committing().committed(committed)
-    assert view == RunnerView.of(committed)
+    assert view == TaskView.of(committed)
     assert decide_reaction(view, committed, WORKER) == IgnoreRow()
 
 
@@ -238,7 +238,7 @@ def test_a_queued_message_right_after_an_own_commit_updates_the_view() -> None:
     view = VIEW.committing()
     assert decide_reaction(view, behind, WORKER) == DeferRow()
     assert decide_reaction(view.committed(committed), behind, WORKER) == UpdateView(
-        view=RunnerView.of(behind)
+        view=TaskView.of(behind)
     )
 
 
@@ -264,7 +264,7 @@ def test_an_applied_commit_of_unknown_outcome_restarts_the_task() -> None:
 def test_the_next_turn_after_an_interrupt_stays_with_the_same_runner() -> None:
     stopped = user_transitions.interrupt(replace(RUNNING, queue_len=1), None)
     assert stopped is not None
-    view = RunnerView.of(stopped.after)
+    view = TaskView.of(stopped.after)
     committed = worker_transitions.finish_interrupt(stopped.after, step(stopped.after)).after
     assert committed.status == "running"
     assert decide_reaction(view.committing(), committed, WORKER) == DeferRow()
@@ -276,7 +276,7 @@ def test_a_runner_stops_when_its_chat_waits_for_a_retry() -> None:
         fence=Fence.of(RUNNING), state=RetryState(attempt=1, delay_ms=1000, error="busy")
     )
     committed = worker_transitions.record_retry(RUNNING, wait).after
-    assert decide_reaction(VIEW, committed, WORKER) == StopRunner()
+    assert decide_reaction(VIEW, committed, WORKER) == StopChatTask()
     assert decide_reaction(VIEW.committing().committed(committed), committed, WORKER) == IgnoreRow()
 
 
@@ -285,7 +285,7 @@ def test_a_retry_without_a_delay_is_the_same_work() -> None:
         fence=Fence.of(RUNNING), state=RetryState(attempt=1, delay_ms=0, error="too long")
     )
     committed = worker_transitions.record_retry(RUNNING, wait).after
-    assert decide_reaction(VIEW, committed, WORKER) == UpdateView(view=RunnerView.of(committed))
+    assert decide_reaction(VIEW, committed, WORKER) == UpdateView(view=TaskView.of(committed))
     assert decide_reaction(VIEW.committing().committed(committed), committed, WORKER) == IgnoreRow()
 
 
@@ -294,11 +294,11 @@ def test_a_runner_that_released_its_chat_does_not_run_the_next_epoch() -> None:
     view = VIEW.committing().committed(released)
     assert view.epoch == RUNNING.epoch
     again = worker_transitions.acquire(released, WORKER).after
-    assert decide_reaction(view, again, WORKER) == StopRunner()
+    assert decide_reaction(view, again, WORKER) == StopChatTask()
 
 
 def test_a_late_reply_does_not_lower_the_version_of_the_view() -> None:
-    ahead = RunnerView.of(replace(RUNNING, snapshot_version=30)).committing()
+    ahead = TaskView.of(replace(RUNNING, snapshot_version=30)).committing()
     assert ahead.committed(later(history_version=21)) == ahead.not_committed()
 
 

@@ -36,7 +36,7 @@ def test_an_event_is_counted_with_its_failure_and_its_time(
 @pytest.mark.parametrize(
     ("event", "fields", "level"),
     [
-        ("runner_failed", {"error_kind": "X"}, "ERROR"),
+        ("chat_task_failed", {"error_kind": "X"}, "ERROR"),
         ("heartbeat_failed", {"error_kind": "database_down"}, "WARNING"),
         ("heartbeat_failed", {"error_kind": "database_down", "failures": 2}, "DEBUG"),
         ("database_recovered", {"failed_ticks": 7}, "INFO"),

@@ -264,7 +264,7 @@ def test_a_chat_that_is_not_isolated_yet_is_not_blamed() -> None:
 
 
 def test_three_crashes_of_its_own_runner_are_an_error() -> None:
-    crash = ReapChat(worker_ids=DEAD, is_runner_crash=True)
+    crash = ReapChat(worker_ids=DEAD, is_task_crash=True)
     chat = _reaped_again(seed_state(State.R0).chat, *[crash] * (MAX_LONE_DEATHS - 1))
     assert chat.state is State.R0
     assert _reaped_again(chat, crash).state is State.E0
@@ -290,7 +290,7 @@ def test_an_interrupt_that_crashes_its_runner_ends_without_the_partial_answer(
     state: str, target: str
 ) -> None:
     seeded = seed_state(State(state), calls="local")
-    crash = ReapChat(worker_ids=DEAD, is_runner_crash=True)
+    crash = ReapChat(worker_ids=DEAD, is_task_crash=True)
     chat = _reaped_again(seeded.chat, *[crash] * (MAX_LONE_DEATHS - 1))
     change = reap(chat, crash)
     assert change.after.state == target

@@ -1,4 +1,4 @@
-"""Pure decisions of a runner: the next action of its turn, and the reaction to a changed row.
+"""Pure decisions of a chat task: the next action of its turn, and the reaction to a changed row.
 
 `next_action` reads committed history only, so a step after a crash or a takeover is chosen like
 any other. `decide_reaction` compares versions, because rows come late, twice or out of order.
@@ -229,7 +229,7 @@ def _wait(
             reason=decision.reason,
         )
     # The client's tools may have changed since the call. Wait for the client only if the call is
-    # marked as the client's and the client still has the tool; the runner refuses the others.
+    # marked as the client's and the client still has the tool; the chat task refuses the others.
     if is_client:
         return CallWait(
             call_id=call.tool_call_id,
@@ -311,12 +311,12 @@ def _compact(
 Task = Literal["generate", "interrupt"]
 
 
-class RunnerView(Struct, frozen=True, kw_only=True):
-    """The latest row a runner has acted on; rows up to its `snapshot_version` are ignored.
+class TaskView(Struct, frozen=True, kw_only=True):
+    """The latest row a chat task has acted on; rows up to its `snapshot_version` are ignored.
 
-    The row of the runner's own commit may arrive before the reply to its statement. The runner
-    therefore marks the write (`committing`) and its outcome (`committed`, `not_committed`); rows
-    that arrive in between are deferred.
+    The row of the chat task's own commit may arrive before the reply to its statement. The chat
+    task therefore marks the write (`committing`) and its outcome (`committed`, `not_committed`);
+    rows that arrive in between are deferred.
     """
 
     snapshot_version: int
@@ -329,8 +329,8 @@ class RunnerView(Struct, frozen=True, kw_only=True):
     writing: bool = False
 
     @staticmethod
-    def of(chat: Chat) -> "RunnerView":
-        return RunnerView(
+    def of(chat: Chat) -> "TaskView":
+        return TaskView(
             snapshot_version=chat.snapshot_version,
             epoch=chat.epoch,
             status=chat.status,
@@ -340,19 +340,19 @@ class RunnerView(Struct, frozen=True, kw_only=True):
             recent_changes=chat.recent_changes,
         )
 
-    def committing(self) -> "RunnerView":
-        """The runner has sent a write."""
+    def committing(self) -> "TaskView":
+        """The chat task has sent a write."""
         return msgspec.structs.replace(self, writing=True)
 
-    def committed(self, chat: Chat) -> "RunnerView":
-        """The runner's write produced this row. For a row read later, which may hold other
-        changes, use `not_committed` and `decide_reaction`. The epoch stays the runner's, even if
+    def committed(self, chat: Chat) -> "TaskView":
+        """The chat task's write produced this row. For a row read later, which may hold other
+        changes, use `not_committed` and `decide_reaction`. The epoch stays the chat task's, even if
         the write released the chat."""
         if chat.snapshot_version <= self.snapshot_version:
             return self.not_committed()
-        return msgspec.structs.replace(RunnerView.of(chat), epoch=self.epoch)
+        return msgspec.structs.replace(TaskView.of(chat), epoch=self.epoch)
 
-    def not_committed(self) -> "RunnerView":
+    def not_committed(self) -> "TaskView":
         """The write was not applied, or its outcome is unknown."""
         return msgspec.structs.replace(self, writing=False)
 
@@ -362,18 +362,18 @@ class IgnoreRow(Struct, frozen=True, kw_only=True):
 
 
 class DeferRow(Struct, frozen=True, kw_only=True):
-    """Keep the newest such row and decide again after the reply to the runner's write: the row
+    """Keep the newest such row and decide again after the reply to the chat task's write: the row
     may be that write's. If it is another change, the database refuses the write."""
 
 
 class UpdateView(Struct, frozen=True, kw_only=True):
     """The row changed but the work did not: continue with this view."""
 
-    view: RunnerView
+    view: TaskView
 
 
-class StopRunner(Struct, frozen=True, kw_only=True):
-    """The chat has another owner, needs no work, or has another past than the runner: stop and
+class StopChatTask(Struct, frozen=True, kw_only=True):
+    """The chat has another owner, needs no work, or has another past than the chat task: stop and
     write nothing."""
 
 
@@ -382,39 +382,39 @@ class RestartTask(Struct, frozen=True, kw_only=True):
 
     task: Task
     fence: Fence
-    view: RunnerView
+    view: TaskView
 
 
-Reaction = IgnoreRow | DeferRow | UpdateView | StopRunner | RestartTask
+Reaction = IgnoreRow | DeferRow | UpdateView | StopChatTask | RestartTask
 
 
-def decide_reaction(local: RunnerView | None, row: Chat, worker_id: WorkerId) -> Reaction:
-    """`local` is None before the runner's first row."""
+def decide_reaction(local: TaskView | None, row: Chat, worker_id: WorkerId) -> Reaction:
+    """`local` is None before the chat task's first row."""
     if local is not None and not row.shares_past(local.snapshot_version, local.recent_changes):
-        return StopRunner()
+        return StopChatTask()
     if local is not None and row.snapshot_version <= local.snapshot_version:
         return IgnoreRow()
     if local is not None and local.writing:
         return DeferRow()
     if row.worker_id != worker_id or (local is not None and row.epoch != local.epoch):
-        return StopRunner()
+        return StopChatTask()
     if local is not None and _is_same_work(local, row):
-        return UpdateView(view=RunnerView.of(row))
+        return UpdateView(view=TaskView.of(row))
     return _start_task(row)
 
 
-def _is_same_work(local: RunnerView, row: Chat) -> bool:
+def _is_same_work(local: TaskView, row: Chat) -> bool:
     known = (local.status, local.history_version, local.archived)
     return known == (row.status, row.history_version, row.archived)
 
 
 def _start_task(row: Chat) -> Reaction:
     if row.archived:
-        return StopRunner()
+        return StopChatTask()
     match row.status:
         case "running":
-            return RestartTask(task="generate", fence=Fence.of(row), view=RunnerView.of(row))
+            return RestartTask(task="generate", fence=Fence.of(row), view=TaskView.of(row))
         case "interrupting":
-            return RestartTask(task="interrupt", fence=Fence.of(row), view=RunnerView.of(row))
+            return RestartTask(task="interrupt", fence=Fence.of(row), view=TaskView.of(row))
         case "waiting" | "requires_action" | "error":
-            return StopRunner()
+            return StopChatTask()

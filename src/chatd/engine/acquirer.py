@@ -1,7 +1,7 @@
 """Slots, acquiring chats for them, and reading rows: all statements of a worker but the heartbeat.
 
 One statement acquires several chats, one reads all rows that hints named, and one releases chats
-that the database assigns to this worker but that no runner here has.
+that the database assigns to this worker but that no chat task here has.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from chatd.domain.chat.row import MAX_RUNNABLE_DELAY_S, Chat, Hint
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
+from chatd.engine.chat_tasks import ChatTasks
 from chatd.engine.lease import WorkerLease
-from chatd.engine.runner_pool import RunnerPool
 from chatd.store.chat import chats, workers
 from chatd.store.chat.workers import RunningLimits
 from chatd.store.conn import Conn
@@ -49,13 +49,13 @@ class Slots:
     """How many chats a worker runs at once. Root chats and subagents have separate slots, so that
     a parent that waits for a subagent never holds the slot that the subagent needs.
 
-    Each runner of the pool holds a slot, and a reservation holds one until the result of its write
-    is known. There are no free slots before the worker is registered and while it drains."""
+    Each chat task of the pool holds a slot, and a reservation holds one until the result of its
+    write is known. There are no free slots before the worker is registered and while it drains."""
 
-    def __init__(self, config: SlotsConfig, worker_id: WorkerId, runners: RunnerPool) -> None:
+    def __init__(self, config: SlotsConfig, worker_id: WorkerId, chat_tasks: ChatTasks) -> None:
         self._config = config
         self._worker_id = worker_id
-        self._runners = runners
+        self._chat_tasks = chat_tasks
         self._reserved = {True: 0, False: 0}
         self.is_open = False
 
@@ -63,7 +63,7 @@ class Slots:
         if not self.is_open:
             return 0
         limit = self._config.roots if root else self._config.children
-        return max(limit - self._runners.count(root=root) - self._reserved[root], 0)
+        return max(limit - self._chat_tasks.count(root=root) - self._reserved[root], 0)
 
     @property
     def limits(self) -> RunningLimits | None:
@@ -73,7 +73,7 @@ class Slots:
     def load(self) -> float:
         """The occupied share of all slots, from 0 to 1."""
         slots = self._config.roots + self._config.children
-        return min(len(self._runners) / slots, 1.0) if slots else 1.0
+        return min(len(self._chat_tasks) / slots, 1.0) if slots else 1.0
 
     @contextmanager
     def reserve(self, *, root: bool) -> Generator[WorkerId | None]:
@@ -98,7 +98,7 @@ class Acquirer:
         *,
         lease: WorkerLease,
         slots: Slots,
-        runners: RunnerPool,
+        chat_tasks: ChatTasks,
         announce: Callable[[Chat], None],
     ) -> None:
         self._worker_id = worker_id
@@ -106,7 +106,7 @@ class Acquirer:
         self._env = env
         self._lease = lease
         self._slots = slots
-        self._runners = runners
+        self._chat_tasks = chat_tasks
         self._announce = announce
         self._acquire_requested = asyncio.Event()
         self._acquiring = asyncio.Lock()
@@ -139,13 +139,13 @@ class Acquirer:
             self._rows_requested.set()
 
     def on_hint(self, hint: Hint) -> None:
-        known = self._runners.last_row(hint.chat_id)
+        known = self._chat_tasks.last_row(hint.chat_id)
         if known is not None and not known.contains(hint.snapshot_version, hint.change_id):
             self.refresh_rows((hint.chat_id,))
         if hint.is_runnable:
             self.request_acquire()
 
-    def on_runner_left(self, chat: Chat) -> None:
+    def on_chat_task_left(self, chat: Chat) -> None:
         """Remember the version, so that an older row that is still being read starts nothing."""
         self._left.pop(chat.id, None)
         self._left[chat.id] = chat.snapshot_version
@@ -157,12 +157,13 @@ class Acquirer:
             self.request_acquire()
 
     def on_unknown_chats(self, chat_ids: Collection[ChatId]) -> None:
-        """Chats that the row assigns to this worker at an epoch that no runner here has: the reply
-        to a write was lost, or the lease had expired. Released when reported twice in a row,
-        because at first the reply may still be on its way."""
+        """Chats that the row assigns to this worker at an epoch that no chat task here has: the
+        reply to a write was lost, or the lease had expired. Released when reported twice in a row,
+        because at first the reply may still be on its way.
+        """
         reported = frozenset(chat_ids)
-        self.refresh_rows([chat_id for chat_id in reported if chat_id in self._runners])
-        unknown = reported - frozenset(self._runners)
+        self.refresh_rows([chat_id for chat_id in reported if chat_id in self._chat_tasks])
+        unknown = reported - frozenset(self._chat_tasks)
         if again := unknown & self._unknown:
             self._to_release |= again
             self._rows_requested.set()
@@ -204,7 +205,7 @@ class Acquirer:
             return
         limits = self._slots.limits
         isolated = workers.IsolatedVacancy(
-            chats=0 if self._runners.has_new_isolated() else 1,
+            chats=0 if self._chat_tasks.has_new_isolated() else 1,
             overdue_s=0.0 if self._is_stable() else STABLE_WORKER_S + STABLE_MARGIN_S,
         )
         conn, me = self._conn, self._worker_id
@@ -223,7 +224,7 @@ class Acquirer:
             if chat.orphan_count > 0:
                 self._env.emit("chat_taken_over", chat_id=chat.id, epoch=chat.epoch)
             self._announce(chat)
-            self._runners.on_row(chat)
+            self._chat_tasks.on_row(chat)
         if len(acquired) >= (ACQUIRE_BATCH_SIZE if limits is None else 1):
             self._acquire_requested.set()
 
@@ -256,7 +257,7 @@ class Acquirer:
         requested, self._dirty = self._dirty, set()
         if not requested:
             return
-        known = {chat_id: self._runners.last_row(chat_id) for chat_id in requested}
+        known = {chat_id: self._chat_tasks.last_row(chat_id) for chat_id in requested}
         try:
             rows = await chats.get_many(self._conn, WORKER, list(requested))
         except Unavailable:
@@ -265,16 +266,16 @@ class Acquirer:
         for row in rows:
             before = known[row.id]
             if before is not None and not row.may_follow(before):
-                # The database lost commits in a failover: the runner's past is gone.
-                self._env.emit("runner_past_lost", chat_id=row.id, epoch=before.epoch)
-                self._runners.cancel(row.id)
+                # The database lost commits in a failover: the chat task's past is gone.
+                self._env.emit("chat_task_past_lost", chat_id=row.id, epoch=before.epoch)
+                self._chat_tasks.cancel(row.id)
             elif row.snapshot_version >= self._left.get(row.id, 0):
-                self._runners.on_row(row)
+                self._chat_tasks.on_row(row)
         for missing in requested - {row.id for row in rows}:
-            self._runners.cancel(missing)
+            self._chat_tasks.cancel(missing)
 
     async def _release_unknown(self) -> None:
-        unknown = [chat_id for chat_id in self._to_release if chat_id not in self._runners]
+        unknown = [chat_id for chat_id in self._to_release if chat_id not in self._chat_tasks]
         if unknown:
             for chat in await workers.release(self._conn, self._worker_id, unknown):
                 self._env.emit("unknown_chat_released", chat_id=chat.id, epoch=chat.epoch)

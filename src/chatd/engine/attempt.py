@@ -17,7 +17,7 @@ from chatd.domain.chat.call_waits import CallWait
 from chatd.domain.chat.commands import ArchiveIdleTree, FailTurn, Step, WorkerCommand
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
-from chatd.domain.decisions import RunnerView
+from chatd.domain.decisions import TaskView
 from chatd.domain.errors import InvariantBroken, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.model.protocol import ModelRequest
@@ -59,13 +59,13 @@ class _Previous(Struct, frozen=True, kw_only=True):
 
 
 class Attempt:
-    """One task of a runner. A cancelled task may ignore its cancellation; `end` takes its right
-    to write, so that it changes neither the row nor the attempt that follows.
+    """One asyncio task of a chat task. A cancelled task may ignore its cancellation; `end` takes
+    its right to write, so that it changes neither the row nor the attempt that follows.
 
-    `is_first`: the runner had no attempt before, so any live parts are another worker's.
+    `is_first`: the chat task had no attempt before, so any live parts are another worker's.
     `sent` is the request of the previous step, to compare the next one with.
     `offer_policy` are the newest tool policies that were read, for the tools of the next request.
-    `row_changed` is set after each write, for the runner to judge rows that arrived meanwhile.
+    `row_changed` is set after each write, for the chat task to judge rows that arrived meanwhile.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Attempt:
     ) -> None:
         self.chat = chat
         self.worker_id = worker_id
-        self.view = RunnerView.of(chat)
+        self.view = TaskView.of(chat)
         self.is_first = True
         self.is_draining = False
         self._clock = clock

@@ -18,8 +18,8 @@ from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.acquirer import Acquirer, Slots, SlotsConfig
 from chatd.engine.attempt import Committer
+from chatd.engine.chat_tasks import ChatTasks
 from chatd.engine.lease import ChatReaper, HeartbeatLoop, WorkerLease
-from chatd.engine.runner_pool import RunnerPool
 from chatd.engine.turn_loop import TurnLoop
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import workers
@@ -71,22 +71,22 @@ class Worker:
         self._announce = deps.announce
         self._save_live_parts = deps.save_live_parts
         self._pool = deps.database.pool
-        self._runners = RunnerPool(
+        self._chat_tasks = ChatTasks(
             worker_id,
             env,
             deps.turn_loop,
             committer=deps.committer,
             task_reaper=deps.task_reaper,
-            on_runner_left=self._on_runner_left,
+            on_chat_task_left=self._on_chat_task_left,
         )
-        self._slots = Slots(config.slots, worker_id, self._runners)
+        self._slots = Slots(config.slots, worker_id, self._chat_tasks)
         self._acquirer = Acquirer(
             worker_id,
             self._pool,
             env,
             lease=self._lease,
             slots=self._slots,
-            runners=self._runners,
+            chat_tasks=self._chat_tasks,
             announce=deps.announce,
         )
         self._reaper = ChatReaper(
@@ -105,7 +105,7 @@ class Worker:
             self._lease,
             interval_s=config.heartbeat_interval_s,
             listening=deps.listening,
-            running=self._runners.epochs,
+            running=self._chat_tasks.epochs,
             on_heartbeat=self._on_heartbeat,
         )
         self._polled_at = env.clock.monotonic()
@@ -124,7 +124,7 @@ class Worker:
     def on_applied(self, applied: AppliedChange) -> None:
         """A write of this replica. If it made this worker the owner, run the chat at once."""
         chat = applied.chat
-        self._runners.on_row(chat, applied if chat.snapshot_version == 1 else None)
+        self._chat_tasks.on_row(chat, applied if chat.snapshot_version == 1 else None)
         if chat.runnable_at is None:
             return
         delay_s = None if applied.change is None else applied.change.delay_s
@@ -148,12 +148,12 @@ class Worker:
 
     def mark_all_dirty(self) -> None:
         """Hints may have been lost: read every row again."""
-        self._acquirer.refresh_rows(list(self._runners))
+        self._acquirer.refresh_rows(list(self._chat_tasks))
         self._acquirer.request_acquire()
 
     @property
     def running(self) -> int:
-        return len(self._runners)
+        return len(self._chat_tasks)
 
     @property
     def draining(self) -> bool:
@@ -168,7 +168,7 @@ class Worker:
                 group.create_task(self._restart_forever(name, loop), name=name)
                 for name, loop in self._loops()
             ]
-            group.create_task(self._runners.run(), name="runners")
+            group.create_task(self._chat_tasks.run(), name="chat tasks")
             await self._drained.wait()
             for loop in loops:
                 loop.cancel()
@@ -198,19 +198,19 @@ class Worker:
         """Acquire nothing more, let steps commit within the drain timeout, release the rest."""
         self._heartbeats.draining = True
         self._slots.is_open = False
-        self._runners.drain()
-        self._env.emit("drain_started", running=len(self._runners))
+        self._chat_tasks.drain()
+        self._env.emit("drain_started", running=len(self._chat_tasks))
         timeout = self._env.clock.sleep(self._config.drain_timeout_s, "drain")
-        await first_of(timeout, self._runners.wait_empty())
+        await first_of(timeout, self._chat_tasks.wait_empty())
         await self._acquirer.wait_idle(RELEASE_TIMEOUT_S / 3)
         await self._save_unfinished()
         await self._release_all()
-        self._runners.close()
+        self._chat_tasks.close()
         self._drained.set()
 
     async def _save_unfinished(self) -> None:
         """The next owners go on from what these steps have said."""
-        if len(self._runners) == 0:
+        if len(self._chat_tasks) == 0:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(RELEASE_TIMEOUT_S / 3):
@@ -226,7 +226,7 @@ class Worker:
             return
         for chat in released:
             self._announce(chat)
-            self._runners.on_row(chat)
+            self._chat_tasks.on_row(chat)
         self._env.emit("drain_finished", released=len(released))
 
     async def _unregister(self) -> None:
@@ -235,8 +235,8 @@ class Worker:
             async with asyncio.timeout(RELEASE_TIMEOUT_S / 3):
                 await workers.delete_workers(self._pool, frozenset({self.worker_id}))
 
-    def _on_runner_left(self, chat: Chat) -> None:
-        self._acquirer.on_runner_left(chat)
+    def _on_chat_task_left(self, chat: Chat) -> None:
+        self._acquirer.on_chat_task_left(chat)
 
     # Heartbeats
 
@@ -252,12 +252,12 @@ class Worker:
         now = self._env.clock.monotonic()
         if now - self._polled_at >= ROW_POLL_INTERVAL_S:
             self._polled_at = now
-            self._acquirer.refresh_rows(list(self._runners))
+            self._acquirer.refresh_rows(list(self._chat_tasks))
 
     async def _watch_lease(self) -> None:
         """Once the lease has expired, another worker may run these chats: cancel them here."""
         while True:
             await self._lease.wait_expired()
-            self._env.emit("lease_lost", running=len(self._runners))
-            self._runners.cancel_all()
+            self._env.emit("lease_lost", running=len(self._chat_tasks))
+            self._chat_tasks.cancel_all()
             await self._lease.wait_healthy()

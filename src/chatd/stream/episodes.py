@@ -272,8 +272,8 @@ class EpisodeRegistry:
         """Start recording an episode. It replaces the chat's last one, which ignores late parts.
 
         An episode that is opened again continues its numbering; otherwise viewers would get some
-        parts twice and miss others. An episode older than the open one comes from a stale runner:
-        its parts are discarded.
+        parts twice and miss others. An episode older than the open one comes from a stale chat
+        task: its parts are discarded.
         """
         last = self._buffers.get(episode.chat_id)
         if last is not None and episode == last.episode:

@@ -16,7 +16,7 @@ EXIT_EVENTS: Final = (
     "action",
     "step_committed",
     "drain_started",
-    "runner_left",
+    "chat_task_left",
     "chat_reaped",
     "task_started",
     "tool_finished",

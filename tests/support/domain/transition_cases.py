@@ -352,7 +352,7 @@ _PERFORM: dict[Transition, Callable[[TransitionCase, Seeded], Change | None]] = 
     ),
     Transition.REAP: lambda case, seeded: reap(
         seeded.chat,
-        ReapChat(worker_ids=frozenset({WORKER}), is_runner_crash=case.seed.orphans > 0),
+        ReapChat(worker_ids=frozenset({WORKER}), is_task_crash=case.seed.orphans > 0),
     ),
     Transition.EXPIRE_INTERRUPT: lambda case, seeded: expire_interrupt(seeded.chat),
     Transition.SUSPEND: _suspend,

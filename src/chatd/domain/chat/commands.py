@@ -245,13 +245,13 @@ class ReapChat(Struct, frozen=True, kw_only=True):
     """Remove the owner if it is one of `worker_ids` and, if given, under this `epoch`.
 
     `blamed`: isolated chats against which the death of their worker tells.
-    `is_runner_crash`: the worker lives, and only this chat's runner ended. `jitter` is from 0
+    `is_task_crash`: the worker lives, and only this chat's chat task ended. `jitter` is from 0
     to 1. `notices` tell how the deaths were noticed, `reaper` by which worker."""
 
     worker_ids: frozenset[WorkerId]
     epoch: int | None = None
     blamed: frozenset[ChatId] = frozenset()
-    is_runner_crash: bool = False
+    is_task_crash: bool = False
     jitter: float = 0.0
     notices: Mapping[WorkerId, DeathNotice] = {}
     reaper: WorkerId | None = None

@@ -355,7 +355,7 @@ def resume_queue(chat: Chat, worker: WorkerId | None) -> Change | None:
 
 
 def request_compaction(chat: Chat, command: RequestCompaction, worker: WorkerId | None) -> Change:
-    """W|E0 -> R0|P0. E1 -> R1|P1. Sets a flag; the runner compacts before anything else."""
+    """W|E0 -> R0|P0. E1 -> R1|P1. Sets a flag; the chat task compacts before anything else."""
     require_allowed(chat, Transition.REQUEST_COMPACTION)
     if not command.compactable:
         raise NothingToCompact("There is no answer since the last summary.")

@@ -43,11 +43,11 @@ def commit_step(chat: Chat, step: Step) -> Change:
     """R -> R, or P if the owner releases the chat. Steering messages join if no call is pending,
     because a model call follows."""
     change = _append_step(chat, step, Transition.COMMIT_STEP)
-    # The notice of a failed summary keeps the runner from another try.
+    # The notice of a failed summary keeps the chat task from another try.
     is_silent = not step.compacted and all(draft.is_notice for draft in step.messages)
     if is_silent or not step.messages:
         raise InvariantBroken(
-            "A step must add a message, and not only notices: the runner would repeat it."
+            "A step must add a message, and not only notices: the chat task would repeat it."
         )
     if step.compacted:
         change = change.clear_compaction_request()
@@ -142,7 +142,7 @@ def reap(chat: Chat, command: ReapChat) -> Change:
     if chat.worker_id not in command.worker_ids or command.epoch not in (None, chat.epoch):
         raise StaleFence(f"Chat {chat.id} has another owner.")
     is_alone = is_isolated(chat) and chat.id in command.blamed
-    is_lone = is_alone or command.is_runner_crash
+    is_lone = is_alone or command.is_task_crash
     if (chat.setbacks or NO_SETBACKS).lone_deaths + is_lone < MAX_LONE_DEATHS:
         is_running = chat.status == "running"
         delay_s = suspect_delay_s(chat.orphan_count + 1, command.jitter) if is_running else 0.0
@@ -157,7 +157,7 @@ def reap(chat: Chat, command: ReapChat) -> Change:
 def _lost_owner(chat: Chat, command: ReapChat) -> LostOwner:
     owner = chat.worker_id
     assert owner is not None  # only an owner dies
-    sign: DeathSign = "runner_crashed" if command.is_runner_crash else "lock_gone"
+    sign: DeathSign = "runner_crashed" if command.is_task_crash else "lock_gone"
     notice = command.notices.get(owner, DeathNotice(sign=sign))
     return LostOwner(
         lost_worker_id=owner,

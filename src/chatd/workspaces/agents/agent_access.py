@@ -187,7 +187,7 @@ class AgentAccess:
     def _access(self, chat: Chat, fence: Fence) -> "ChatAccess":
         access = self._chats.get(chat.id)
         if access is not None and access.owner.fence.epoch > fence.epoch:
-            # A runner that has lost its chat and does not know it yet, or one of a database that
+            # A chat task that has lost its chat and does not know it yet, or one of a database that
             # was restored to an older state. The agent asks for a proof, which tells.
             return ChatAccess(self._deps, self._in_flight, chat, fence, self._remember)
         if access is None or not access.owner.is_same(fence):

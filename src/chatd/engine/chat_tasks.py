@@ -1,10 +1,10 @@
-"""The runners of this worker: one for each chat that it owns, under the epoch that it owns.
+"""The chat tasks of this worker: one for each chat that it owns, under the epoch that it owns.
 
-A runner owns the task that works on its chat, and its cancellation. Rows arrive from writes of this
-replica, from reads after hints, and from heartbeats; `decide_reaction` says what each means. A
-cancelled task writes nothing: the row says what is next. The pool starts a runner when a row says
-that the chat is owned here, passes rows on, and releases the chat of a crashed runner. A runner
-with an old epoch stops by itself; until then the pool holds both.
+A chat task owns the asyncio task that works on its chat, and its cancellation. Rows arrive from
+writes of this replica, from reads after hints, and from heartbeats; `decide_reaction` says what
+each means. A cancelled task writes nothing: the row says what is next. The pool starts a chat task
+when a row says that the chat is owned here, passes rows on, and releases the chat of a crashed chat
+task. A chat task with an old epoch stops by itself; until then the pool holds both.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from chatd.domain.decisions import (
     IgnoreRow,
     Reaction,
     RestartTask,
-    StopRunner,
+    StopChatTask,
     Task,
     UpdateView,
     decide_reaction,
@@ -32,12 +32,12 @@ from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.turn_loop import TurnLoop
 from chatd.store.chat.operation import AppliedChange
 
-RUNNER_CRASHED_ERROR: Final = ChatError(
+TASK_CRASHED_ERROR: Final = ChatError(
     kind="internal", message="The server failed while working on this chat."
 )
 
 
-class Runner:
+class ChatTask:
     """One chat under one epoch. To stop it at once, cancel the task that runs it. `created` is
     the write of a new chat: its history and tool policies are not read again."""
 
@@ -84,9 +84,9 @@ class Runner:
                 if isinstance(reaction, RestartTask):
                     self._start_attempt(reaction.task)
         finally:
-            # Also if the runner is cancelled: no commit will record the usage of its step.
+            # Also if the chat task is cancelled: no commit will record the usage of its step.
             self._turn_loop.record_usage(self.chat, self._attempt.unrecorded_usage())
-            self._env.emit("runner_left", chat_id=self.chat.id, epoch=self.epoch)
+            self._env.emit("chat_task_left", chat_id=self.chat.id, epoch=self.epoch)
 
     def _start_attempt(self, task: Task) -> None:
         """Only an interrupt commits the partial answer and the usage of the attempt before."""
@@ -119,7 +119,7 @@ class Runner:
             if running.done():
                 return await self._after_task(attempt, running)
             reaction = self._judge(attempt)
-            if isinstance(reaction, StopRunner | RestartTask):
+            if isinstance(reaction, StopChatTask | RestartTask):
                 return reaction
 
     def _judge(self, attempt: Attempt) -> Reaction:
@@ -136,40 +136,42 @@ class Runner:
                 attempt.chat = row
             case IgnoreRow():
                 self._newest = None
-            case DeferRow() | StopRunner():
+            case DeferRow() | StopChatTask():
                 pass
         return reaction
 
     async def _after_task(self, attempt: Attempt, running: asyncio.Task[None]) -> Reaction:
         """The task ended by itself: finished, fenced off, or with a bug. A cancellation that the
-        runner did not send is a bug of the code that the task called."""
+        chat task did not send is a bug of the code that the task called."""
         error = asyncio.CancelledError() if running.cancelled() else running.exception()
         if error is None:
-            return StopRunner()
+            return StopChatTask()
         if isinstance(error, StaleFence | NotFound):
             return await self._read_row(attempt)
         code = error.code if isinstance(error, ChatdError) else type(error).__name__
-        self._env.emit("runner_failed", chat_id=attempt.chat.id, error_kind=code, error=error)
+        self._env.emit("chat_task_failed", chat_id=attempt.chat.id, error_kind=code, error=error)
         try:
             # After any failure the row must not stay in status running.
-            await self._turn_loop.fail(attempt, RUNNER_CRASHED_ERROR)
+            await self._turn_loop.fail(attempt, TASK_CRASHED_ERROR)
         except (StaleFence, NotFound):
             return await self._read_row(attempt)
-        return StopRunner()
+        return StopChatTask()
 
     async def _read_row(self, attempt: Attempt) -> Reaction:
         """Another writer changed the row, which has not arrived here yet."""
         attempt.end_write(None)
         row = await self._turn_loop.read_row(attempt.chat)
         if row is None:
-            return StopRunner()
+            return StopChatTask()
         self.on_row(row)
         reaction = self._judge(attempt)
-        return reaction if isinstance(reaction, RestartTask) else StopRunner()
+        return reaction if isinstance(reaction, RestartTask) else StopChatTask()
 
 
-class RunnerPool:
-    """Starts runners only while `run` runs. `on_runner_left` gets the last row of a runner."""
+class ChatTasks:
+    """Starts chat tasks only while `run` runs. `on_chat_task_left` gets the last row of a chat
+    task.
+    """
 
     def __init__(
         self,
@@ -179,16 +181,16 @@ class RunnerPool:
         *,
         committer: Committer,
         task_reaper: TaskReaper,
-        on_runner_left: Callable[[Chat], None],
+        on_chat_task_left: Callable[[Chat], None],
     ) -> None:
         self._worker_id = worker_id
         self._env = env
         self._turn_loop = turn_loop
         self._committer = committer
         self._task_reaper = task_reaper
-        self._on_runner_left = on_runner_left
-        self._runners: dict[ChatId, Runner] = {}
-        self._tasks: dict[asyncio.Task[None], Runner] = {}
+        self._on_chat_task_left = on_chat_task_left
+        self._chat_tasks: dict[ChatId, ChatTask] = {}
+        self._tasks: dict[asyncio.Task[None], ChatTask] = {}
         self._releases: set[asyncio.Task[bool]] = set()
         self._group: asyncio.TaskGroup | None = None
         self._closed = asyncio.Event()
@@ -197,33 +199,33 @@ class RunnerPool:
         self._is_draining = False
 
     def __len__(self) -> int:
-        return len(self._runners)
+        return len(self._chat_tasks)
 
     def __iter__(self) -> Iterator[ChatId]:
-        return iter(self._runners)
+        return iter(self._chat_tasks)
 
     def count(self, *, root: bool) -> int:
         """How many root chats run here, or how many subagents."""
-        return sum(1 for runner in self._runners.values() if runner.chat.is_root == root)
+        return sum(1 for chat_task in self._chat_tasks.values() if chat_task.chat.is_root == root)
 
     def has_new_isolated(self) -> bool:
         """Whether an isolated chat has run here for less than ISOLATION_S."""
         since = self._env.clock.monotonic() - ISOLATION_S
-        runners = self._runners.values()
-        return any(it.started_at > since and is_isolated(it.chat) for it in runners)
+        chat_tasks = self._chat_tasks.values()
+        return any(it.started_at > since and is_isolated(it.chat) for it in chat_tasks)
 
     def epochs(self) -> Mapping[ChatId, int]:
-        return {chat_id: runner.epoch for chat_id, runner in self._runners.items()}
+        return {chat_id: chat_task.epoch for chat_id, chat_task in self._chat_tasks.items()}
 
     def last_row(self, chat_id: ChatId) -> Chat | None:
-        """The newest row that the chat's runner here has accepted."""
-        runner = self._runners.get(chat_id)
-        return None if runner is None else runner.chat
+        """The newest row that the chat's chat task here has accepted."""
+        chat_task = self._chat_tasks.get(chat_id)
+        return None if chat_task is None else chat_task.chat
 
     # Life cycle
 
     async def run(self) -> None:
-        """Return when the pool is closed and every runner has ended."""
+        """Return when the pool is closed and every chat task has ended."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -232,16 +234,16 @@ class RunnerPool:
                 self._group = None
 
     def drain(self) -> None:
-        """Runners finish the step in progress and release. New chats are released at once."""
+        """Chat tasks finish the step in progress and release. New chats are released at once."""
         self._is_draining = True
-        for runner in self._tasks.values():
-            runner.drain()
+        for chat_task in self._tasks.values():
+            chat_task.drain()
 
     async def wait_empty(self) -> None:
         await self._empty.wait()
 
     def close(self) -> None:
-        """Cancel all runners and releases, with a short grace."""
+        """Cancel all chat tasks and releases, with a short grace."""
         self._closed.set()
         self._task_reaper.shorten_grace()
         self.cancel_all()
@@ -249,7 +251,7 @@ class RunnerPool:
             task.cancel()
 
     def cancel_all(self) -> None:
-        """Stop every runner at once; a cancelled runner writes nothing."""
+        """Stop every chat task at once; a cancelled chat task writes nothing."""
         for task in self._tasks:
             task.cancel()
 
@@ -257,16 +259,18 @@ class RunnerPool:
 
     def on_row(self, chat: Chat, created: AppliedChange | None = None) -> None:
         """`created` is the write that created the chat; its messages are the whole history."""
-        runner = self._runners.get(chat.id)
-        if runner is not None:
-            runner.on_row(chat)
-        if chat.worker_id == self._worker_id and (runner is None or runner.epoch < chat.epoch):
+        chat_task = self._chat_tasks.get(chat.id)
+        if chat_task is not None:
+            chat_task.on_row(chat)
+        if chat.worker_id == self._worker_id and (
+            chat_task is None or chat_task.epoch < chat.epoch
+        ):
             self._start(chat, created)
 
     def cancel(self, chat_id: ChatId) -> None:
-        """The chat, or the past that its runner has seen, no longer exists."""
-        for task, runner in self._tasks.items():
-            if runner.chat.id == chat_id:
+        """The chat, or the past that its chat task has seen, no longer exists."""
+        for task, chat_task in self._tasks.items():
+            if chat_task.chat.id == chat_id:
                 task.cancel()
 
     def _start(self, chat: Chat, created: AppliedChange | None) -> None:
@@ -275,7 +279,7 @@ class RunnerPool:
         if self._is_draining:
             self._start_release(self._group, chat)
             return
-        runner = Runner(
+        chat_task = ChatTask(
             chat,
             self._worker_id,
             self._turn_loop,
@@ -283,30 +287,30 @@ class RunnerPool:
             self._task_reaper,
             created=created,
         )
-        self._runners[chat.id] = runner
-        task = self._group.create_task(self._run(runner), name=f"runner {chat.id}")
-        self._tasks[task] = runner
+        self._chat_tasks[chat.id] = chat_task
+        task = self._group.create_task(self._run(chat_task), name=f"chat task {chat.id}")
+        self._tasks[task] = chat_task
         self._empty.clear()
         task.add_done_callback(self._on_done)
 
-    async def _run(self, runner: Runner) -> None:
-        """A crash of one runner must not end the others."""
-        chat = runner.chat
+    async def _run(self, chat_task: ChatTask) -> None:
+        """A crash of one chat task must not end the others."""
+        chat = chat_task.chat
         succeeded = await run_contained(
-            runner.run(),
-            lambda error: self._env.emit("runner_crashed", chat_id=chat.id, error=error),
+            chat_task.run(),
+            lambda error: self._env.emit("chat_task_crashed", chat_id=chat.id, error=error),
         )
         if not succeeded:
-            await run_contained(self._reap(runner), lambda error: self._on_refused(chat, error))
+            await run_contained(self._reap(chat_task), lambda error: self._on_refused(chat, error))
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         """A callback, because a task that is cancelled before it starts never runs its code."""
-        runner = self._tasks.pop(task)
-        if self._runners.get(runner.chat.id) is runner:
-            del self._runners[runner.chat.id]
+        chat_task = self._tasks.pop(task)
+        if self._chat_tasks.get(chat_task.chat.id) is chat_task:
+            del self._chat_tasks[chat_task.chat.id]
         if not self._tasks:
             self._empty.set()
-        self._on_runner_left(runner.chat)
+        self._on_chat_task_left(chat_task.chat)
 
     # Chats that cannot run here
 
@@ -318,20 +322,20 @@ class RunnerPool:
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
-    async def _reap(self, runner: Runner) -> None:
+    async def _reap(self, chat_task: ChatTask) -> None:
         """Count a crash like the death of a worker that ran this chat alone, so that repeated
         crashes fail the chat."""
         command = ReapChat(
             worker_ids=frozenset({self._worker_id}),
-            epoch=runner.epoch,
-            is_runner_crash=True,
+            epoch=chat_task.epoch,
+            is_task_crash=True,
             jitter=self._env.jitter(),
             reaper=self._worker_id,
         )
-        await self._committer.run(runner.chat.id, command)
+        await self._committer.run(chat_task.chat.id, command)
 
     def _on_refused(self, chat: Chat, error: Exception) -> None:
         """Another writer changed the chat, or the database is away. In the second case a
-        heartbeat finds that no runner here has the chat."""
+        heartbeat finds that no chat task here has the chat."""
         kind = error.code if isinstance(error, ChatdError) else type(error).__name__
         self._env.emit("release_refused", chat_id=chat.id, error_kind=kind)
