@@ -17,12 +17,6 @@ from chatd.client.server import ServerApi, new_key
 from chatd.client.state import ShownChat
 from chatd.domain.ids import ChatId
 
-# Sends answers, each once: a repeated try has the key of the first, so the server counts it once.
-#
-# The key belongs to what was answered. Somebody who presses the same key again after a lost
-# connection sends the same request; another answer is another request, and the server says who was
-# first.
-
 _LATE_CODES: Final = frozenset({"call_not_waiting", "invalid_state", "chat_archived"})
 
 
@@ -35,6 +29,10 @@ class SendOutcome(Struct, frozen=True):
 
 
 class AnswerSender:
+    """Sends answers, each once. The idempotency key belongs to what was answered: somebody who
+    presses the same key again after a lost connection sends the same request; another answer is
+    another request, and the server says who was first."""
+
     def __init__(self, api: ServerApi) -> None:
         self._api = api
         self._keys: dict[bytes, str] = {}
@@ -42,6 +40,7 @@ class AnswerSender:
     async def send(self, chat_id: ChatId, answers: Sequence[CallAnswer]) -> SendOutcome:
         name = msgspec.json.encode((chat_id, answers))
         key = self._keys.setdefault(name, new_key())
+        outcome = SendOutcome("sent")
         try:
             await self._api.answer_calls(chat_id, answers, key=key)
         except ServerUnreachable as error:
@@ -49,17 +48,11 @@ class AnswerSender:
         except ApiError as error:
             if error.is_temporary:
                 return SendOutcome("failed", error.message)
-            self._keys.pop(name, None)
-            is_late = error.code in _LATE_CODES
-            return SendOutcome("late" if is_late else "failed", refusal_text(error))
+            details = "; ".join(one.detail for one in error.validations if one.detail)
+            text = error.message if details in error.message else f"{error.message} {details}"
+            outcome = SendOutcome("late" if error.code in _LATE_CODES else "failed", text)
         self._keys.pop(name, None)
-        return SendOutcome("sent")
-
-
-def refusal_text(error: ApiError) -> str:
-    """What the server refused, with the fields that it names."""
-    details = "; ".join(one.detail for one in error.validations if one.detail)
-    return f"{error.message} {details}".strip() if details not in error.message else error.message
+        return outcome
 
 
 # The subagents of the open chat that wait for a person: their asks are answered at the parent too.
@@ -159,7 +152,7 @@ class WaitingChildren:
             self._shown.pop(chat_id, None)
         for chat_id in waiting:
             if chat_id not in self._stops and len(self._stops) < MAX_FOLLOWED:
-                self._stops[chat_id] = _nothing
+                self._stops[chat_id] = lambda: None
                 self._stops[chat_id] = self._connection.follow_chat(chat_id, self._on_child)
         self._changed()
 
@@ -167,7 +160,3 @@ class WaitingChildren:
         if chat.chat_id in self._stops:
             self._shown[chat.chat_id] = chat.shown
             self._changed()
-
-
-def _nothing() -> None:
-    return

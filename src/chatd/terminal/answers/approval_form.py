@@ -174,7 +174,6 @@ class ApprovalForm(AskForm):
         self._text = describe_call(ask.call, ask.args)
         self._rule = always_rule(ask.call.tool_name, ask.args)
         self._step: Step = "choose"
-        self._problem = ""
 
     def compose(self) -> ComposeResult:
         with Body():
@@ -187,10 +186,6 @@ class ApprovalForm(AskForm):
             verb = "Approve" if self._step == "approve_all" else "Deny"
             return f"{verb} all {len(self.fellows)} calls?"
         return self._text.title
-
-    @property
-    def problem(self) -> str:
-        return self._problem
 
     @property
     def actions(self) -> Sequence[tuple[str, str]]:
@@ -226,12 +221,11 @@ class ApprovalForm(AskForm):
 
     def set_fellows(self, fellows: Sequence[Ask]) -> None:
         """Others may be answered elsewhere meanwhile: what is confirmed must be what is shown."""
-        if [(ask.key, ask.args) for ask in fellows] == [
-            (one.key, one.args) for one in self.fellows
-        ]:
-            return
-        self.fellows = tuple(fellows)
-        if self._step in ("approve_all", "deny_all"):
+        before, self.fellows = self.fellows, tuple(fellows)
+        is_same = [(one.key, one.args) for one in before] == [
+            (one.key, one.args) for one in fellows
+        ]
+        if not is_same and self._step in ("approve_all", "deny_all"):
             self.leave()
 
     # What keys do
@@ -270,13 +264,10 @@ class ApprovalForm(AskForm):
         self._view.unfold()
         self.post_message(HintsChanged())
 
-    def do_leave(self) -> None:
-        self.leave()
-
     def leave(self) -> bool:
         if self._step == "choose":
             return False
-        was, self._step, self._problem = self._step, "choose", ""
+        was, self._step, self.problem = self._step, "choose", ""
         self.query_one(Entry).close()
         self.remove_class("-writing")
         if was in ("approve_all", "deny_all"):
@@ -326,8 +317,7 @@ class ApprovalForm(AskForm):
             try:
                 patterns = always_patterns(call.tool_name, self.ask.args, lines)
             except RuleProblem as problem:
-                self._problem = str(problem)
-                self.post_message(HintsChanged())
+                self.show_problem(str(problem))
                 return
         self._send(replace(_answer(self.ask, "approve"), always=True, rule_args=patterns))
 
@@ -351,7 +341,7 @@ class ApprovalForm(AskForm):
         self.post_message(DraftKept(self.ask.key, self._draft))
 
     def _send(self, *answers: CallAnswer) -> None:
-        self._problem = ""
+        self.problem = ""
         self.post_message(Answered(self.ask.chat_id, answers))
 
 

@@ -1,7 +1,8 @@
 """What the forms of the answer panel share: the base form, the field for a text, and the frame with
 the title, the problem and the keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final, cast
 
@@ -74,31 +75,31 @@ class RowsBody(Body, can_focus=False, inherit_bindings=False):
     ]
 
 
+@dataclass
 class Answered(Message):
     """Send these answers of one chat."""
 
-    def __init__(self, chat_id: ChatId, answers: Sequence[CallAnswer]) -> None:
-        super().__init__()
-        self.chat_id = chat_id
-        self.answers = tuple(answers)
+    chat_id: ChatId
+    answers: Sequence[CallAnswer]
 
 
+@dataclass
 class DraftKept(Message):
     """Keep this until the ask has gone: the person may look at another chat meanwhile."""
 
-    def __init__(self, key: AskKey, draft: object) -> None:
-        super().__init__()
-        self.key = key
-        self.draft = draft
+    key: AskKey
+    draft: object
 
 
 class AskForm(Vertical):
     """A form. `actions` are the keys that it offers now, with their words; the panel calls the
-    method of the action's name."""
+    method of the action's name. `problem` says what is wrong with the answer."""
 
     DEFAULT_CSS = """
     AskForm { height: auto; }
     """
+
+    problem = ""
 
     def on_mount(self) -> None:
         changes = cast(
@@ -128,9 +129,9 @@ class AskForm(Vertical):
         """Beside the title, such as how many questions are answered."""
         return ""
 
-    @property
-    def problem(self) -> str:
-        return ""
+    def show_problem(self, text: str) -> None:
+        self.problem = text
+        self.post_message(HintsChanged())
 
     def take_focus(self) -> None:
         """Put the cursor where the form is answered."""
@@ -144,6 +145,9 @@ class AskForm(Vertical):
         """Do what a key says, if the form offers it now."""
         if any(name == action for name, _ in self.actions):
             getattr(self, f"do_{action}")()
+
+    def do_leave(self) -> None:
+        self.leave()
 
 
 # A field for a few lines of text: Enter takes it, Escape leaves it.
@@ -179,12 +183,11 @@ class Entry(Vertical):
         padding: 0 1; background: $boost; }
     """
 
+    @dataclass
     class Taken(Message):
         """The person wants this text."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     class Left(Message):
         """The person goes back; the text stays for the next time."""
@@ -223,30 +226,30 @@ class Entry(Vertical):
 KEY_GAP: Final = "   "
 
 
-class KeyLine(Widget):
-    """The keys, in as many rows as they need; a key stays in one row with its words."""
+class FittedRows(Widget):
+    """Rows that depend on the width: `fit` makes them."""
 
     DEFAULT_CSS = """
-    KeyLine { height: auto; padding: 0 1; color: $text-muted; }
+    FittedRows { height: auto; padding: 0 1; color: $text-muted; }
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._keys: Sequence[Content] = ()
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._fit: Callable[[int], list[Content]] = lambda _: []
 
-    def show(self, keys: Sequence[Content]) -> None:
-        self._keys = keys
+    def show(self, fit: Callable[[int], list[Content]]) -> None:
+        self._fit = fit
         self.refresh(layout=True)
 
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        del container, viewport
-        return len(_rows(self._keys, width))
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
+        return len(self._fit(width))
 
     def render(self) -> Content:
-        return Content("\n").join(_rows(self._keys, self.content_size.width))
+        return Content("\n").join(self._fit(self.content_size.width))
 
 
-def _rows(keys: Sequence[Content], width: int) -> list[Content]:
+def key_rows(keys: Sequence[Content], width: int) -> list[Content]:
+    """In as many rows as they need; a key stays in one row with its words."""
     rows: list[Content] = []
     for key in keys:
         longer = rows[-1] + KEY_GAP + key if rows else key
@@ -257,36 +260,10 @@ def _rows(keys: Sequence[Content], width: int) -> list[Content]:
     return rows
 
 
-class AskHead(Widget):
-    """The title, whole, in as many rows as it needs: it names the tool that is approved. The note
-    beside it goes below if it does not fit there, and is what is cut."""
-
-    DEFAULT_CSS = """
-    AskHead { height: auto; padding: 0 1; }
-    """
-
-    def __init__(self) -> None:
-        super().__init__(id="ask-head")
-        self._title = self._note = ""
-
-    def show(self, title: str, note: str) -> None:
-        self._title, self._note = title, note
-        self.refresh(layout=True)
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        del container, viewport
-        return len(head_rows(self._title, self._note, width))
-
-    def render(self) -> Content:
-        rows = head_rows(self._title, self._note, self.content_size.width)
-        return Content("\n").join(
-            Content.assemble((title, "bold $text-warning"), (note, "$text-muted"))
-            for title, note in rows
-        )
-
-
 def head_rows(title: str, note: str, width: int) -> list[tuple[str, str]]:
-    """Pairs of what is of the title and what is of the note, which stands at the right."""
+    """Pairs of what is of the title and what is of the note, which stands at the right. The title
+    is whole: it names the tool that is approved. The note goes below it if it does not fit, and is
+    what is cut."""
     rows = [row.text for row in exact_rows(title, width)]
     room = width - cell_width(rows[-1]) - len(KEY_GAP)
     if note and cell_width(note) > room:
@@ -305,10 +282,10 @@ class AskFrame(Vertical):
 
     def __init__(self) -> None:
         super().__init__()
-        self._head = AskHead()
+        self._head = FittedRows(id="ask-head")
         self._place = Container(id="ask-place")
         self._problem = Static(id="ask-problem", markup=False)
-        self._keys = KeyLine()
+        self._keys = FittedRows()
 
     def compose(self) -> ComposeResult:
         yield self._head
@@ -325,30 +302,33 @@ class AskFrame(Vertical):
     def draw_frame(
         self, title: str, notes: Sequence[str], problem: str, keys: Sequence[Content]
     ) -> None:
-        self._head.show(f"◆ {title}", " · ".join(note for note in notes if note))
+        note = " · ".join(note for note in notes if note)
+        self._head.show(
+            lambda width: [
+                Content.assemble((head, "bold $text-warning"), (rest, "$text-muted"))
+                for head, rest in head_rows(f"◆ {title}", note, width)
+            ]
+        )
         self._problem.update(safe_text(problem))
         self._problem.set_class(bool(problem), "-shown")
-        self._keys.show(keys)
+        self._keys.show(lambda width: key_rows(keys, width))
 
 
 # The line that names the keys of a form, and what stands beside its title.
 
 
-def _key_names() -> Mapping[str, str]:
-    """By action; of `answer('approve')` by its argument."""
-    first = {key.action: key.keys.partition(",")[0] for key in KEYS["answers"]}
-    return {
-        action.removeprefix("answer('").removesuffix("')"): key_name(name)
-        for action, name in first.items()
-    }
+_KEY_NAMES: Final = {
+    key.action.removeprefix("answer('").removesuffix("')"): key_name(key.keys.partition(",")[0])
+    for key in KEYS["answers"]
+}
+"""By action; of `answer('approve')` by its argument."""
 
 
 def hint_line(actions: Sequence[tuple[str, str]], *, before: str = "") -> list[Content]:
     """`before` comes first, such as how to get here. Actions without a word are not named."""
-    names = _key_names()
     parts = [Content.styled(before, "bold")] if before else []
     parts += [
-        Content.assemble((names[action], "bold $text-accent"), f" {word}")
+        Content.assemble((_KEY_NAMES[action], "bold $text-accent"), f" {word}")
         for action, word in actions
         if word
     ]

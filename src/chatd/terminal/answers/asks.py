@@ -79,7 +79,7 @@ def ending_text(ask: Ask, chat: ShownChat | None) -> str:
     if result is None:
         is_approved = ask.call.kind == "approval" and chat.status in ("pending", "running")
         return f"{what} was approved in another window." if is_approved else f"{what} has ended."
-    text = _error_text(result)
+    text = _read_result(result).error if result.is_error else ""
     if text in (EXPIRED_APPROVAL_TEXT, EXPIRED_QUESTION_TEXT):
         return f"{what} was not answered in time."
     if text == UNASKED_TEXT:
@@ -117,10 +117,6 @@ def _read_result(part: ToolResultPart) -> _Result:
         return msgspec.json.decode(part.result, type=_Result)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return _Result()
-
-
-def _error_text(part: ToolResultPart) -> str:
-    return _read_result(part).error if part.is_error else ""
 
 
 def proposed_plan(chat: ShownChat) -> ProposedPlan | None:

@@ -1,6 +1,7 @@
 """A proposed plan: read it, have it implemented or changed, or leave plan mode."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from textual.app import ComposeResult
@@ -17,11 +18,6 @@ from chatd.terminal.answers.asks import ProposedPlan
 from chatd.terminal.answers.exact_text import exact_text
 from chatd.terminal.messages import OpenScreen
 from chatd.terminal.session import session_of
-
-# The text of a proposed plan: loaded once, and shown as it stands in its file.
-#
-# Markdown is not drawn but shown: whatever a renderer leaves out (comments, targets of links, notes
-# nobody refers to) would be implemented without having been seen.
 
 MAX_PLAN_BYTES: Final = 64 * 1024
 """Twice what the server lets a model propose."""
@@ -44,56 +40,24 @@ def plan_content(text: str) -> Content:
     )
 
 
-class PlanText(Static):
-    """Says that it loads until `show_plan` has ended. `is_loaded`: it shows the plan."""
-
-    DEFAULT_CSS = """
-    PlanText { height: auto; padding: 0 1; }
-    """
-
-    def __init__(self, plan: ProposedPlan) -> None:
-        super().__init__("Loading the plan…", markup=False)
-        self.plan = plan
-        self.is_loaded = False
-        self._line_count = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all lines of the plan have their place on the screen."""
-        return self.is_loaded and self.size.height >= self._line_count
-
-    async def show_plan(self, api: ServerApi) -> str:
-        """Shows the plan; returns why it could not be loaded, or nothing."""
-        try:
-            text = await load_plan(api, self.plan)
-        except (ApiError, ServerUnreachable) as error:
-            self.update("The plan could not be loaded.")
-            return error.message
-        content = plan_content(text)
-        self._line_count = content.plain.count("\n") + 1
-        self.update(content)
-        self.is_loaded = True
-        return ""
-
-
 IMPLEMENT_TEXT = "Implement the plan."
 NOT_LOADED = "The plan is not shown yet, so it cannot be implemented from here."
 NOT_READ = "Read the plan to its end first: End goes there."
 
 
+@dataclass
 class PlanDone(Message):
     """The person has decided on the plan: it is not asked for again."""
 
-    def __init__(self, plan: ProposedPlan, notice: str = "") -> None:
-        super().__init__()
-        self.plan = plan
-        self.notice = notice
+    plan: ProposedPlan
+    notice: str = ""
 
 
 class PlanForm(AskForm):
     """`full`: on a screen of its own, so without the key that opens it."""
 
     DEFAULT_CSS = """
+    PlanForm #plan-text { height: auto; padding: 0 1; }
     PlanForm.-full { height: 1fr; }
     PlanForm.-full > Body { height: 1fr; max-height: 100%; }
     """
@@ -103,10 +67,10 @@ class PlanForm(AskForm):
         self.plan = plan
         self._draft = draft or ""
         self._full = full
-        self._problem = ""
         self._is_sent = False
-        self._is_drawn = self._is_read = False
-        self._text = PlanText(plan)
+        self._is_loaded = self._is_drawn = self._is_read = False
+        self._line_count = 0
+        self._text = Static("Loading the plan…", id="plan-text", markup=False)
 
     def compose(self) -> ComposeResult:
         with Body():
@@ -119,10 +83,6 @@ class PlanForm(AskForm):
     @property
     def title(self) -> str:
         return "The plan is ready to read"
-
-    @property
-    def problem(self) -> str:
-        return self._problem
 
     @property
     def actions(self) -> Sequence[tuple[str, str]]:
@@ -142,7 +102,7 @@ class PlanForm(AskForm):
         """What is implemented is the whole file, so its end must have been in sight."""
         self._note_read()
         if not self._is_read:
-            self._show_problem(NOT_READ if self._text.is_loaded else self._problem or NOT_LOADED)
+            self.show_problem(NOT_READ if self._is_loaded else self.problem or NOT_LOADED)
             return
         self._send(Draft(content=(TextInput(IMPLEMENT_TEXT),), mode="off"))
 
@@ -157,9 +117,6 @@ class PlanForm(AskForm):
 
     def do_leave_plan(self) -> None:
         self.run_worker(self._leave_plan, group="plan", exclusive=True)
-
-    def do_leave(self) -> None:
-        self.leave()
 
     def leave(self) -> bool:
         entry = self.query_one(Entry)
@@ -177,7 +134,7 @@ class PlanForm(AskForm):
         if text:
             self._send(Draft(content=(TextInput(text),)))
         else:
-            self._show_problem("Write what should be different.")
+            self.show_problem("Write what should be different.")
 
     def on_entry_left(self, message: Entry.Left) -> None:
         message.stop()
@@ -198,7 +155,7 @@ class PlanForm(AskForm):
         try:
             session_of(self).outbox.send(self.plan.chat_id, draft)
         except OutboxFull as error:
-            self._show_problem(error.message)
+            self.show_problem(error.message)
             return
         self._is_sent = True
         self.post_message(PlanDone(self.plan))
@@ -207,13 +164,24 @@ class PlanForm(AskForm):
         try:
             await session_of(self).api.amend_chat(self.plan.chat_id, ChatChange(mode="off"))
         except (ApiError, ServerUnreachable) as error:
-            self._show_problem(error.message)
+            self.show_problem(error.message)
             return
         notice = "Plan mode is off. The plan stays in the chat; nothing was implemented."
         self.post_message(PlanDone(self.plan, notice))
 
     async def _load(self) -> None:
-        self._show_problem(await self._text.show_plan(session_of(self).api))
+        """The file as it stands: whatever a renderer of markdown leaves out (comments, targets of
+        links) would be implemented without having been seen."""
+        try:
+            content = plan_content(await load_plan(session_of(self).api, self.plan))
+        except (ApiError, ServerUnreachable) as error:
+            self._text.update("The plan could not be loaded.")
+            self.show_problem(error.message)
+        else:
+            self._line_count = content.plain.count("\n") + 1
+            self._text.update(content)
+            self._is_loaded = True
+            self.show_problem("")
         self.call_after_refresh(self._note_drawn)
 
     def _note_drawn(self) -> None:
@@ -223,13 +191,9 @@ class PlanForm(AskForm):
     def on_hints_changed(self) -> None:
         """The body was scrolled, or the form has changed."""
         self._note_read()
-        if self._is_read and self._problem == NOT_READ:
-            self._problem = ""
+        if self._is_read and self.problem == NOT_READ:
+            self.problem = ""
 
     def _note_read(self) -> None:
-        is_drawn = self._is_drawn and self._text.is_whole
-        self._is_read |= is_drawn and not self.query_one(Body).has_more_below
-
-    def _show_problem(self, text: str) -> None:
-        self._problem = text
-        self.post_message(HintsChanged())
+        is_whole = self._is_loaded and self._text.size.height >= self._line_count
+        self._is_read |= self._is_drawn and is_whole and not self.query_one(Body).has_more_below

@@ -43,7 +43,7 @@ class PlanScreen(Screen[None]):
         self._chat_id = chat_id
         self._form: PlanForm | None = None
         self._frame = AskFrame()
-        self._stop: Callable[[], None] = _nothing
+        self._stop: Callable[[], None] = lambda: None
 
     def compose(self) -> ComposeResult:
         yield self._frame
@@ -120,7 +120,3 @@ class PlanScreen(Screen[None]):
     def action_leave(self) -> None:
         if self._form is None or not self._form.leave():
             self.dismiss()
-
-
-def _nothing() -> None:
-    return

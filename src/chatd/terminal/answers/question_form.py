@@ -79,7 +79,6 @@ class QuestionForm(AskForm):
         super().__init__()
         self.ask = ask
         self.draft = keep_draft(draft, questions_of(ask.args))
-        self._problem = ""
         self._last: Widget | None = None
 
     def compose(self) -> ComposeResult:
@@ -107,10 +106,6 @@ class QuestionForm(AskForm):
         return f"{count - len(self.draft.unanswered)} of {count} answered" if count > 1 else ""
 
     @property
-    def problem(self) -> str:
-        return self._problem
-
-    @property
     def actions(self) -> Sequence[tuple[str, str]]:
         if not self.draft.questions:
             return [("decline", "You decide")]
@@ -135,7 +130,7 @@ class QuestionForm(AskForm):
     def do_choose(self) -> None:
         row = self._focused
         if isinstance(row, OptionRow):
-            self._problem = ""
+            self.problem = ""
             self._change(self.draft.toggle(row.at, row.option.label))
 
     def do_confirm(self) -> None:
@@ -145,7 +140,7 @@ class QuestionForm(AskForm):
             return
         if isinstance(row, OptionRow) and self._takes(row):
             self._change(self.draft.toggle(row.at, row.option.label))
-            self._problem = ""
+            self.problem = ""
         if not self._focus_next_question(row.at):
             self.do_send()
 
@@ -156,10 +151,9 @@ class QuestionForm(AskForm):
         return not self.draft.is_chosen(row.at, row.option.label)
 
     def do_send(self) -> None:
-        self._problem = self.draft.problem()
-        if self._problem:
+        if problem := self.draft.problem():
             self._focus_next_question(-1)
-            self.post_message(HintsChanged())
+            self.show_problem(problem)
             return
         self._send(
             CallAnswer(
@@ -233,7 +227,7 @@ class QuestionForm(AskForm):
                 row.draw(is_chosen=self.draft.is_chosen(row.at, row.option.label))
 
     def _send(self, answer: CallAnswer) -> None:
-        self._problem = ""
+        self.problem = ""
         self.post_message(Answered(self.ask.chat_id, [answer]))
 
 

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import ClassVar, Final, Literal, get_args
+from typing import ClassVar, Final, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -25,7 +25,7 @@ from chatd.domain.ids import ChatId
 from chatd.domain.workspace.agent_api import DiffScope
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.safe_text import cell_width, safe_line, safe_text
-from chatd.terminal.screens.git_diff import FileDiff, parse_git_diff
+from chatd.terminal.screens.git_diff import DiffLine, FileDiff, parse_git_diff
 from chatd.terminal.session import session_of
 
 SCOPES: Final[tuple[DiffScope, ...]] = get_args(DiffScope)
@@ -62,7 +62,6 @@ MAX_FILE_LINES: Final = 5000
 """Lines of one file's diff that are shown."""
 MAX_LINE_CHARS: Final = 2000
 
-RowKind = Literal["context", "add", "del", "hunk", "note"]
 _TAB: Final = "    "
 
 
@@ -80,15 +79,6 @@ class Changes(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     added: int = 0
     removed: int = 0
-
-
-class DiffRow(Struct, frozen=True):
-    """A line on the screen; `text` is safe."""
-
-    kind: RowKind
-    text: str
-    old: int | None = None
-    new: int | None = None
 
 
 def read_changes(reply: ChatChanges) -> Changes:
@@ -112,33 +102,33 @@ def read_changes(reply: ChatChanges) -> Changes:
     )
 
 
-def rows_of(file: FileDiff) -> tuple[DiffRow, ...]:
+def rows_of(file: FileDiff) -> tuple[DiffLine, ...]:
     rows = list(_head(file))
     for hunk in file.hunks:
-        rows.append(DiffRow("hunk", _safe(hunk.title)))
-        rows += [DiffRow(one.kind, _safe(one.text), one.old, one.new) for one in hunk.lines]
+        rows.append(DiffLine("hunk", _safe(hunk.title)))
+        rows += [replace(one, text=_safe(one.text)) for one in hunk.lines]
         if len(rows) > MAX_FILE_LINES:
             break
     if len(rows) > MAX_FILE_LINES:
         total = sum(len(hunk.lines) for hunk in file.hunks)
         rows = rows[:MAX_FILE_LINES]
-        rows.append(DiffRow("note", f"The file has {total:,} lines of changes; the rest is cut."))
+        rows.append(DiffLine("note", f"The file has {total:,} lines of changes; the rest is cut."))
     return tuple(rows)
 
 
-def _head(file: FileDiff) -> Iterator[DiffRow]:
+def _head(file: FileDiff) -> Iterator[DiffLine]:
     if file.old_path:
         verb = "Renamed" if file.kind == "renamed" else "Copied"
-        yield DiffRow("note", f"{verb} from {_safe(file.old_path)}")
+        yield DiffLine("note", f"{verb} from {_safe(file.old_path)}")
     if file.modes is not None:
-        yield DiffRow("note", f"Mode {file.modes[0]} became {file.modes[1]}")
+        yield DiffLine("note", f"Mode {file.modes[0]} became {file.modes[1]}")
     if file.is_binary:
-        yield DiffRow("note", "A binary file: its content is not shown.")
+        yield DiffLine("note", "A binary file: its content is not shown.")
     elif file.kind == "conflict":
-        yield DiffRow("note", "A merge is in progress: the file has conflicts.")
+        yield DiffLine("note", "A merge is in progress: the file has conflicts.")
     elif not file.hunks:
         words = {"added": "An empty file was added.", "deleted": "An empty file was deleted."}
-        yield DiffRow("note", words.get(file.kind, "Its content is the same."))
+        yield DiffLine("note", words.get(file.kind, "Its content is the same."))
 
 
 def _safe(text: str) -> str:
@@ -147,13 +137,13 @@ def _safe(text: str) -> str:
     return shown if len(text) <= MAX_LINE_CHARS else f"{shown[:MAX_LINE_CHARS]}…"
 
 
-def hunk_places(rows: tuple[DiffRow, ...]) -> tuple[int, ...]:
+def hunk_places(rows: tuple[DiffLine, ...]) -> tuple[int, ...]:
     return tuple(at for at, row in enumerate(rows) if row.kind == "hunk")
 
 
 # The diff of one file, drawn line by line: only what is on the screen costs time.
 
-_SIGNS = {"add": "+", "del": "-", "context": " ", "hunk": "", "note": ""}
+_SIGNS: Final = {"add": "+", "del": "-", "context": " "}
 
 
 class DiffBody(ScrollView, can_focus=True):
@@ -182,10 +172,10 @@ class DiffBody(ScrollView, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self._rows: tuple[DiffRow, ...] = ()
+        self._rows: tuple[DiffLine, ...] = ()
         self._digits = 1
 
-    def show_rows(self, rows: tuple[DiffRow, ...]) -> None:
+    def show_rows(self, rows: tuple[DiffLine, ...]) -> None:
         self._rows = rows
         numbers = [max(row.old or 0, row.new or 0) for row in rows]
         self._digits = len(str(max(numbers, default=1)))
@@ -217,22 +207,15 @@ class DiffBody(ScrollView, can_focus=True):
         strip = self._strip(self._rows[at], max(width + scroll_x, self.virtual_size.width))
         return strip.crop(scroll_x, scroll_x + width)
 
-    def _strip(self, row: DiffRow, width: int) -> Strip:
+    def _strip(self, row: DiffLine, width: int) -> Strip:
         style = self.get_component_rich_style(f"diff--{row.kind}")
         if row.kind in ("hunk", "note"):
-            return _line([Segment(row.text, style)], width, style)
+            return Strip([Segment(row.text, style)]).extend_cell_length(width, style)
         number = self.get_component_rich_style("diff--number")
-        gutter = f"{_text(row.old, self._digits)} {_text(row.new, self._digits)} "
-        text = f"{_SIGNS[row.kind]} {row.text}"
-        return _line([Segment(gutter, number), Segment(text, style)], width, style)
-
-
-def _text(number: int | None, digits: int) -> str:
-    return ("" if number is None else str(number)).rjust(digits)
-
-
-def _line(segments: list[Segment], width: int, style: Style) -> Strip:
-    return Strip(segments).extend_cell_length(width, style)
+        sides = (row.old, row.new)
+        gutter = "".join(f"{'' if one is None else one:>{self._digits}} " for one in sides)
+        text = Segment(f"{_SIGNS[row.kind]} {row.text}", style)
+        return Strip([Segment(gutter, number), text]).extend_cell_length(width, style)
 
 
 # Changes: what the turn, the chat or the working tree has changed.
@@ -323,13 +306,11 @@ class ChangesScreen(Screen[None]):
         listed.add_options([Option(self._file_row(one)) for one in changes.files])
         notes = list(changes.notes)
         if not changes.files and not notes:
-            notes = [f"{NOTHING[self._scope]} Tab looks at {self._next_name()}."]
+            following = SCOPE_NAMES[next_scope(self._scope)].lower()
+            notes = [f"{NOTHING[self._scope]} Tab looks at {following}."]
         self._say("\n".join(safe_line(note, 300) for note in notes), keeps_files=True)
         if changes.files:
             listed.highlighted = 0
-
-    def _next_name(self) -> str:
-        return SCOPE_NAMES[next_scope(self._scope)].lower()
 
     def _say(self, text: str, *, keeps_files: bool = False) -> None:
         note = self.query_one("#changes-note", Static)

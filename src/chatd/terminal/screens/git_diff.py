@@ -54,26 +54,30 @@ def split_names(names: str) -> tuple[str, str]:
 # Reads the output of `git diff`: files, hunks and lines. Pure. The page has the same reader in
 # `ui/src/panel/changes/git-diff.ts`.
 
-LineKind = Literal["context", "add", "del"]
 FileKind = Literal["added", "deleted", "changed", "renamed", "copied", "conflict"]
 
 _HUNK: Final = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)")
 _BINARY: Final = re.compile(r"Binary files .* differ|GIT binary patch")
-_KINDS: Final[dict[str, LineKind]] = {"+": "add", "-": "del", " ": "context", "": "context"}
+_KINDS: Final[Mapping[str, Literal["add", "del", "context"]]] = {
+    "+": "add",
+    "-": "del",
+    " ": "context",
+    "": "context",
+}
 
 
-class HunkLine(Struct, frozen=True):
-    """A line with its numbers on both sides."""
+class DiffLine(Struct, frozen=True):
+    """A line with its numbers on both sides. Those who draw a diff add `hunk` and `note`."""
 
-    kind: LineKind
+    kind: Literal["context", "add", "del", "hunk", "note"]
     text: str
-    old: int | None
-    new: int | None
+    old: int | None = None
+    new: int | None = None
 
 
 class Hunk(Struct, frozen=True, kw_only=True):
     title: str
-    lines: tuple[HunkLine, ...]
+    lines: tuple[DiffLine, ...]
 
 
 class FileDiff(Struct, frozen=True, kw_only=True):
@@ -173,7 +177,7 @@ class _Reader:
         """As many lines as its head counts, whatever they look like."""
         old, new = int(head[1]), int(head[3])
         old_end, new_end = old + int(head[2] or 1), new + int(head[4] or 1)
-        lines: list[HunkLine] = []
+        lines: list[DiffLine] = []
         while self._at < len(self._lines) and (old < old_end or new < new_end):
             line = self._line()
             # An empty context line may have lost its space on the way.
@@ -184,7 +188,7 @@ class _Reader:
             if kind is None:
                 continue
             lines.append(
-                HunkLine(
+                DiffLine(
                     kind,
                     line[1:].removesuffix("\r"),
                     None if kind == "add" else old,

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 from rich.text import Text
 
-from chatd.terminal.screens.git_diff import parse_git_diff
+from chatd.terminal.screens.git_diff import DiffLine, parse_git_diff
 from chatd.terminal.themes import Palette
 from chatd.terminal.timeline.card import Canvas, Card, failure_lines, output_body, verb_of
 from chatd.terminal.timeline.lines import Lines, counted, cut, headline, one_line, padded
@@ -27,25 +27,19 @@ _MAX_DIFF_CHARS: Final = 200_000
 _MAX_PAIRED: Final = 40
 
 
-class DiffLine(Struct, frozen=True):
-    """`number` is the line's number in the new file; of a removed one in the old."""
-
-    kind: Literal["context", "add", "del", "gap"]
-    text: str
-    number: int | None = None
-
-
 def read_diff(diff: str) -> list[DiffLine]:
     """Of a unified diff of one file."""
     lines: list[DiffLine] = []
     for file in parse_git_diff(diff[:_MAX_DIFF_CHARS]).files:
         for hunk in file.hunks:
-            if lines:
-                lines.append(DiffLine("gap", "⋯"))
-            for line in hunk.lines:
-                number = line.old if line.kind == "del" else line.new
-                lines.append(DiffLine(line.kind, line.text, number))
+            lines += [DiffLine("note", "⋯")] if lines else []
+            lines += hunk.lines
     return lines
+
+
+def _number(line: DiffLine) -> int | None:
+    """In the new file; of a removed line in the old one."""
+    return line.old if line.kind == "del" else line.new
 
 
 def edit_diff(old: str, new: str) -> list[DiffLine]:
@@ -72,7 +66,7 @@ def diff_lines(lines: Sequence[DiffLine], path: str, width: int, palette: Palett
     """One line of the screen for each: a longer one is cut, so that columns stay in place."""
     shown = lines[:MAX_DIFF_LINES]
     texts = coloured("\n".join(line.text for line in shown) or " ", language_of(path), palette)
-    digits = len(str(max((line.number or 0 for line in shown), default=0)))
+    digits = len(str(max((_number(line) or 0 for line in shown), default=0)))
     changed = _changed_words(shown)
     result: Lines = []
     for index, (line, text) in enumerate(zip(shown, texts, strict=False)):
@@ -87,7 +81,7 @@ def diff_lines(lines: Sequence[DiffLine], path: str, width: int, palette: Palett
 
 
 def _one_line(line: DiffLine, text: Text, digits: int, width: int, palette: Palette) -> Text:
-    number = "" if line.number is None else str(line.number)
+    number = str(_number(line) or "")
     sign = {"add": "+", "del": "-"}.get(line.kind, " ")
     tone = {"add": palette.ok, "del": palette.danger}.get(line.kind, palette.faint)
     gutter = f"{number:>{digits}} " if any(number) or digits > 1 else ""
@@ -214,7 +208,7 @@ def _written_lines(content: str, last: int) -> list[DiffLine]:
     else:
         texts = content[-_WRITING_CHARS:].removesuffix("\n").split("\n")[-last:] if content else []
     first = content.removesuffix("\n").count("\n") + 2 - len(texts) if last else 1
-    return [DiffLine("add", text, number) for number, text in enumerate(texts, first)]
+    return [DiffLine("add", text, new=number) for number, text in enumerate(texts, first)]
 
 
 class _FileChange(Struct, frozen=True):

@@ -331,9 +331,6 @@ class LinePaint(Struct, frozen=True, kw_only=True):
         styled = [Segment(one.text, self.base + (one.style or Style())) for one in whole]
         return Strip(Segment.simplify(styled), self.width)
 
-    def blank(self) -> Strip:
-        return Strip.blank(self.width, self.base)
-
     def new_line(self, text: str) -> Strip:
         left = max(0, (self.width - len(text)) // 2)
         style = self.palette.accent + Style(reverse=True)
