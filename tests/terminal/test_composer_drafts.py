@@ -17,7 +17,6 @@ from chatd.terminal.composer.open_draft import make_history
 from chatd.terminal.composer.text_box import (
     MAX_INLINE_LINES,
     MAX_PASTED_CHARS,
-    blocks_of,
     next_number,
     read_paste,
     write_block,
@@ -125,6 +124,7 @@ def test_a_long_paste_becomes_a_file_and_a_huge_one_is_cut() -> None:
 def test_a_word_stands_for_the_pasted_file() -> None:
     block = write_block(1, "a\nb\n")
     assert block == "[Pasted text 1, 2 lines]"
-    text = f"see {block} and {write_block(2, 'x')}"
-    assert blocks_of(text) == {block, "[Pasted text 2, 1 line]"}
+    second = write_block(2, "x")
+    assert second == "[Pasted text 2, 1 line]"
+    text = f"see {block} and {second}"
     assert (next_number(text), next_number("")) == (3, 1)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from msgspec import Struct
 from rich.segment import Segment
@@ -27,16 +27,7 @@ from chatd.terminal.safe_text import cell_width, safe_line
 SectionName = Literal[
     "Needs you", "Pinned", "Today", "Yesterday", "This week", "Older", "Shared with you", "Found"
 ]
-_ORDER: Final[tuple[SectionName, ...]] = (
-    "Needs you",
-    "Pinned",
-    "Today",
-    "Yesterday",
-    "This week",
-    "Older",
-    "Shared with you",
-    "Found",
-)
+_ORDER: Final[tuple[SectionName, ...]] = get_args(SectionName)
 
 
 class SectionRow(Struct, frozen=True):

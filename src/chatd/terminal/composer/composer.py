@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final, Self, cast
 
 from msgspec.structs import replace
+from rich.text import Text
 from textual import on
 from textual.actions import SkipAction
 from textual.app import ComposeResult
@@ -26,13 +27,15 @@ from chatd.terminal.composer.commands import (
 )
 from chatd.terminal.composer.completion import Completion, OfferMenu
 from chatd.terminal.composer.composer_lines import (
-    HintFacts,
     HintLine,
+    Hints,
     Notice,
     NoticeLines,
     attachment_notice,
     context_text,
     cost_text,
+    enter_text,
+    sent_with,
     unsent_notices,
 )
 from chatd.terminal.composer.delivery import Delivery
@@ -162,11 +165,6 @@ class Composer(Widget):
         is_going = self._sending is not None and not self._sending.is_finished
         return is_going and self._sent_key == self.opened.key
 
-    def _note(self) -> str:
-        if self._is_sending:
-            return self._delivery.waiting_text()
-        return "Enter or Tab takes it · Esc closes" if self._completion.is_open else ""
-
     @on(Worker.StateChanged)
     def _on_worker(self, event: Worker.StateChanged) -> None:
         worker = cast("object", event.worker)  # pyright: ignore[reportUnknownMemberType]
@@ -181,7 +179,7 @@ class Composer(Widget):
         if not self.is_mounted or not self.query(HintLine):
             return
         self.query_one(NoticeLines).notices = tuple(self._notices())
-        self.query_one(HintLine).facts = self._hints()
+        self.query_one(HintLine).hints = self._hints()
         self._box.placeholder = self._placeholder()
 
     def _notices(self) -> Iterator[Notice]:
@@ -208,22 +206,25 @@ class Composer(Widget):
             return "It waits for your answer above (F3). A message here waits too"
         return "Add a message while it works" if self.opened.is_busy else "Write a message"
 
-    def _hints(self) -> HintFacts:
-        shown = None if self.opened.chat is None else self.opened.chat.shown
-        limit = context_limit_of(self.opened.model)
-        is_busy = self.opened.is_busy and self.opened.edited is None
-        return HintFacts(
-            model=self.opened.model,
-            effort=self.opened.effort,
-            is_plan=self.opened.is_plan,
-            place=self.opened.draft.workspace_name,
-            behaviour=behaviour_of(self.opened.busy.value) if is_busy else None,
-            is_once=self.opened.busy.once is not None,
-            is_written=not self.opened.draft.is_empty,
-            note=self._note(),
-            is_warning=self._is_sending,
-            context="" if shown is None else context_text(shown.messages, limit),
-            cost=cost_text(self.opened.facts.cost),
+    def _hints(self) -> Hints:
+        opened = self.opened
+        messages = () if opened.chat is None else opened.chat.shown.messages
+        is_busy = opened.is_busy and opened.edited is None
+        right = enter_text(
+            behaviour_of(opened.busy.value) if is_busy else None,
+            is_once=opened.busy.once is not None,
+            is_written=not opened.draft.is_empty,
+        )
+        if self._is_sending:
+            right = Text(safe_line(self._delivery.waiting_text(), 200), "bold")
+        elif self._completion.is_open:
+            right = Text("Enter or Tab takes it · Esc closes", "dim")
+        place = opened.draft.workspace_name
+        context = context_text(messages, context_limit_of(opened.model))
+        return Hints(
+            left=sent_with(opened.model, opened.effort, place, is_plan=opened.is_plan),
+            extras=(context, cost_text(opened.facts.cost)),
+            right=right,
         )
 
     # Keys of the text box

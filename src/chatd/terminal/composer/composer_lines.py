@@ -23,21 +23,13 @@ from chatd.terminal.safe_text import safe_line
 # The line below the text box: what the next message is sent with, and what Enter does.
 
 
-class HintFacts(Struct, frozen=True, kw_only=True):
-    """`note` takes the place of what Enter does. `behaviour` is None while the chat is idle.
-    `is_written`: there is something to send."""
+class Hints(Struct, frozen=True, kw_only=True):
+    """`left` says with what a message is sent, `right` what happens; `extras` follow the left part
+    as far as there is room, the most important first."""
 
-    model: ModelChoice | None = None
-    effort: Effort | None = None
-    is_plan: bool = False
-    place: str = ""
-    behaviour: Behaviour | None = None
-    is_once: bool = False
-    is_written: bool = False
-    note: str = ""
-    is_warning: bool = False
-    context: str = ""
-    cost: str = ""
+    left: Text = Text()
+    extras: tuple[str, ...] = ()
+    right: Text = Text()
 
 
 def context_text(messages: tuple[PublicMessage, ...], model_limit: int | None) -> str:
@@ -60,13 +52,11 @@ def cost_text(cost: ChatCost | None) -> str:
     return f"{dollars(cost.total_cost_micros)}{budget}"
 
 
-def hint_text(facts: HintFacts, width: int) -> Text:
-    """The left part says with what, the right one what happens. The least important go first when
-    the line is short."""
-    left = _left(facts)
-    right = _right(facts)
-    extras = [text for text in (facts.context, facts.cost) if text]
-    while extras and left.cell_len + right.cell_len + _width(extras) + 2 > width:
+def hint_text(hints: Hints, width: int) -> Text:
+    left, right, extras = hints.left.copy(), hints.right, [one for one in hints.extras if one]
+    while (
+        extras and left.cell_len + right.cell_len + sum(len(one) + 3 for one in extras) + 2 > width
+    ):
         extras.pop()
     for text in extras:
         left.append(f" · {text}", "dim")
@@ -79,32 +69,25 @@ def hint_text(facts: HintFacts, width: int) -> Text:
     return left
 
 
-def _width(texts: list[str]) -> int:
-    return sum(len(text) + 3 for text in texts)
-
-
-def _left(facts: HintFacts) -> Text:
-    text = Text(no_wrap=True)
-    text.append("no model" if facts.model is None else model_name(facts.model))
-    if facts.effort is not None:
-        text.append(f" · {EFFORT_NAMES[facts.effort].lower()}", "dim")
-    if facts.is_plan:
-        text.append(" · ")
-        text.append("plan mode", "bold")
-    if facts.place:
-        text.append(f" · {safe_line(facts.place, 24)}", "dim")
+def sent_with(
+    model: ModelChoice | None, effort: Effort | None, place: str, *, is_plan: bool
+) -> Text:
+    text = Text("no model" if model is None else model_name(model), no_wrap=True)
+    if effort is not None:
+        text.append(f" · {EFFORT_NAMES[effort].lower()}", "dim")
+    if is_plan:
+        text.append(" · ").append("plan mode", "bold")
+    if place:
+        text.append(f" · {safe_line(place, 24)}", "dim")
     return text
 
 
-def _right(facts: HintFacts) -> Text:
-    if facts.note:
-        return Text(safe_line(facts.note, 200), "bold" if facts.is_warning else "dim")
-    if facts.behaviour is None:
-        return Text("Enter sends · Ctrl-J new line" if facts.is_written else "", "dim")
-    once = "once" if facts.is_once else ""
-    text = Text(f"Enter {facts.behaviour.verb}", "bold" if once else "")
-    text.append(f" {once} · Ctrl-G changes it".replace("  ", " "), "dim")
-    return text
+def enter_text(behaviour: Behaviour | None, *, is_once: bool, is_written: bool) -> Text:
+    """What Enter does. `behaviour` is None while the chat is idle."""
+    if behaviour is None:
+        return Text("Enter sends · Ctrl-J new line" if is_written else "", "dim")
+    text = Text(f"Enter {behaviour.verb}", "bold" if is_once else "")
+    return text.append(" once · Ctrl-G changes it" if is_once else " · Ctrl-G changes it", "dim")
 
 
 class HintLine(Widget):
@@ -112,10 +95,10 @@ class HintLine(Widget):
     HintLine { height: 1; padding: 0 2; color: $text-muted; }
     """
 
-    facts: reactive[HintFacts] = reactive(HintFacts())
+    hints: reactive[Hints] = reactive(Hints())
 
     def render(self) -> RenderResult:
-        return hint_text(self.facts, self.content_size.width)
+        return hint_text(self.hints, self.content_size.width)
 
 
 # Lines above the text box: what is being edited, attached files, and messages that did not go.
@@ -183,7 +166,8 @@ class NoticeLines(Widget):
         self.set_class(bool(notices), "-shown")
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
-        return sum(_rows(one, width) for one in self.notices[:MAX_NOTICE_ROWS])
+        lines = [_line(one, max(width, 20)) for one in self.notices[:MAX_NOTICE_ROWS]]
+        return sum(1 + line.plain.count("\n") for line in lines)
 
     def render(self) -> RenderResult:
         width = max(self.content_size.width, 20)
@@ -195,23 +179,16 @@ class NoticeLines(Widget):
         return text
 
 
-def _mark(notice: Notice) -> str:
-    return {"note": "· ", "file": "+ ", "error": "! "}[notice.kind]
-
-
-def _rows(notice: Notice, width: int) -> int:
-    return 1 + _line(notice, max(width, 20)).plain.count("\n")
-
-
 def _line(notice: Notice, width: int) -> Text:
     """An error has two lines if it is long: its reason must be readable."""
-    style = {"note": "dim", "file": "dim", "error": "bold"}[notice.kind]
+    mark = {"note": "· ", "file": "+ ", "error": "! "}[notice.kind]
+    style = "bold" if notice.kind == "error" else "dim"
     reason = safe_line(notice.text, 2 * width - 4)
     room = width - 4 - len(reason)
     if not notice.subject:
-        return Text(_mark(notice) + safe_line(reason, width - 2), style)
+        return Text(mark + safe_line(reason, width - 2), style)
     subject = safe_line(notice.subject, max(room, min(24, width // 2)))
-    line = Text(_mark(notice))
+    line = Text(mark)
     line.append(subject)
     if len(subject) + len(reason) + 4 <= width:
         line.append(f"  {reason}", style)

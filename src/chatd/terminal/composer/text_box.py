@@ -52,10 +52,6 @@ def write_block(number: int, text: str) -> str:
     return f"[Pasted text {number}, {lines:,} {'line' if lines == 1 else 'lines'}]"
 
 
-def blocks_of(text: str) -> frozenset[str]:
-    return frozenset(match.group(0) for match in _BLOCK.finditer(text))
-
-
 def next_number(text: str) -> int:
     return 1 + max((int(match.group(1)) for match in _BLOCK.finditer(text)), default=0)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
@@ -216,21 +217,17 @@ class RowCache:
         self._generation += 1
         known = self.canvas
         if known is None or known.width != width or known.palette is not palette:
-            self.canvas = Canvas(
-                width=width,
-                palette=palette,
-                now=0.0 if known is None else known.now,
-                children={} if known is None else known.children,
-            )
+            canvas = Canvas(width=width, palette=palette)
+            if known is not None:
+                canvas = replace(known, width=width, palette=palette)
+            self.canvas = canvas
             self.clear()
 
     def tick(self, now: float, children: Mapping[str, ChildView]) -> None:
         """Rows that show a time or a subagent are drawn again when they are asked for."""
         if self.canvas is not None:
             self._generation += 1
-            self.canvas = Canvas(
-                width=self.canvas.width, palette=self.canvas.palette, now=now, children=children
-            )
+            self.canvas = replace(self.canvas, now=now, children=children)
 
     def clear(self) -> None:
         """Also when lines are to be painted in other colours."""
