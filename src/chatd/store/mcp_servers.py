@@ -113,23 +113,8 @@ def server_origin(url: str) -> str:
 
 
 def _stored(row: Row) -> StoredMcpServer:
-    server = McpServer(
-        id=McpServerId(row["id"]),
-        slug=row["slug"],
-        display_name=row["display_name"],
-        url=row["url"],
-        transport=row["transport"],
-        auth=row["auth"],
-        enabled=row["enabled"],
-        availability=row["availability"],
-        allow=tuple(row["allow"]),
-        deny=tuple(row["deny"]),
-        model_intent=row["model_intent"],
-        allow_in_plan_mode=row["allow_in_plan_mode"],
-        version=row["version"],
-    )
     return StoredMcpServer(
-        server=server,
+        server=msgspec.convert(dict(row), McpServer),
         description=row["description"],
         credentials=_CREDENTIALS.decode(row["config"]),
         sealed_secrets=row["sealed_secrets"],

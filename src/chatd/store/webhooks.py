@@ -244,17 +244,7 @@ async def delete_ended(conn: Conn, *, after_s: float, limit: int) -> int:
 
 
 def webhook_from_row(row: Row) -> Webhook:
-    return Webhook(
-        id=row["id"],
-        owner_id=row["owner_id"],
-        url=row["url"],
-        events=tuple(row["events"]),
-        enabled=row["enabled"],
-        disabled_by=row["disabled_by"],
-        failing_since=row["failing_since"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )
+    return msgspec.convert(dict(row), Webhook)
 
 
 def _delivery(row: Row) -> Delivery:

@@ -47,7 +47,7 @@ ROW_NAMES: Final = (
     "action_s",
     "interrupt_s",
 )
-_MESSAGE_NAMES: Final = (
+MESSAGE_NAMES: Final = (
     "message_id",
     "role",
     "visibility",
@@ -211,11 +211,11 @@ _ONE_MESSAGE: Final = """(SELECT :message_id::bigint, :role::text, :visibility::
         :effort::text, :author::uuid, :usage::text, :cost::bigint, :runtime::bigint,
         :response_id::text, :finish_reason::text)"""
 
-_MESSAGES: Final = """unnest(:message_ids::bigint[], :roles::text[], :visibilities::text[],
-        :contents::text[], :content_versions::smallint[], :compressed::boolean[],
-        :models::uuid[], :efforts::text[], :authors::uuid[], :usages::text[], :costs::bigint[],
-        :runtimes::bigint[], :response_ids::text[],
-        :finish_reasons::text[])"""
+# The same parameters as arrays, for any number of messages.
+_MESSAGES: Final = """unnest(:message_id::bigint[], :role::text[], :visibility::text[],
+        :content::text[], :content_version::smallint[], :compressed::boolean[], :model::uuid[],
+        :effort::text[], :author::uuid[], :usage::text[], :cost::bigint[], :runtime::bigint[],
+        :response_id::text[], :finish_reason::text[])"""
 
 _PAID: Final = """
         AS m (id, role, visibility, content, content_version, compressed, model_config_id,
@@ -396,7 +396,7 @@ _LAYERS: Final = f"""
 _NOTHING_MORE: Final = ", NULL AS promoted, NULL AS forgotten FROM changed"
 _WRITTEN: Final = (_APPENDED, _MESSAGES, _PAID, _CALLS, _PAID_ONCE, _CLOSED, _REQUESTED, _LINKED)
 _WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL, _PAID_ONCE, _CLOSED_ONE)
-_STEP_NAMES: Final = (*ROW_NAMES, "expected", "expected_change", *_MESSAGE_NAMES, *CALL_NAMES)
+_STEP_NAMES: Final = (*ROW_NAMES, "expected", "expected_change", *MESSAGE_NAMES, *CALL_NAMES)
 
 APPLY: Final = named_statement(
     _JOINING,

@@ -16,7 +16,7 @@ from chatd.domain.chat.change import (
     AppendedMessage,
     Change,
 )
-from chatd.domain.chat.messages import Draft, UsageEntry, UserInput, encode_parts
+from chatd.domain.chat.messages import UsageEntry, UserInput, encode_parts
 from chatd.domain.chat.parts import CONTENT_VERSION
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
 from chatd.domain.chat.runs import RunChange, run_change
@@ -35,6 +35,7 @@ from chatd.store.chat.apply import (
     APPLY_WITHOUT_QUEUE,
     CALL_NAMES,
     INSERT_CHAT,
+    MESSAGE_NAMES,
     ROW_NAMES,
     RUN_NAMES,
 )
@@ -274,22 +275,10 @@ def _new_chat(change: Change) -> _Values:
 
 def _added_rows(change: Change, contents: list[str]) -> _Values:
     """Arrays for any number of messages and usage entries."""
-    drafts: list[Draft] = [added.draft for added in change.messages]
+    messages = [_message(*one) for one in zip(change.messages, contents, strict=True)]
+    columns = zip(*messages, strict=True) if messages else [()] * len(MESSAGE_NAMES)
     return {
-        "message_ids": [added.id for added in change.messages],
-        "roles": [draft.role for draft in drafts],
-        "visibilities": [draft.visibility for draft in drafts],
-        "contents": contents,
-        "content_versions": [draft.content_version for draft in drafts],
-        "compressed": [draft.compressed for draft in drafts],
-        "models": [draft.model_config_id for draft in drafts],
-        "efforts": [draft.reasoning_effort for draft in drafts],
-        "authors": [draft.created_by for draft in drafts],
-        "usages": [json_or_none(draft.usage) for draft in drafts],
-        "costs": [draft.cost_micros for draft in drafts],
-        "runtimes": [draft.runtime_ms for draft in drafts],
-        "response_ids": [draft.provider_response_id for draft in drafts],
-        "finish_reasons": [draft.finish_reason for draft in drafts],
+        **dict(zip(MESSAGE_NAMES, columns, strict=True)),
         "file_ids": list(named_files(change)) or None,
         "paid": json_text([_usage_row(entry) for entry in change.usage]) if change.usage else None,
         **_request(change),
@@ -297,7 +286,7 @@ def _added_rows(change: Change, contents: list[str]) -> _Values:
 
 
 def _message(added: AppendedMessage, content: str) -> tuple[object, ...]:
-    """The values of `apply`'s _MESSAGE_NAMES."""
+    """The values of MESSAGE_NAMES."""
     draft = added.draft
     return (
         added.id,
