@@ -93,6 +93,7 @@ async def test_an_answer_is_made_anew_if_the_provider_refuses_to_continue_it(
             api.reply(400, {"error": {"message": "prefill is incompatible with enable_thinking"}})
             survivor.answer("a whole answer")
             disconnect(proxy)
+            await reap_owner(survivor, chat_id)
             chat = await survivor.wait_chat_task_left(chat_id)
         assert chat.state == "W"
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: a whole answer"]
@@ -112,6 +113,7 @@ async def test_an_answer_goes_on_after_a_failed_call_too(
             survivor.cut_answer(" an")
             survivor.answer(" answer")
             disconnect(proxy)
+            await reap_owner(survivor, chat_id)
             await survivor.wait_state(chat_id, "W")
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: half an answer"]
         assert last_message(api) == {"role": "assistant", "content": "half an"}
@@ -187,6 +189,8 @@ async def test_a_second_death_repeats_nothing_and_no_token_is_recorded_twice(
             await second.replica.journal.flush()
             disconnect(proxy)
             await reap_owner(observer, chat_id)
+        # A chat that two workers have lost is taken alone, at a later poll: a quarter of a minute.
+        await observer.pool.execute("UPDATE chats SET orphan_count = 1")
         async with continuing_rig(dsn, api) as survivor:
             survivor.answer(" end")
             await survivor.wait_state(chat_id, "W")
@@ -225,6 +229,7 @@ async def test_reasoning_is_not_continued(dsn: str, proxy: Proxy, api: FakeCompa
             await victim.replica.journal.flush()
             survivor.answer("a whole answer")
             disconnect(proxy)
+            await reap_owner(survivor, chat_id)
             await survivor.wait_state(chat_id, "W")
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: a whole answer"]
         assert len(api.requests) == 2
@@ -245,7 +250,7 @@ async def test_older_models_of_anthropic_go_on_and_newer_ones_begin_again(
         FakeAnthropic.running() as api,
         engine_rig_with(dsn, api, worker=SHORT_DRAIN, kind="anthropic") as survivor,
     ):
-        async with engine_rig_with(proxy.dsn, api, kind="anthropic") as victim:
+        async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN, kind="anthropic") as victim:
             for rig in (victim, survivor):
                 rig.model.config = replace(rig.model.config, model=model)
             gate = Gate()
@@ -256,6 +261,7 @@ async def test_older_models_of_anthropic_go_on_and_newer_ones_begin_again(
             is_continued = kept.startswith("Once")
             api.script_text(*([" a time."] if is_continued else ["A whole answer."]))
             disconnect(proxy)
+            await reap_owner(survivor, chat_id)
             await survivor.wait_state(chat_id, "W")
         assert await survivor.transcript(chat_id) == ["user: go", f"assistant: {kept}"]
         assert len(api.requests) == 2

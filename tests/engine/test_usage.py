@@ -284,6 +284,7 @@ async def test_what_a_provider_told_of_a_call_is_in_the_journal_and_not_in_live_
     assert {(live.role, type(live.part)) for live in shown} == {("assistant", TextPart)}
     buffer = present(rig.replica.episodes.find(chat_id))
     assert b"fake-1" not in b"".join(buffer.events)
+    gate.open()
 
 
 async def test_a_call_has_a_record_from_before_its_request_until_its_usage_is_recorded(
