@@ -1,1 +1,0 @@
-"""The embedded PostgreSQL: found or copied, created, started, shared by processes, stopped."""

@@ -1,1 +1,0 @@
-"""The settings of a process: their schema, `chatd.toml`, the environment, the flags."""

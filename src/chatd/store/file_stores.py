@@ -1,7 +1,8 @@
-"""Uploads: the rows of bytes that belong to no file, from the first chunk until the file is
-complete, and again from its deletion until the bytes are removed.
+"""The bytes of files: uploads, and the stores that hold the bytes (the database, or an S3 bucket).
 
-A process that dies at any point leaves at most such a row, which maintenance removes.
+An upload is a row for bytes that belong to no file, from the first chunk until the file is
+complete, and again from its deletion until the bytes are removed. A process that dies at any point
+leaves at most such a row, which maintenance removes.
 """
 
 import hashlib

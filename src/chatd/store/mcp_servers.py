@@ -1,5 +1,6 @@
 """MCP servers as stored: those that administrators made, and the rows of those that settings
-declare. A declared server has no secret here: each process has its own settings."""
+declare; their lists of tools; and which of them a chat uses. A declared server has no secret here:
+each process has its own settings."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,5 +1,5 @@
-"""Tokens of users for MCP servers, sealed. A row without tokens says why the user must connect
-again.
+"""Tokens of users for MCP servers, and chatd's own clients there, sealed. A row without tokens says
+why the user must connect again.
 
 One process at a time refreshes a row: it claims it for a bounded time, and the others read the
 result. A result is written only if the row still has the version that was claimed.

@@ -1,4 +1,5 @@
-"""SQL conditions for the rows that an actor reaches. `domain.access` decides which those are.
+"""SQL conditions for the rows that an actor reaches. `domain.access.permissions` decides which
+those are.
 
 A condition takes two parameters, the values of `chat_reach` or `workspace_reach`. The owner is
 compared first, so that shares are looked up only for other users' chats.

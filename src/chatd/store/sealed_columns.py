@@ -1,5 +1,5 @@
-"""The columns that hold sealed secrets: how many values each key has sealed, and sealing them again
-with the current key.
+"""Sealed secrets: the columns that hold them, sealing them again with the current key, the keys
+that the database knows, and the processes that hold these.
 
 A table with a sealed column has a uuid `id`, and for the column `x` a generated column `x_key_id`
 that references `secret_keys`. The value's context is `seal_context(table, x, id)`.

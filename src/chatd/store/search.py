@@ -1,7 +1,8 @@
-"""Find chats by pieces of their titles and messages, and messages within a chat.
+"""Find chats by pieces of their titles and messages, and messages within a chat; and keep the index
+of both up to date.
 
-The index is a table of its own, filled behind the commits by `search_index`. It finds the entries
-of an owner that have the grams of the terms (`domain.chat.lists.search_text`); those are compared
+The index is a table of its own, filled behind the commits by `index_batch`. It finds the entries
+of an owner that have the grams of the terms (`domain.chat_views.search_text`); those are compared
 with the terms, newest first, until a page is full.
 """
 

@@ -1,4 +1,4 @@
-"""Webhooks and their deliveries.
+"""Webhooks and their deliveries, and the browsers that subscribed to push, which are webhooks too.
 
 A delivery is claimed by moving its due time: if the process that sends it dies, it is due again
 after the claim. The owner of a webhook reads and changes it; only the sender claims.

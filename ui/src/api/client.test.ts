@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { api, ApiError, onSignedOut, setCsrfToken, urlOf } from "./client";
+import { api, onSignedOut, setCsrfToken, urlOf } from "./client";
+import { ApiError } from "./errors";
 
 interface Call {
   readonly url: string;

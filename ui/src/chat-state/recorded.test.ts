@@ -3,8 +3,9 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
+import type { ChatEvent } from "./events";
 import { dropPartialGroup, initialFeed, reduce, reduceAll } from "./reducer";
-import type { ChatEvent, ChatState, Message, QueuedMessage } from "./types";
+import type { ChatState, Message, QueuedMessage } from "./types";
 
 interface RecordedChat {
   readonly chat_id: string;

@@ -1,1 +1,0 @@
-"""Who may do what: permissions, accounts, shares, secrets as texts, entries of the audit log."""

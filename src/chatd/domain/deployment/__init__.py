@@ -1,1 +1,0 @@
-"""What administrators and users configure: limits, webhooks, push, schedules, settings."""

@@ -1,1 +1,0 @@
-"""MCP servers: which a chat uses, their tools and results, tool search, OAuth."""

@@ -1,1 +1,0 @@
-"""Models and providers: requests, events, configuration, errors, retries, circuits, usage."""

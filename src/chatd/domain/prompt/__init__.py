@@ -1,1 +1,0 @@
-"""What a model is sent: instructions, history, files, compaction, repair; titles."""

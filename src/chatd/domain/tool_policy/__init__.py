@@ -1,1 +1,0 @@
-"""Which tool calls run, are asked for or denied; how a shell's text is read."""

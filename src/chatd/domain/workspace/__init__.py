@@ -1,1 +1,0 @@
-"""Workspaces: builds and deadlines, templates, the agent's API, pull requests."""

@@ -1,1 +1,0 @@
-"""Rows of users: accounts, groups, credentials, settings, skills, the audit log."""

@@ -1,7 +1,7 @@
 """The audit log: who did what to which object, and from where.
 
 `record` belongs into the transaction of the write that it describes. `detail` never has a secret:
-`domain.account.rules.redacted_diff` makes it.
+`domain.access.accounts.redacted_diff` makes it.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -175,7 +175,7 @@ async def record(
     outcome: AuditOutcome = "done",
 ) -> None:
     """`action` is an object and a verb, such as `user.suspend`. Its words for people are in
-    `domain.account.audit_text`."""
+    `domain.access.audit_text`."""
     await conn.execute(
         RECORD,
         *_record_parameters(

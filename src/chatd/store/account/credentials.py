@@ -1,9 +1,10 @@
-"""Sessions, API tokens, one-time links and one-time tickets. Only digests of secrets are stored.
+"""Sessions, API tokens, one-time links and one-time tickets, and how often a sign-in may fail.
 
-A revoked credential is deleted, and the deletion is published in its transaction, so that every
-replica drops it from its cache. A used link or ticket is deleted by the statement that reads it: of
-two replicas that get the same one, one finds nothing. No secret can be found by measuring how long
-a look-up takes: it compares digests, and a digest does not tell its secret.
+Only digests of secrets are stored. A revoked credential is deleted, and the deletion is published
+in its transaction, so that every replica drops it from its cache. A used link or ticket is deleted
+by the statement that reads it: of two replicas that get the same one, one finds nothing. No secret
+can be found by measuring how long a look-up takes: it compares digests, and a digest does not tell
+its secret.
 """
 
 from collections.abc import Sequence

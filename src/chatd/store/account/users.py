@@ -1,4 +1,5 @@
-"""Users. Every write is audited, and published to all replicas, in its own transaction.
+"""Users, and how OpenID providers name them. Every write is audited, and published to all
+replicas, in its own transaction.
 
 At least one active administrator is left after every write: writes that could remove the last one
 take a lock, change the row, and count.

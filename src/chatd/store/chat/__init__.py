@@ -1,1 +1,0 @@
-"""Rows of chats: transactions, messages, leases, the journal, usage, runs, shares."""

@@ -1,4 +1,5 @@
-"""Pages of messages for clients, each with the chat's row and queue of the same version."""
+"""Pages of messages for clients, each with the chat's row and queue of the same version; and the
+prompts that a user has sent."""
 
 from datetime import datetime
 from typing import Final, LiteralString

@@ -1,8 +1,9 @@
-"""Usage events: insert them, roll them up by day, and sum those of a chat's tree.
+"""Model calls: open calls before they are sent, usage events when they are paid, sums per day, and
+debug records.
 
 A step's commit only appends an event, so chats of one owner do not contend for a row. The roll-up
 takes events older than the longest statement, so no event is inserted behind it. A sum
-(`store.spend`, `store.costs`) is the rolled-up days plus the events since.
+(`store.model.spend`, `store.model.costs`) is the rolled-up days plus the events since.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,8 @@
 Owns the lookup of earlier results: by idempotency key, and by change id after a lost reply.
 """
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -67,11 +68,9 @@ class NoChange(Struct, frozen=True, kw_only=True):
 OperationOutcome = AppliedChange | NoChange
 
 
-class OnApplied(Protocol):
-    """Callback after each applied change, in this replica. Must not raise or block. Not called
-    when the commit's reply was lost for good; the next poll finds that row."""
-
-    def __call__(self, applied: AppliedChange) -> None: ...
+OnApplied: TypeAlias = Callable[[AppliedChange], None]
+"""Called after each applied change, in this replica. Must not raise or block. Not called when the
+commit's reply was lost for good; the next poll finds that row."""
 
 
 def applied_version(chat: Chat, change_id: ChangeId) -> int:

@@ -1,7 +1,7 @@
 """With whom chats are shared. Every write is audited, and published to all replicas.
 
-`domain.chat.shares` decides; the statements repeat that only the owner adds readers, to a root chat
-that is not deleted.
+`domain.access.shares` decides; the statements repeat that only the owner adds readers, to a root
+chat that is not deleted.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""Update a chat's unversioned columns."""
+"""Write what a chat has beside its versioned state: title, labels, pin, MCP servers, the mark of a
+deletion; the read marks of users; and leases of title generations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, LiteralString

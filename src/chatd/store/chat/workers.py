@@ -2,7 +2,8 @@
 
 All times are the database's. Deadlines of interrupts and client tools are compared with its clock,
 so a jump of that clock expires them early or late. Whether a worker is dead is not: each heartbeat
-returns the other workers, `domain.lease` decides from several, and the next one names the dead.
+returns the other workers, `domain.chat.lease` decides from several, and the next one names the
+dead.
 """
 
 from collections.abc import Mapping, Sequence

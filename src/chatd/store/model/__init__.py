@@ -1,1 +1,0 @@
-"""Rows of providers and models, and what calls cost: limits, sums, reports."""

@@ -103,7 +103,7 @@ class ProviderParameters(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StoredKey(Struct, frozen=True, kw_only=True):
-    """`destination`: where it may be sent (`domain.model.key_destination`)."""
+    """`destination`: where it may be sent (`domain.model.config`)."""
 
     id: UUID
     provider_id: UUID

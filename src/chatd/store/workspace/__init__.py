@@ -1,1 +1,0 @@
-"""Rows of workspaces: templates, builds under a lease, agents, bindings of chats."""

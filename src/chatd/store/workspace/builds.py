@@ -1,7 +1,5 @@
-"""Builds: insert, read, cancel, and list workspaces past their deadline. Times are the database's.
-
-`build_leases` runs and ends builds.
-"""
+"""Builds: insert, read and cancel them, list workspaces past their deadline, hold a build by a
+lease while it runs, and its log. Times are the database's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, LiteralString

@@ -1,4 +1,5 @@
-"""Workspaces: created together with their first build, read together with their latest.
+"""Workspaces, created together with their first build and read together with their latest; and
+their agents.
 
 The row stores the number of the latest build, and a new build is inserted only against that number:
 of two concurrent decisions to start or stop, one writes nothing and is decided again.

@@ -2,12 +2,13 @@
 import "@/styles/files.css";
 import { Container, FolderX, RefreshCw, Search } from "lucide-react";
 import { useCallback, useEffect, useMemo, useState } from "react";
-import { ApiError } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import { Button, EmptyState, ErrorNote, Icon, IconButton, Skeleton } from "@/components";
 import { openPanel, type PanelOptions, usePanelRequest } from "@/platform/actions";
-import { FileTree, type Tree, useTree } from "./file-tree";
+import { FileTree } from "./file-tree";
 import { FileView } from "./file-view";
 import { relativePath, treeRows } from "./tree-state";
+import { type Tree, useTree } from "./use-tree";
 
 interface Shown {
   readonly path: string;

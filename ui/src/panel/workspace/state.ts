@@ -1,7 +1,6 @@
 /** What a workspace is doing, from its last build. Pure. */
 import type { components } from "@/api/schema";
-import type { Status } from "@/components";
-import { durationText } from "@/platform/words";
+import { durationText, type Status } from "@/components";
 
 type Schemas = components["schemas"];
 export type Workspace = Schemas["WorkspaceReply"];

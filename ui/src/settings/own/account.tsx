@@ -1,12 +1,15 @@
 /** The user's own account: password and the browsers that are signed in. */
 import { type SyntheticEvent, useState } from "react";
-import { api, ApiError } from "@/api/client";
+import { api } from "@/api/client";
+import { ApiError } from "@/api/errors";
 import { useMe } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, ErrorNote, Tag, TextField, Time } from "@/components";
-import { forgetUser, switchPushOff } from "@/platform/browser";
+import { forgetUser } from "@/platform/browser-owner";
+import { switchPushOff } from "@/platform/push";
 import { SIGN_IN_PATH } from "@/platform/routes";
-import { Loaded, readAll, Section, SettingsPage, Table, useResource, useSave } from "../frame";
+import { Loaded, Section, SettingsPage, Table } from "../frame";
+import { readAll, useResource, useSave } from "../resource";
 import { fieldErrors } from "../server/provider-drawer";
 
 export function AccountPage() {

@@ -5,8 +5,9 @@ import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, Dialog, EmptyState, ErrorNote, Field, IconButton, Segmented, Tag, TextField } from "@/components";
-import { moneyText, readMoney } from "@/platform/words";
-import { Loaded, Section, SettingRow, SettingsPage, Table, useResource, useSave } from "../frame";
+import { Loaded, Section, SettingRow, SettingsPage, Table } from "../frame";
+import { useResource, useSave } from "../resource";
+import { moneyText, readMoney } from "../usage/money";
 
 type Limits = components["schemas"]["SpendLimitsReply"];
 type Period = Limits["period"];

@@ -1,0 +1,3 @@
+export { CoachMark } from "./coach-mark";
+export { DemoPanel } from "./demo-panel";
+export { FirstScreen } from "./first-screen";

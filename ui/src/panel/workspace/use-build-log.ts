@@ -1,0 +1,83 @@
+/** The log of a build, followed until the build has ended. */
+import { useEffect, useState } from "react";
+import { ApiError } from "@/api/errors";
+import { readEvents, type StreamEvent } from "../event-stream";
+import type { LogLine } from "./state";
+
+export const MAX_LINES = 2000;
+const FIRST_DELAY_MS = 1000;
+const MAX_DELAY_MS = 15_000;
+
+export interface BuildLog {
+  readonly lines: readonly LogLine[];
+  /** Lines of the beginning that were dropped. */
+  readonly dropped: number;
+  readonly isFollowing: boolean;
+  readonly error: ApiError | null;
+}
+
+const EMPTY: BuildLog = { lines: [], dropped: 0, isFollowing: true, error: null };
+
+/** `onEnd` is called when the server says that the build is over. */
+export function useBuildLog(buildId: string, onEnd: () => void): BuildLog {
+  const [log, setLog] = useState(EMPTY);
+  useEffect(() => {
+    const stop = new AbortController();
+    void follow(buildId, stop.signal, setLog, onEnd);
+    return () => stop.abort();
+  }, [buildId, onEnd]);
+  return log;
+}
+
+type Update = (change: (log: BuildLog) => BuildLog) => void;
+
+async function follow(buildId: string, signal: AbortSignal, update: Update, onEnd: () => void): Promise<void> {
+  const reading = { lastId: null as string | null, hasEnded: false, delay: FIRST_DELAY_MS };
+  const take = (event: StreamEvent) => {
+    reading.delay = FIRST_DELAY_MS;
+    reading.lastId = event.id ?? reading.lastId;
+    if (event.event === "build") reading.hasEnded = true;
+    // Other names say why the stream ends.
+    if (event.event === "message") update((log) => withLine(log, JSON.parse(event.data) as LogLine));
+  };
+  for (;;) {
+    const refused = await readOnce(buildId, reading.lastId, signal, take);
+    if (refused !== null) {
+      update((log) => ({ ...log, isFollowing: false, error: refused }));
+      return;
+    }
+    if (signal.aborted || reading.hasEnded) break;
+    await pause(reading.delay, signal);
+    reading.delay = Math.min(reading.delay * 2, MAX_DELAY_MS);
+  }
+  if (signal.aborted) return;
+  update((log) => ({ ...log, isFollowing: false }));
+  onEnd();
+}
+
+/** Null: the stream ended, or it may work later. */
+async function readOnce(buildId: string, lastId: string | null, signal: AbortSignal, take: (event: StreamEvent) => void): Promise<ApiError | null> {
+  try {
+    await readEvents(`/api/v1/builds/${encodeURIComponent(buildId)}/logs?follow=true`, lastId, signal, take);
+  } catch (error) {
+    if (!signal.aborted && error instanceof ApiError && !error.isTemporary) return error;
+  }
+  return null;
+}
+
+export function withLine(log: BuildLog, line: LogLine): BuildLog {
+  if (log.lines.some((one) => one.id === line.id)) return log;
+  const lines = [...log.lines, line];
+  const over = Math.max(0, lines.length - MAX_LINES);
+  return { ...log, lines: lines.slice(over), dropped: log.dropped + over };
+}
+
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      resolve();
+    });
+  });
+}

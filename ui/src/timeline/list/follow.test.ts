@@ -1,0 +1,61 @@
+import { describe, expect, it } from "vitest";
+import { Follower, isAtEnd, isUpKey } from "./follow";
+
+const box = (top: number, height = 2000, viewport = 500) => ({ top, height, viewport });
+
+function atEnd(): Follower {
+  const follower = new Follower();
+  follower.moved(box(1500));
+  return follower;
+}
+
+describe("following the end", () => {
+  it("begins at once and holds while text is added", () => {
+    const follower = atEnd();
+    follower.moved(box(1600, 2100));
+    expect(follower.isFollowing).toBe(true);
+  });
+
+  it("ends with the smallest move upwards, also within reach of the end", () => {
+    const follower = atEnd();
+    follower.scrolled(box(1490));
+    expect(follower.isFollowing).toBe(false);
+    follower.scrolled(box(1490, 2100));
+    expect(follower.isFollowing).toBe(false);
+  });
+
+  it("ends when a wheel, a finger or a key goes up, before anything has moved", () => {
+    const follower = atEnd();
+    follower.moveUp();
+    expect(follower.isFollowing).toBe(false);
+  });
+
+  it("begins again only when the user comes back to the end", () => {
+    const follower = atEnd();
+    follower.scrolled(box(800));
+    follower.scrolled(box(1400));
+    expect(follower.isFollowing).toBe(false);
+    follower.scrolled(box(1460));
+    expect(follower.isFollowing).toBe(true);
+  });
+
+  it("is not ended by a list that got shorter, or by a window that changed its height", () => {
+    const follower = atEnd();
+    follower.scrolled(box(1300, 1800));
+    expect(follower.isFollowing).toBe(true);
+    follower.scrolled(box(1200, 1800, 600));
+    expect(follower.isFollowing).toBe(true);
+  });
+
+  it("knows the end by its reach", () => {
+    expect(isAtEnd(box(1452))).toBe(true);
+    expect(isAtEnd(box(1451))).toBe(false);
+  });
+
+  it("knows keys that go up", () => {
+    expect(["ArrowUp", "PageUp", "Home"].every((key) => isUpKey(key, false))).toBe(true);
+    expect(isUpKey(" ", true)).toBe(true);
+    expect(isUpKey(" ", false)).toBe(false);
+    expect(isUpKey("ArrowDown", false)).toBe(false);
+  });
+});
