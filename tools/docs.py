@@ -4,8 +4,10 @@ behaviours.
 `python -m tools.docs` rewrites them; with `--check` it only reports which would change.
 """
 
+import ast
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -20,6 +22,8 @@ from tools.behaviour_index import INDEX, write_index
 
 ROOT = Path(__file__).parent.parent
 KERNEL = ROOT / "docs" / "kernel.md"
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+SOURCE = ROOT / "src" / "chatd"
 OPERATING = ROOT / "docs" / "operating.md"
 API = ROOT / "docs" / "api.md"
 TERMINAL = ROOT / "docs" / "terminal.md"
@@ -106,8 +110,33 @@ def error_codes() -> Iterator[str]:
         yield f"| {error.status} | `{code}` | {error.meaning} | {error.remedy} |"
 
 
+def packages() -> Iterator[str]:
+    """The packages in the order of the layers, with their size in hundreds of lines."""
+    yield "| package | files | lines | |"
+    yield "|---|---|---|---|"
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+    names = [name for layer in layers[0]["layers"] for name in layer.split(" : ")]
+    total_files = total_lines = 0
+    for name in names:
+        files = sorted((SOURCE / name).rglob("*.py")) or [SOURCE / f"{name}.py"]
+        lines = sum(len(file.read_text().splitlines()) for file in files)
+        first = ast.get_docstring(ast.parse(files[0].read_text())) or ""
+        shown = f"{name}/" if (SOURCE / name).is_dir() else f"{name}.py"
+        text = " ".join(first.partition("\n\n")[0].split())
+        yield f"| `{shown}` | {len(files)} | {_hundreds(lines)} | {text} |"
+        total_files, total_lines = total_files + len(files), total_lines + lines
+    yield f"| all | {total_files} | {_hundreds(total_lines)} | |"
+
+
+def _hundreds(lines: int) -> str:
+    return f"{round(lines, -2):,}" if lines >= 100 else "<100"
+
+
 Section = Callable[[], Iterator[str]]
 SECTIONS: dict[Path, dict[str, Section]] = {
+    ARCHITECTURE: {"packages": packages},
     KERNEL: {
         "states": states,
         "transitions": transitions,

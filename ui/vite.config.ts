@@ -51,7 +51,7 @@ const everywhere = [
   /node_modules\/(?:react-remove-scroll|react-remove-scroll-bar|react-style-singleton|use-callback-ref|use-sidecar|aria-hidden)\//,
   /lucide-react\/dist\/esm\/(?!icons)/,
   /lucide-react\/dist\/esm\/icons\/(?:book-open|circle-question-mark|clock|copy|cpu|file-text|globe|image|message-square|paperclip|pause|play|square|undo-2)\./,
-  /src\/(?:api|chat-state|connection|components|platform\/(?!toaster)|app\/(?:columns|separator|sidebar|top-bar))/,
+  /src\/(?:api|chat-state|connection|components|platform\/(?!toaster)|app\/(?:columns|sidebar|top-bar))/,
 ];
 
 export default defineConfig({

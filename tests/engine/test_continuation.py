@@ -14,8 +14,7 @@ from chatd.domain.ids import ChatId
 from chatd.domain.model.retry import MAX_MODEL_CALL_ATTEMPTS
 from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import journal
-from tests.engine.test_replicas import NO_SLOTS, SHORT_DRAIN, disconnect, reap_owner
-from tests.support.engine_rig import EngineRig, engine_rig_with
+from tests.support.engine_rig import NO_SLOTS, SHORT_DRAIN, EngineRig, engine_rig_with
 from tests.support.outcomes import present
 from tests.support.providers.anthropic import FakeAnthropic
 from tests.support.providers.openai_chat import FakeCompatible, chunk
@@ -60,7 +59,7 @@ async def test_the_next_worker_goes_on_from_the_text_of_a_dead_one(
             viewer = StreamClient(chat_id)
             async with viewer.connected(survivor.replica.feeds) as view:
                 survivor.answer("wer", ".", input_tokens=17)
-                disconnect(proxy)
+                proxy.disconnect()
                 await viewer.watch(view, lambda client: client.state.status == "waiting")
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: half an answer."]
         assert last_message(api) == {"role": "assistant", "content": "half an ans"}
@@ -92,7 +91,8 @@ async def test_an_answer_is_made_anew_if_the_provider_refuses_to_continue_it(
             chat_id = await said_before_death(victim, survivor, "half an ans")
             api.reply(400, {"error": {"message": "prefill is incompatible with enable_thinking"}})
             survivor.answer("a whole answer")
-            disconnect(proxy)
+            proxy.disconnect()
+            await survivor.reap_owner(chat_id)
             chat = await survivor.wait_chat_task_left(chat_id)
         assert chat.state == "W"
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: a whole answer"]
@@ -111,7 +111,8 @@ async def test_an_answer_goes_on_after_a_failed_call_too(
             api.reply(503, BUSY)
             survivor.cut_answer(" an")
             survivor.answer(" answer")
-            disconnect(proxy)
+            proxy.disconnect()
+            await survivor.reap_owner(chat_id)
             await survivor.wait_state(chat_id, "W")
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: half an answer"]
         assert last_message(api) == {"role": "assistant", "content": "half an"}
@@ -176,8 +177,8 @@ async def test_a_second_death_repeats_nothing_and_no_token_is_recorded_twice(
     async with continuing_rig(dsn, api, NO_SLOTS) as observer:
         async with continuing_rig(proxy.dsn, api) as victim:
             chat_id = await said_before_death(victim, observer, said)
-            disconnect(proxy)
-            await reap_owner(observer, chat_id)
+            proxy.disconnect()
+            await observer.reap_owner(chat_id)
         proxy.refuse(new=False)
         async with continuing_rig(proxy.dsn, api) as second:
             again = Gate()
@@ -185,8 +186,10 @@ async def test_a_second_death_repeats_nothing_and_no_token_is_recorded_twice(
             await again.reached.wait()
             await second.wait_shown(chat_id, "y" * 400)
             await second.replica.journal.flush()
-            disconnect(proxy)
-            await reap_owner(observer, chat_id)
+            proxy.disconnect()
+            await observer.reap_owner(chat_id)
+        # A chat that two workers have lost is taken alone, at a later poll: a quarter of a minute.
+        await observer.pool.execute("UPDATE chats SET orphan_count = 1")
         async with continuing_rig(dsn, api) as survivor:
             survivor.answer(" end")
             await survivor.wait_state(chat_id, "W")
@@ -224,7 +227,8 @@ async def test_reasoning_is_not_continued(dsn: str, proxy: Proxy, api: FakeCompa
             await victim.wait_shown(chat_id, "half")
             await victim.replica.journal.flush()
             survivor.answer("a whole answer")
-            disconnect(proxy)
+            proxy.disconnect()
+            await survivor.reap_owner(chat_id)
             await survivor.wait_state(chat_id, "W")
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: a whole answer"]
         assert len(api.requests) == 2
@@ -245,7 +249,7 @@ async def test_older_models_of_anthropic_go_on_and_newer_ones_begin_again(
         FakeAnthropic.running() as api,
         engine_rig_with(dsn, api, worker=SHORT_DRAIN, kind="anthropic") as survivor,
     ):
-        async with engine_rig_with(proxy.dsn, api, kind="anthropic") as victim:
+        async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN, kind="anthropic") as victim:
             for rig in (victim, survivor):
                 rig.model.config = replace(rig.model.config, model=model)
             gate = Gate()
@@ -255,7 +259,8 @@ async def test_older_models_of_anthropic_go_on_and_newer_ones_begin_again(
             await victim.replica.journal.flush()
             is_continued = kept.startswith("Once")
             api.script_text(*([" a time."] if is_continued else ["A whole answer."]))
-            disconnect(proxy)
+            proxy.disconnect()
+            await survivor.reap_owner(chat_id)
             await survivor.wait_state(chat_id, "W")
         assert await survivor.transcript(chat_id) == ["user: go", f"assistant: {kept}"]
         assert len(api.requests) == 2

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from chatd.engine.worker import WorkerConfig
-from tests.support.engine_rig import NO_SLOTS, EngineRig, change_id, engine_rig_with
+from tests.support.engine_rig import NO_SLOTS, SHORT_DRAIN, EngineRig, change_id, engine_rig_with
 from tests.support.eventually import eventually
 from tests.support.operations import create_chat
 from tests.support.providers.openai_chat import FakeCompatible
@@ -15,8 +14,6 @@ from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
 from tests.support.store import has_lock_waiter, session_to
 from tests.support.tools import StubbornTool
-
-SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.05)
 
 
 @pytest.mark.promise("P5")

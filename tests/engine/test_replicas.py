@@ -4,20 +4,13 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat.commands import ReapChat
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.engine.acquirer import SlotsConfig
-from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import workers
-from tests.support.engine_rig import EngineRig, engine_rig_with
-from tests.support.outcomes import present
+from tests.support.engine_rig import NO_SLOTS, SHORT_DRAIN, EngineRig, engine_rig_with
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
 from tests.support.tools import GatedTool
-
-SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1)
-NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1, slots=SlotsConfig(roots=0))
 
 
 async def test_a_chat_created_without_an_owner_is_acquired(dsn: str, api: FakeCompatible) -> None:
@@ -67,7 +60,7 @@ async def test_the_chat_of_a_disconnected_replica_is_run_by_another(
         async with engine_rig_with(proxy.dsn, api) as victim:
             chat_id = await victim.ask("go", "half an ans", gate)
             survivor.answer("a whole answer")
-            disconnect(proxy)
+            proxy.disconnect()
             chat = await survivor.wait_chat_task_left(chat_id)
             assert chat.state == "W"
             proxy.refuse(new=False)
@@ -87,7 +80,7 @@ async def test_an_interrupt_keeps_the_live_parts_of_a_dead_replica(
     ):
         chat_id = await victim.ask("go", "half an ans", gate)
         await survivor.wait_journaled(chat_id)
-        disconnect(proxy)
+        proxy.disconnect()
         await survivor.interrupt(chat_id)
         chat = await survivor.wait_chat_task_left(chat_id)
         assert chat.state == "W"
@@ -105,15 +98,15 @@ async def test_an_interrupt_keeps_the_live_parts_over_several_dead_workers(
             gate = Gate()
             chat_id = await victim.ask("go", "half an ans", gate)
             await observer.wait_journaled(chat_id)
-            disconnect(proxy)
+            proxy.disconnect()
             await observer.interrupt(chat_id)
-            await reap_owner(observer, chat_id)
+            await observer.reap_owner(chat_id)
             for number in range(1, 6):
                 (acquired,) = await workers.acquire(
                     observer.pool, WorkerId(UUID(int=number)), roots=1, children=0
                 )
                 assert acquired.id == chat_id
-                await reap_owner(observer, chat_id)
+                await observer.reap_owner(chat_id)
         async with engine_rig_with(dsn, api) as survivor:
             chat = await survivor.wait_chat_task_left(chat_id)
         assert chat.state == "W"
@@ -131,9 +124,9 @@ async def test_an_interrupt_of_an_orphaned_pending_chat_keeps_its_live_parts(
             interrupted, replaced, promoted = [
                 await start_answer(victim, observer) for _ in range(3)
             ]
-            disconnect(proxy)
+            proxy.disconnect()
             for chat_id in (interrupted, replaced, promoted):
-                await reap_owner(observer, chat_id)
+                await observer.reap_owner(chat_id)
                 assert (await observer.chat(chat_id)).public_status == "pending"
             await observer.interrupt(interrupted)
             await observer.send(replaced, "next", "interrupt")
@@ -170,7 +163,8 @@ async def test_an_interrupt_of_a_takeover_keeps_what_the_dead_worker_said(
         await survivor.wait_journaled(chat_id)
         again = Gate()
         survivor.answer(*([said] if said else []), again, "rest")
-        disconnect(proxy)
+        proxy.disconnect()
+        await survivor.reap_owner(chat_id)
         await again.reached.wait()
         if said:
             await survivor.wait_shown(chat_id, said)
@@ -187,14 +181,14 @@ async def test_an_interrupt_keeps_what_two_dead_workers_said(
     async with engine_rig_with(dsn, api, worker=NO_SLOTS) as observer:
         async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
             chat_id = await start_answer(victim, observer)
-            disconnect(proxy)
-            await reap_owner(observer, chat_id)
+            proxy.disconnect()
+            await observer.reap_owner(chat_id)
             (acquired,) = await workers.acquire(
                 observer.pool, WorkerId(UUID(int=1)), roots=1, children=0
             )
             assert (acquired.id, acquired.attempt) == (chat_id, 2)
             await observer.interrupt(chat_id)
-            await reap_owner(observer, chat_id)
+            await observer.reap_owner(chat_id)
         async with engine_rig_with(dsn, api) as survivor:
             assert (await survivor.wait_chat_task_left(chat_id)).state == "W"
         assert await observer.transcript(chat_id) == ["user: go", "assistant: half an ans"]
@@ -212,7 +206,8 @@ async def test_an_interrupt_during_a_retry_of_a_takeover_keeps_what_the_dead_wor
         chat_id = await victim.ask("go", "half an ans", gate)
         await survivor.wait_journaled(chat_id)
         api.reply(503, {"error": {"message": "busy"}})
-        disconnect(proxy)
+        proxy.disconnect()
+        await survivor.reap_owner(chat_id)
         await survivor.events.wait("model_failed", chat_id=chat_id)
         await survivor.wait_state(chat_id, "P0")
         await survivor.interrupt(chat_id)
@@ -226,16 +221,6 @@ async def start_answer(rig: EngineRig, others: EngineRig) -> ChatId:
     chat_id = await rig.ask("go", "half an ans", gate)
     await others.wait_journaled(chat_id)
     return chat_id
-
-
-async def reap_owner(rig: EngineRig, chat_id: ChatId) -> None:
-    owner = present((await rig.chat(chat_id)).worker_id)
-    await rig.run(chat_id, ReapChat(worker_ids=frozenset({owner})))
-
-
-def disconnect(proxy: Proxy) -> None:
-    proxy.refuse(new=True)
-    proxy.cut()
 
 
 async def test_an_idle_replica_drains_at_once(rig: EngineRig) -> None:

@@ -21,12 +21,11 @@ from chatd.domain.files import FileLimits
 from chatd.domain.ids import ToolCallId, WorkerId
 from chatd.domain.ports import ToolContext
 from chatd.engine.tool_runner import EFFECT_UNKNOWN_TEXT, UNKNOWN_OUTCOME_OUTPUT
-from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import messages
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.files import SavedResultTools, SaveResult, save_results
 from tests.support.clock import FakeClock
-from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with, pass_time
+from tests.support.engine_rig import SHORT_DRAIN, EngineRig, engine_rig, engine_rig_with, pass_time
 from tests.support.factories import HARNESS
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
@@ -40,7 +39,6 @@ from tests.support.tools import (
     Tools,
 )
 
-SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.05)
 CLIENT_TOOLS = Raw(
     b'[{"name":"pick","description":"Ask the user.","input_schema":{"type":"object",'
     b'"properties":{}}}]'

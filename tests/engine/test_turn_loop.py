@@ -9,17 +9,14 @@ from chatd.domain.chat.change import UNSENT_CALL_TEXT
 from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.parts import TextPart, ToolCallPart
 from chatd.domain.prompt.instructions import Instructions
-from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import messages, runs
 from tests.support.clock import FakeClock
-from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with
+from tests.support.engine_rig import SHORT_DRAIN, EngineRig, engine_rig, engine_rig_with
 from tests.support.factories import HARNESS
 from tests.support.providers.anthropic import FakeAnthropic, event
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool, Tools
-
-SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1)
 
 
 def system(text: str) -> Draft:

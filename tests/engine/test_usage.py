@@ -18,14 +18,20 @@ from chatd.domain.chat.row import Episode
 from chatd.domain.deployment.spend import FIRST_OUTPUT_TOKENS
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.engine.budget import SpendLimit
-from chatd.engine.worker import WorkerConfig
 from chatd.providers.provider_config import ProviderConfig
 from chatd.providers.registry import build_provider
 from chatd.store.chat import journal, messages, model_calls
 from chatd.store.chat.model_calls import OpenCall
 from chatd.store.conn import Row
 from chatd.stream.journal_tail import read_episode
-from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with, usage_chunk
+from tests.support.engine_rig import (
+    NO_SLOTS,
+    SHORT_DRAIN,
+    EngineRig,
+    engine_rig,
+    engine_rig_with,
+    usage_chunk,
+)
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS
 from tests.support.outcomes import present
@@ -41,7 +47,6 @@ LONG = "word " * 800
 """About 1,000 tokens."""
 STREAMED = "said " * 160
 """About 200 tokens."""
-SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.05)
 
 
 async def started(rig: EngineRig, gate: Gate) -> ChatId:
@@ -170,7 +175,8 @@ async def test_the_next_owner_records_the_call_of_a_dead_worker(
             chat_id = await started(victim, gate)
             await survivor.wait_journaled(chat_id)
             survivor.answer("a whole answer", input_tokens=3)
-            disconnect(proxy)
+            proxy.disconnect()
+            await survivor.reap_owner(chat_id)
             await survivor.wait_chat_task_left(chat_id)
             await survivor.events.wait("usage_estimated", chat_id=chat_id)
             await survivor.replica.usage_writer.wait_idle()
@@ -196,7 +202,8 @@ async def test_a_call_is_recorded_whose_worker_dies_before_the_provider_answers(
         chat_id = await victim.create(LONG)
         await silent.reached.wait()
         survivor.answer("a whole answer", input_tokens=3)
-        disconnect(proxy)
+        proxy.disconnect()
+        await survivor.reap_owner(chat_id)
         await survivor.wait_chat_task_left(chat_id)
         await survivor.events.wait("usage_estimated", chat_id=chat_id)
         paid = await survivor.recorded_usage()
@@ -216,7 +223,7 @@ async def test_the_owner_of_an_interrupt_records_the_call_of_a_dead_worker(
     ):
         chat_id = await started(victim, gate)
         await survivor.wait_journaled(chat_id)
-        disconnect(proxy)
+        proxy.disconnect()
         await survivor.interrupt(chat_id)
         await survivor.wait_chat_task_left(chat_id)
         await survivor.replica.usage_writer.wait_idle()
@@ -230,7 +237,7 @@ async def test_the_call_of_a_dead_worker_is_recorded_after_an_edit(
         async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
             chat_id = await started(victim, gate)
             await observer.wait_journaled(chat_id)
-            disconnect(proxy)
+            proxy.disconnect()
             await observer.edit(chat_id, "shorter")
         async with engine_rig_with(dsn, api) as survivor:
             survivor.answer("fine", input_tokens=3)
@@ -256,7 +263,7 @@ async def test_the_reaper_records_the_last_call_of_a_chat_that_it_fails(
             await observer.pool.execute(
                 "UPDATE chat_workers SET started_at = started_at - interval '1 h'"
             )
-        disconnect(proxy)
+        proxy.disconnect()
         async with engine_rig_with(dsn, api, worker=NO_SLOTS) as reaper:
             await reaper.wait_state(chat_id, "E0")
             await reaper.events.wait("usage_estimated", chat_id=chat_id)
@@ -284,6 +291,7 @@ async def test_what_a_provider_told_of_a_call_is_in_the_journal_and_not_in_live_
     assert {(live.role, type(live.part)) for live in shown} == {("assistant", TextPart)}
     buffer = present(rig.replica.episodes.find(chat_id))
     assert b"fake-1" not in b"".join(buffer.events)
+    gate.open()
 
 
 async def test_a_call_has_a_record_from_before_its_request_until_its_usage_is_recorded(
@@ -310,11 +318,6 @@ async def test_a_call_that_the_provider_refuses_leaves_no_record(rig: EngineRig)
 
     await eventually(is_discarded)
     assert await rig.recorded_usage() == []
-
-
-def disconnect(proxy: Proxy) -> None:
-    proxy.refuse(new=True)
-    proxy.cut()
 
 
 # Limits
@@ -395,7 +398,7 @@ async def test_usage_is_recorded_after_an_outage_of_the_database(
     ):
         chat_id = await started(rig, gate)
         row = await rig.chat(chat_id)
-        disconnect(proxy)
+        proxy.disconnect()
         entry = UsageEntry(kind="title", provider="p", model="m", usage=TokenUsage())
         rig.replica.usage_writer.record(row, (entry,))
         await rig.events.wait("usage_write_delayed", chat_id=chat_id)

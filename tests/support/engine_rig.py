@@ -28,6 +28,7 @@ from chatd.domain.chat.commands import (
     EditMessage,
     InterruptChat,
     PromoteQueued,
+    ReapChat,
     RequestCompaction,
     SendMessage,
     SubmitToolResults,
@@ -75,6 +76,7 @@ from tests.support.tools import Tools
 WAIT_TIMEOUT_S = 30.0
 """Only a machine that is very busy takes this long."""
 NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
+SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1)
 
 
 class Events:
@@ -285,6 +287,11 @@ class EngineRig:
     async def run(self, chat_id: ChatId, command: Command, free: WorkerId | None = None) -> Chat:
         done = operation(command, change_id(), chat_id, free=free)
         return (await self.replica.transactor.run(done)).chat
+
+    async def reap_owner(self, chat_id: ChatId) -> None:
+        """Take the chat from its worker, which is dead, before its lease has ended."""
+        owner = present((await self.chat(chat_id)).worker_id)
+        await self.run(chat_id, ReapChat(worker_ids=frozenset({owner})))
 
     def prompt(self, text: str) -> UserInput:
         return UserInput(content=(TextPart(text=text),), created_by=self.owner)

@@ -55,6 +55,11 @@ class Proxy:
         query = {"host": str(self._directory), "port": "5432", "sslmode": "disable"}
         return self._upstream._replace(query=urlencode(query, safe="/", quote_via=quote)).geturl()
 
+    def disconnect(self) -> None:
+        """Cut what is open and refuse what is new."""
+        self.refuse(new=True)
+        self.cut()
+
     def cut(self) -> None:
         """Close all connections now, in both directions."""
         for writer in self._writers:

@@ -1,14 +1,17 @@
 """The generated tables of the documents equal the code."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from chatd.domain.chat.states import State, Transition
 from tests.promises import PROMISES
-from tools.docs import KERNEL, ROOT, SECTIONS, render, states, transitions
+from tools.docs import KERNEL, ROOT, SECTIONS, SOURCE, render, states, transitions
 
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+MAP = ARCHITECTURE.partition("## Where to go")[2]
+WALKS = ROOT / "docs" / "walks.md"
 TEXT = KERNEL.read_text()
 
 
@@ -41,4 +44,27 @@ def test_every_promise_is_named() -> None:
 
 
 def test_the_page_stays_short() -> None:
-    assert len(ARCHITECTURE.encode()) <= 24_000
+    assert len(ARCHITECTURE.encode()) <= 12_000
+
+
+@pytest.mark.parametrize("place", sorted(set(re.findall(r"`([\w/]+(?:\.py|/))", MAP))))
+def test_every_place_on_the_map_exists(place: str) -> None:
+    """A bare file name is in one of the directories that its row names."""
+    found = [ROOT / place, SOURCE / place]
+    if "/" not in place:
+        found = list(SOURCE.rglob(place))
+    assert any(path.exists() for path in found), place
+
+
+def test_every_place_of_the_walks_exists() -> None:
+    """The order comes from a trace; a place that was renamed since is noticed here."""
+    package = ""
+    for line in WALKS.read_text().splitlines():
+        match = re.fullmatch(r"(\S*)\s+([\w/]+\.py): ([\w.]+)", line)
+        if match is None:
+            continue
+        package = match[1] or package
+        file = SOURCE / ("" if package == "(top)" else package) / match[2]
+        assert file.exists(), f"{line}: run python -m tools.turn_trace --write"
+        name = match[3].rpartition(".")[2]
+        assert re.search(rf"\bdef {name}\b", file.read_text()), line

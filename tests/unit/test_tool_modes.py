@@ -140,6 +140,6 @@ def test_a_subagent_in_plan_mode_is_told_to_look_and_not_to_write_a_plan() -> No
 
 
 def test_the_page_lists_the_tools_that_modes_know() -> None:
-    page = Path(__file__).parents[2] / "ui/src/settings/policy/tools.ts"
+    page = Path(__file__).parents[2] / "ui/src/settings/policy/rules.ts"
     listed = set(re.findall(r'^  tool\("(\w+)"', page.read_text(), re.MULTILINE))
     assert listed >= ALL

@@ -1,0 +1,8 @@
+"""The HTTP API: routes with their bodies beside them, OpenAPI, SSE, WebSocket; chatd as an MCP
+server.
+
+`application` takes a request: `route` finds its route, `accounts/` its caller, `request` reads it,
+`errors` writes what went wrong. `routes/` has a module for each resource; `operations` runs
+commands to chats; `stream_access` ends streams of those who lost access; `mcp/` begins at
+`endpoint`.
+"""

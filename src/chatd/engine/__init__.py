@@ -1,0 +1,7 @@
+"""Workers that run chats: acquire them, hold a lease, run turns, commit every step.
+
+`worker` owns the others. `acquirer` gets chats while slots are free, `lease` renews the lease and
+reaps dead workers, `chat_tasks` has a task for each chat: `turn_loop` > `model_step` >
+`model_call`, or `tool_runner`. `attempt` holds what a task knows, and the committer that writes its
+steps. Before a call: `spend_guard`, `budget`; after it: `usage_writer`. `subagents` wakes parents.
+"""

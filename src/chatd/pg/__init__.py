@@ -1,0 +1,1 @@
+"""The embedded PostgreSQL: found or copied, created, started, shared by processes, stopped."""

@@ -1,0 +1,1 @@
+"""The settings of a process: their schema, `chatd.toml`, the environment, the flags."""

@@ -1,6 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { api, onSignedOut, setCsrfToken, urlOf } from "./client";
-import { ApiError } from "./errors";
+import { api, ApiError, onSignedOut, setCsrfToken, urlOf } from "./client";
 
 interface Call {
   readonly url: string;

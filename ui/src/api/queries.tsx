@@ -1,9 +1,8 @@
 /** The client of TanStack Query for the whole page, and the queries that every area needs. */
-import { QueryClient, QueryClientProvider, useQuery, type UseQueryResult } from "@tanstack/react-query";
-import { type ReactNode, useState } from "react";
-import type { components } from "@/api/schema";
-import { api, setCsrfToken } from "./client";
-import { ApiError } from "./errors";
+import { QueryClient, QueryClientProvider, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
+import { type ReactNode, useEffect, useState } from "react";
+import { api, ApiError, setCsrfToken } from "./client";
+import type { components } from "./schema";
 
 export type Me = components["schemas"]["MeReply"];
 
@@ -38,4 +37,125 @@ async function fetchMe({ signal }: { signal: AbortSignal }): Promise<Me> {
 /** Who is signed in. Its error has the status 401 if nobody is. */
 export function useMe(): UseQueryResult<Me, ApiError> {
   return useQuery<Me, ApiError>({ queryKey: ME_KEY, queryFn: fetchMe, staleTime: 5 * 60_000 });
+}
+
+// The models that a chat can use.
+
+export type Model = components["schemas"]["ModelReply"];
+
+/** The one cache of models: whatever shows a model reads it, and a change of a model or provider empties it. */
+export const MODELS_KEY = ["models"] as const;
+const MAX_PAGES = 5;
+
+async function fetchModels({ signal }: { signal: AbortSignal }): Promise<Model[]> {
+  const models: Model[] = [];
+  let cursor: string | undefined;
+  for (let page = 0; page < MAX_PAGES; page += 1) {
+    const reply = await api.GET("/api/v1/models", { query: { limit: 200, include_disabled: true, cursor }, signal });
+    models.push(...reply.items);
+    if (reply.next_cursor === null) break;
+    cursor = reply.next_cursor;
+  }
+  return models;
+}
+
+function useModelsAs<T>(select: (models: Model[]) => T): UseQueryResult<T, ApiError> {
+  return useQuery<Model[], ApiError, T>({ queryKey: MODELS_KEY, queryFn: fetchModels, staleTime: 60_000, select });
+}
+
+/** All models, also those that are disabled or deleted: their names are in old chats. */
+export const useAllModels = (): UseQueryResult<Model[], ApiError> => useModelsAs(asTheyAre);
+
+/** Those that a chat can use. */
+export const useModels = (): UseQueryResult<Model[], ApiError> => useModelsAs(usable);
+
+const asTheyAre = (models: Model[]): Model[] => models;
+const usable = (models: Model[]): Model[] => models.filter((model) => model.enabled && model.deleted !== true);
+
+/** Names of models by their id. */
+export function useModelNames(): (id: string | null) => string | null {
+  const { data } = useModelsAs(namesById);
+  return (id) => (id === null ? null : (data?.get(id) ?? null));
+}
+
+const namesById = (models: Model[]): ReadonlyMap<string, string> =>
+  new Map(models.map((model) => [model.id, model.display_name === "" ? model.name : model.display_name]));
+
+/** Whether a model is the scripted one. */
+export function useDemoModel(modelId: string | null): boolean {
+  return useAllModels().data?.some((model) => model.id === modelId && model.provider === "demo") ?? false;
+}
+
+/** Whether nobody has set up a provider: the scripted model answers by default. */
+export function useIsDemo(): boolean {
+  return useAllModels().data?.some((model) => model.is_default && model.provider === "demo") ?? false;
+}
+
+// The MCP servers that the user's chats can use, and the user's connections to them.
+
+export type McpServer = components["schemas"]["McpServerReply"];
+
+export const MCP_KEY = ["mcp-servers"] as const;
+const PAGE = 200;
+
+export function useMcpServers(isWanted = true) {
+  return useQuery({
+    queryKey: MCP_KEY,
+    queryFn: async ({ signal }) => (await api.GET("/api/v1/mcp-servers", { query: { limit: PAGE }, signal })).items,
+    enabled: isWanted,
+    staleTime: 30_000,
+  });
+}
+
+/** Whether a chat uses a server: forced, chosen, or by default if nothing was chosen. */
+export function isUsed(server: Pick<McpServer, "id" | "availability">, chosen: readonly string[] | null): boolean {
+  if (server.availability === "force_on") return true;
+  return chosen === null ? server.availability === "default_on" : chosen.includes(server.id);
+}
+
+/** The whole choice after one server was switched. */
+export function withServer(servers: readonly McpServer[], chosen: readonly string[] | null, id: string, isOn: boolean): string[] {
+  return servers.filter((one) => (one.id === id ? isOn : isUsed(one, chosen)) && one.availability !== "force_on").map((one) => one.id);
+}
+
+const WORDS: Readonly<Record<McpServer["connection"]["state"], string>> = {
+  ready: "Ready",
+  connected: "Connected",
+  needs_connect: "Not connected",
+  failed: "Connection ended",
+};
+
+export function connectionWords({ state, reason }: McpServer["connection"]): string {
+  return state === "failed" && reason !== "" ? `${WORDS[state]}: ${reason}` : WORDS[state];
+}
+
+export const needsConnect = ({ connection }: McpServer): boolean => connection.state === "needs_connect" || connection.state === "failed";
+
+/** The address to send the user to. */
+export async function beginConnect(serverId: string): Promise<string> {
+  const begun = await api.POST("/api/v1/mcp-servers/{mcp_server_id}/connect", { path: { mcp_server_id: serverId }, timeoutMs: 60_000 });
+  return begun.authorization_url;
+}
+
+export async function disconnect(serverId: string): Promise<string> {
+  const ended = await api.DELETE("/api/v1/mcp-servers/{mcp_server_id}/connection", { path: { mcp_server_id: serverId } });
+  return ended.failure;
+}
+
+/** The window that came back from the authorization server says so; the list is read again then, and when this page is looked at. */
+export function useConnectedNotice(): void {
+  const client = useQueryClient();
+  useEffect(() => {
+    const read = () => void client.invalidateQueries({ queryKey: MCP_KEY });
+    const take = (event: MessageEvent<unknown>) => {
+      const told = event.data as { type?: unknown } | null;
+      if (event.origin === window.location.origin && told?.type === "mcp-oauth2-complete") read();
+    };
+    window.addEventListener("message", take);
+    window.addEventListener("focus", read);
+    return () => {
+      window.removeEventListener("message", take);
+      window.removeEventListener("focus", read);
+    };
+  }, [client]);
 }

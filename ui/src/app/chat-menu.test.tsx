@@ -1,13 +1,13 @@
 import { act, cleanup, renderHook } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
-import { QueryProvider } from "@/api/queries";
 import { setCsrfToken } from "@/api/client";
+import { QueryProvider } from "@/api/queries";
 import { ConnectionProvider } from "@/connection";
 import { Connection } from "@/connection/connection";
 import { fakeDeps } from "@/connection/testing";
 import { useChatActions } from "./chat-menu";
-import { makeChat } from "./sidebar/test-chats";
+import { makeChat } from "./sidebar/testing";
 
 const sent: unknown[] = [];
 

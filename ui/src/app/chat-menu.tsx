@@ -2,14 +2,16 @@
 import {
   Archive, ArchiveRestore, ArrowDown, ArrowUp, Bug, Download, Link2, Pencil, Pin, PinOff, Search, Share2, Shield, Tag as TagIcon, Trash2,
 } from "lucide-react";
+import { lazy, Suspense, useSyncExternalStore } from "react";
+import { useLocation } from "wouter";
 import { useMe } from "@/api/queries";
-import { errorWords, MenuItem, MenuSeparator } from "@/components";
-import { useAmendChat } from "@/connection";
+import { ConfirmDialog, errorWords, MenuItem, MenuSeparator } from "@/components";
+import { useAmendChat, useDeleteChat } from "@/connection";
 import { openPanel } from "@/platform/actions";
-import { runCommand } from "@/platform/commands";
-import { chatPath } from "@/platform/routes";
+import { runCommand } from "@/platform/keys";
+import { chatOfPath, chatPath, HOME_PATH } from "@/platform/routes";
 import { toast } from "@/platform/toasts";
-import { openChatDialog } from "./chat-dialogs";
+import { ChatPolicyDialog } from "./areas";
 import { isActive, isSubagent, type ListChat } from "./sidebar/list-chat";
 
 const report = (error: unknown) => toast({ text: errorWords(error).text, tone: "danger" });
@@ -98,5 +100,78 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
         </>
       )}
     </>
+  );
+}
+
+// Dialogs about one chat. Any menu opens them; the shell shows them, so that they outlive the menu.
+
+export type ChatDialogKind = "rename" | "labels" | "delete" | "share" | "policy";
+
+interface Asked {
+  kind: ChatDialogKind;
+  chat: ListChat;
+}
+
+let asked: Asked | null = null;
+const listeners = new Set<() => void>();
+
+function ask(next: Asked | null): void {
+  asked = next;
+  for (const listener of listeners) listener();
+}
+
+const openChatDialog = (kind: ChatDialogKind, chat: ListChat): void => ask({ kind, chat });
+
+const RenameDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).RenameDialog }));
+const LabelsDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).LabelsDialog }));
+const ShareDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).ShareDialog }));
+
+function DeleteDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }) {
+  const [path, navigate] = useLocation();
+  const deleteChat = useDeleteChat();
+  const subagents = chat.children?.length ?? 0;
+  const confirm = async () => {
+    await deleteChat(chat);
+    const open = chatOfPath(path);
+    if (open === chat.id || chat.children?.some((child) => child.id === open) === true) navigate(HOME_PATH);
+  };
+  return (
+    <ConfirmDialog
+      open
+      onOpenChange={onClose}
+      title="Delete this chat?"
+      description={
+        <>
+          “{chat.title}”{subagents > 0 && `, with its ${subagents === 1 ? "subagent" : `${subagents} subagents`},`} is deleted for
+          good. Archive it instead to keep it out of the list.
+        </>
+      }
+      action="Delete"
+      onConfirm={confirm}
+    />
+  );
+}
+
+function PolicyDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }) {
+  const me = useMe().data?.user;
+  return <ChatPolicyDialog chatId={chat.id} canEdit={me?.id === chat.owner_id} onClose={onClose} />;
+}
+
+const DIALOGS = { rename: RenameDialog, labels: LabelsDialog, share: ShareDialog, delete: DeleteDialog, policy: PolicyDialog } as const;
+
+export function ChatDialogs() {
+  const open = useSyncExternalStore(
+    (listener) => {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    () => asked,
+  );
+  if (open === null) return null;
+  const Shown = DIALOGS[open.kind];
+  return (
+    <Suspense>
+      <Shown key={open.chat.id} chat={open.chat} onClose={() => ask(null)} />
+    </Suspense>
   );
 }

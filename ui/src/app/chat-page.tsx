@@ -1,16 +1,17 @@
 import { Unplug } from "lucide-react";
 import { Suspense } from "react";
 import { Link } from "wouter";
-import { ApiError } from "@/api/errors";
+import { ApiError } from "@/api/client";
+import { useIsDemo } from "@/api/queries";
 import { Button, EmptyState, ErrorBoundary, ErrorNote } from "@/components";
 import { useChatDetails, useSettledChat } from "@/connection";
+import { useIsPhone } from "@/platform/media";
+import { usePreference } from "@/platform/preferences";
 import { NEW_CHAT_PATH } from "@/platform/routes";
-import { useIsPhone } from "@/platform/use-media";
-import { CoachMark, Composer, Timeline } from "./areas";
-import { ConnectionBadge } from "./connection-badge";
-import { FindBar } from "./palette/find-bar";
-import { useSpeech } from "./speech";
-import { SidebarButton, TopBar } from "./top-bar/top-bar";
+import { CoachMark, Composer, FirstScreen, Timeline } from "./areas";
+import { useSpeech } from "./attention";
+import { FindBar } from "./find-bar";
+import { ConnectionBadge, SidebarButton, TopBar } from "./top-bar";
 
 /** A chat that is not there, or not for this user; the two cannot be told apart. */
 export function GonePage() {
@@ -51,6 +52,33 @@ export function ChatPage({ chatId }: { chatId: string }) {
           <CoachMark chatId={chatId} />
         </Suspense>
       </ErrorBoundary>
+    </>
+  );
+}
+
+/** An empty composer. Without a provider it is the first screen, with the demos. */
+export function NewChatPage() {
+  const isDemo = useIsDemo();
+  const isPhone = useIsPhone();
+  const [hidden] = usePreference("sidebarHidden");
+  return (
+    <>
+      {(isPhone || hidden) && (
+        <header className="app-bar is-plain">
+          <SidebarButton />
+        </header>
+      )}
+      <div className="app-home">
+        <div className="app-home-column">
+          <h1>What should the agent do?</h1>
+          <p className="ui-lead">It keeps working when you close this page, and another worker takes over if one breaks.</p>
+          <Suspense>
+            <Composer chatId={null} />
+          </Suspense>
+          {/* On its own: while it is loaded, the box keeps its focus. */}
+          <Suspense>{isDemo && <FirstScreen />}</Suspense>
+        </div>
+      </div>
     </>
   );
 }

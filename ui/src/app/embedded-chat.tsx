@@ -5,12 +5,12 @@ import { useLocation } from "wouter";
 import { EmptyState, ErrorBoundary, Icon } from "@/components";
 import { useChatDetails, useSettledChat } from "@/connection";
 import { useAction } from "@/platform/actions";
+import { useKeys } from "@/platform/keys";
 import { chatOfPath, chatPath } from "@/platform/routes";
 import { toast } from "@/platform/toasts";
-import { useKeys } from "@/platform/use-keys";
 import { Composer, Timeline } from "./areas";
-import { useSpeech } from "./speech";
-import { TopState } from "./top-bar/chat-state";
+import { useSpeech } from "./attention";
+import { TopState } from "./top-bar";
 
 export function EmbeddedChat() {
   const [path] = useLocation();

@@ -1,22 +1,73 @@
+/** Commands that the shell takes itself: they move between chats and open panels. */
 import { lazy, Suspense, useEffect, useState } from "react";
 import { useLocation, useSearch } from "wouter";
 import { ErrorBoundary, HelpDialog } from "@/components";
-import { type PanelTab, useAction } from "@/platform/actions";
-import { setPreference } from "@/platform/preferences";
-import { chatOfPath, HOME_PATH, isKnownPath, NEW_CHAT_PATH, SEARCH_PATH, usePanelTab } from "@/platform/routes";
-import { useKeys } from "@/platform/use-keys";
-import { useIsPhone } from "@/platform/use-media";
+import { useChatList } from "@/connection";
+import { focusComposer, type PanelTab, useAction } from "@/platform/actions";
+import { useCommand, useKeys } from "@/platform/keys";
+import { useIsPhone } from "@/platform/media";
+import { readPreference, setPreference } from "@/platform/preferences";
+import { chatOfPath, chatPath, HOME_PATH, isKnownPath, NEW_CHAT_PATH, SEARCH_PATH, usePanelTab } from "@/platform/routes";
 import { DemoPanel, Panel } from "./areas";
-import { ChatDialogs } from "./chat-dialogs";
-import { ChatPage, GonePage } from "./chat-page";
+import { useNotices } from "./attention";
+import { ChatDialogs } from "./chat-menu";
+import { ChatPage, GonePage, NewChatPage } from "./chat-page";
 import { Columns } from "./columns";
-import { NewChatPage } from "./new-chat-page";
-import { useNotices } from "./notices";
-import { useShellCommands } from "./shell-commands";
+import { familyNeedsYou, type ListChat, needsYou } from "./sidebar/list-chat";
 import { Sidebar } from "./sidebar/sidebar";
 
-const Palette = lazy(async () => ({ default: (await import("./palette/palette")).Palette }));
-const SearchPage = lazy(async () => ({ default: (await import("./palette/search-page")).SearchPage }));
+interface CommandPlaces {
+  chatId: string | null;
+  tab: PanelTab | null;
+  setTab: (tab: PanelTab | null) => void;
+  openPalette: () => void;
+  openHelp: () => void;
+}
+
+/** The next chat that waits for a person, after the open one; a subagent stands for itself. */
+export function nextThatNeedsYou(chats: readonly ListChat[], currentId: string | null): string | null {
+  const waiting = chats.filter(familyNeedsYou).flatMap((chat) => [chat, ...(chat.children ?? [])].filter(needsYou).map((one) => one.id));
+  if (waiting.length === 0) return null;
+  const at = currentId === null ? -1 : waiting.indexOf(currentId);
+  return waiting[(at + 1) % waiting.length] ?? null;
+}
+
+function useShellCommands({ chatId, tab, setTab, openPalette, openHelp }: CommandPlaces): void {
+  const [, navigate] = useLocation();
+  const { chats } = useChatList();
+  const togglePanel = (wanted: PanelTab) => {
+    if (chatId === null) return false;
+    setTab(tab === wanted ? null : wanted);
+    return true;
+  };
+  useCommand("palette.open", openPalette);
+  useCommand("help.open", openHelp);
+  useCommand("chat.new", () => {
+    navigate(NEW_CHAT_PATH);
+    focusComposer();
+  });
+  useCommand("composer.focus", focusComposer);
+  useCommand("chat.nth", (digit) => {
+    const chat = digit === null ? undefined : chats[digit - 1];
+    if (chat === undefined) return false;
+    navigate(chatPath(chat.id));
+    return true;
+  });
+  useCommand("chat.needsYou", () => {
+    const next = nextThatNeedsYou(chats, chatId);
+    if (next === null) return false;
+    navigate(chatPath(next));
+    return true;
+  });
+  useCommand("sidebar.toggle", () => setPreference("sidebarHidden", !readPreference("sidebarHidden")));
+  useCommand("panel.toggle", () => togglePanel(tab ?? "changes"));
+  useCommand("panel.changes", () => togglePanel("changes"));
+  useCommand("panel.runs", () => togglePanel("runs"));
+  useCommand("panel.terminal", () => togglePanel("terminal"));
+}
+
+const Palette = lazy(async () => ({ default: (await import("./palette")).Palette }));
+const SearchPage = lazy(async () => ({ default: (await import("./search-page")).SearchPage }));
 
 function MainScreen({ path }: { path: string }) {
   const chatId = chatOfPath(path);

@@ -1,6 +1,5 @@
 /** The preview: live parts of the answer that is being written, joined into the parts they become. */
-import type { MessagePartEvent } from "./events";
-import type { LiveParts, Part, PartOf } from "./types";
+import type { LiveParts, MessagePartEvent, Part, PartOf } from "./types";
 
 /** Names the live parts of one attempt at one answer. */
 export interface Episode {

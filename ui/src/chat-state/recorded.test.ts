@@ -3,9 +3,8 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
-import type { ChatEvent } from "./events";
 import { dropPartialGroup, initialFeed, reduce, reduceAll } from "./reducer";
-import type { ChatState, Message, QueuedMessage } from "./types";
+import type { ChatEvent, ChatState, Message, QueuedMessage } from "./types";
 
 interface RecordedChat {
   readonly chat_id: string;

@@ -1,10 +1,8 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import type { ChatEvent } from "./events";
-import { addOlderPage } from "./messages";
-import { dropPartialGroup, initialFeed, reduce, reduceAll, type ChatFeed } from "./reducer";
-import { CHAT_ID, groupSince, partsSince, START, take, type ServerState, type Step } from "./testing/model-server";
-import type { ChatState, Message } from "./types";
+import { addOlderPage, type ChatFeed, dropPartialGroup, initialFeed, reduce, reduceAll } from "./reducer";
+import { CHAT_ID, groupSince, partsSince, type ServerState, START, type Step, take } from "./testing";
+import type { ChatEvent, ChatState, Message } from "./types";
 
 const word = fc.string({ minLength: 1, maxLength: 4 });
 const step: fc.Arbitrary<Step> = fc.oneof(

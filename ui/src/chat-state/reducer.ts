@@ -5,10 +5,8 @@
  * so nobody sees half of a change: the committed answer comes in and its live parts go out in the
  * same state. A group of an older version changes nothing, unless it begins with `history_reset`.
  */
-import type { ChatEvent, VersionReached } from "./events";
-import { addLivePart, asEarlier, isSameEpisode, type Episode } from "./live";
-import { deleteMessages, upsertMessages } from "./messages";
-import type { ChatState, ChatStatus, LiveParts, Message } from "./types";
+import { addLivePart, asEarlier, type Episode, isSameEpisode } from "./live";
+import type { ChatEvent, ChatState, ChatStatus, LiveParts, Message, VersionReached } from "./types";
 
 /** What a viewer has received. Only `shown` is for the screen. */
 export interface ChatFeed {
@@ -160,4 +158,55 @@ function episodeAfter(known: Episode | null, events: readonly ChatEvent[]): Epis
   const reset = events.findLast((event) => event.type === "preview_reset");
   if (reset === undefined) return known;
   return { historyVersion: reset.history_version, attempt: reset.attempt };
+}
+
+// The durable layer: messages by id, ascending. An unchanged message keeps its reference.
+
+/**
+ * A message below the oldest loaded one is left out while older ones exist: it comes with its page,
+ * and would leave a gap before that.
+ */
+function upsertMessages(
+  messages: readonly Message[],
+  changed: readonly Message[],
+  hasOlder: boolean,
+): readonly Message[] {
+  const oldest = messages[0]?.id;
+  const wanted =
+    hasOlder && oldest !== undefined ? changed.filter((message) => message.id >= oldest) : changed;
+  if (wanted.length === 0) return messages;
+  const last = messages.at(-1)?.id ?? -1;
+  if (isAscending(wanted, last)) return [...messages, ...wanted];
+  const byId = new Map(messages.map((message) => [message.id, message]));
+  for (const message of wanted) byId.set(message.id, message);
+  return [...byId.values()].sort((a, b) => a.id - b.id);
+}
+
+function isAscending(messages: readonly Message[], after: number): boolean {
+  let last = after;
+  for (const message of messages) {
+    if (message.id <= last) return false;
+    last = message.id;
+  }
+  return true;
+}
+
+function deleteMessages(messages: readonly Message[], ids: ReadonlySet<number>): readonly Message[] {
+  if (ids.size === 0 || !messages.some((message) => ids.has(message.id))) return messages;
+  return messages.filter((message) => !ids.has(message.id));
+}
+
+export interface OlderPage {
+  readonly items: readonly Message[];
+  readonly has_more: boolean;
+  readonly version: number;
+}
+
+/** The feed with a page of older messages; null if the page is outdated and must be read again. */
+export function addOlderPage(feed: ChatFeed, beforeId: number, page: OlderPage): ChatFeed | null {
+  const { shown } = feed;
+  if (page.version < feed.rewrittenAt || shown.messages[0]?.id !== beforeId) return null;
+  const older = page.items.filter((message) => message.id < beforeId).sort((a, b) => a.id - b.id);
+  const messages = [...older, ...shown.messages];
+  return { ...feed, shown: { ...shown, messages, hasOlder: page.has_more } };
 }

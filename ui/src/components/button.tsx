@@ -1,8 +1,7 @@
 import type { LucideIcon } from "lucide-react";
-import type { ButtonHTMLAttributes, ReactNode, Ref } from "react";
-import { classes, Icon, type IconSize } from "./icon";
-import { Spinner } from "./spinner";
-import { Tooltip } from "./tooltip";
+import { Tooltip as Primitive } from "radix-ui";
+import type { ButtonHTMLAttributes, ReactElement, ReactNode, Ref } from "react";
+import { classes, Icon, type IconSize, Spinner } from "./icon";
 
 type NativeButton = Omit<ButtonHTMLAttributes<HTMLButtonElement>, "disabled">;
 
@@ -77,4 +76,35 @@ export function IconButton(props: IconButtonProps) {
     </button>
   );
   return tooltip ? <Tooltip text={label} shortcut={shortcut}>{button}</Tooltip> : button;
+}
+
+export const TooltipProvider = ({ children }: { children: React.ReactNode }) => (
+  <Primitive.Provider delayDuration={400} skipDelayDuration={200}>
+    {children}
+  </Primitive.Provider>
+);
+
+interface TooltipProps {
+  text: string;
+  shortcut?: string | undefined;
+  side?: "top" | "right" | "bottom" | "left";
+  /** One element that takes a ref and props. */
+  children: ReactElement;
+}
+
+/** A short name on hover and on focus. Never the only place where something is said. */
+export function Tooltip({ text, shortcut, side = "bottom", children }: TooltipProps) {
+  return (
+    <Primitive.Provider delayDuration={400} skipDelayDuration={200}>
+      <Primitive.Root>
+        <Primitive.Trigger asChild>{children}</Primitive.Trigger>
+        <Primitive.Portal>
+          <Primitive.Content className="ui-tooltip" side={side} sideOffset={6} collisionPadding={8}>
+            {text}
+            {shortcut !== undefined && <kbd>{shortcut}</kbd>}
+          </Primitive.Content>
+        </Primitive.Portal>
+      </Primitive.Root>
+    </Primitive.Provider>
+  );
 }

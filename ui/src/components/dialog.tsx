@@ -1,8 +1,8 @@
 import { X } from "lucide-react";
 import { Dialog as Primitive } from "radix-ui";
-import { type SyntheticEvent, type ReactElement, type ReactNode, useState } from "react";
+import { type ReactElement, type ReactNode, type SyntheticEvent, useState } from "react";
 import { Button, IconButton } from "./button";
-import { ErrorNote } from "./error-note";
+import { ErrorNote } from "./error";
 import { classes } from "./icon";
 
 interface DialogProps {

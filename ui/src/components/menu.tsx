@@ -1,5 +1,5 @@
 import { Check, type LucideIcon } from "lucide-react";
-import { DropdownMenu as Primitive } from "radix-ui";
+import { DropdownMenu as Primitive, Popover as PopoverPrimitive } from "radix-ui";
 import { type ReactElement, type ReactNode, useRef } from "react";
 import { classes, Icon } from "./icon";
 
@@ -132,3 +132,37 @@ export const MenuSeparator = () => (
     <hr />
   </Primitive.Separator>
 );
+
+interface PopoverProps {
+  trigger: ReactElement;
+  label: string;
+  open?: boolean | undefined;
+  onOpenChange?: ((open: boolean) => void) | undefined;
+  align?: "start" | "center" | "end" | undefined;
+  side?: "top" | "right" | "bottom" | "left" | undefined;
+  className?: string | undefined;
+  children: ReactNode;
+}
+
+/** Controls or facts beside their button. On a phone it is a sheet at the bottom. */
+export function Popover({ trigger, label, open, onOpenChange, align = "start", side = "bottom", className, children }: PopoverProps) {
+  return (
+    <PopoverPrimitive.Root {...(open === undefined ? {} : { open })} {...(onOpenChange ? { onOpenChange } : {})}>
+      <PopoverPrimitive.Trigger asChild>{trigger}</PopoverPrimitive.Trigger>
+      <PopoverPrimitive.Portal>
+        <PopoverPrimitive.Content
+          className={classes("ui-menu ui-popup", className)}
+          aria-label={label}
+          align={align}
+          side={side}
+          sideOffset={4}
+          collisionPadding={8}
+        >
+          {children}
+        </PopoverPrimitive.Content>
+      </PopoverPrimitive.Portal>
+    </PopoverPrimitive.Root>
+  );
+}
+
+export const PopoverClose = PopoverPrimitive.Close;

@@ -1,5 +1,5 @@
 import { useSyncExternalStore } from "react";
-import { durationText, fullText, relativeText } from "./time-text";
+import { durationText, fullText, relativeText } from "@/platform/words";
 
 type Listener = () => void;
 

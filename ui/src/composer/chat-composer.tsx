@@ -1,22 +1,23 @@
+import { CloudOff, Pencil, RotateCw, TriangleAlert } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useLocation } from "wouter";
 import { api } from "@/api/client";
-import type { BusyBehavior, ChatState } from "@/chat-state";
+import type { BusyBehavior, OutboxItem } from "@/chat-state/outbox";
+import { isBusy } from "@/chat-state/reducer";
+import type { ChatState } from "@/chat-state/types";
+import { Button, Icon } from "@/components";
 import { useChatDetails, useOutbox, useSettledChat } from "@/connection";
 import { focusComposer, useAction } from "@/platform/actions";
-import { announce } from "@/platform/announcer";
-import { useCommand } from "@/platform/commands";
-import { toast } from "@/platform/toasts";
-import { behaviorText, runsTools, takesBehaviors, waitingQuestions } from "./behavior";
-import { contentOf, draftOf, EMPTY_DRAFT, type MessageDraft } from "./draft/draft";
-import { changeDraft, clearDraft } from "./draft/draft-store";
-import { takeFocusWish } from "./focus-wish";
-import { MessageBox } from "./message-box";
-import { EditNotice, Unsent } from "./notices";
-import { QueueActions, textOf } from "./queue/queue-actions";
-import { type Editing, QueueList } from "./queue/queue-list";
-import { runSlash } from "./run-slash";
-import { tell } from "./tell";
+import { useCommand } from "@/platform/keys";
+import { announce, toast, toastOnError } from "@/platform/toasts";
+import { refusalText } from "./context-and-cost";
+import { contentOf, draftOf, EMPTY_DRAFT, type MessageDraft } from "./draft";
+import { changeDraft, clearDraft } from "./draft-store";
+import { MessageBox, takeFocusWish } from "./message-box";
+import { QueueActions, textOf } from "./queue-actions";
+import { type Editing, QueueList } from "./queue-list";
+import { behaviorText, runsTools, waitingQuestions } from "./send-button";
+import { runSlash } from "./slash";
 
 const SECOND_PRESS_MS = 3000;
 
@@ -33,7 +34,7 @@ export function ChatComposer({ chatId }: { chatId: string }) {
   const [isSaving, setSaving] = useState(false);
   const actions = useMemo(() => new QueueActions(chatId), [chatId]);
   const stop = useStop(chatId, chat.readNow);
-  const isBusy = takesBehaviors(state);
+  const busy = isBusy(state.status);
   const questions = waitingQuestions(state);
   const isAnswer = questions.length > 0 && behavior === "queue";
   const isArchived = details?.archived === true;
@@ -71,16 +72,16 @@ export function ChatComposer({ chatId }: { chatId: string }) {
   };
   const send = (draft: MessageDraft, as: BusyBehavior) => {
     if (edited !== null) {
-      tell(saveEdit(edited, draft));
+      toastOnError(saveEdit(edited, draft));
       return;
     }
     if (as === "queue" && questions.length > 0) {
-      tell(answerQuestion(draft));
+      toastOnError(answerQuestion(draft));
       return;
     }
     const sent = chat.send({
       content: contentOf(draft),
-      busyBehavior: isBusy ? as : "queue",
+      busyBehavior: busy ? as : "queue",
       modelConfigId: draft.modelConfigId,
       reasoningEffort: draft.effort,
       ...(draft.isPlan ? { mode: "plan" as const } : {}),
@@ -91,7 +92,7 @@ export function ChatComposer({ chatId }: { chatId: string }) {
     }
     clearDraft(draftKey);
     setBehavior("queue");
-    announce(isBusy ? sentWords(as) : "Sent");
+    announce(busy ? sentWords(as) : "Sent");
   };
   /** What is typed while a question waits answers it; behind it in the queue it would wait for ever. */
   const answerQuestion = async (draft: MessageDraft) => {
@@ -125,29 +126,29 @@ export function ChatComposer({ chatId }: { chatId: string }) {
       chatId={chatId}
       draftKey={draftKey}
       state={state}
-      verb={edited !== null ? "Save and run again" : isAnswer ? "Answer" : isBusy ? behaviorText(behavior).verb : "Send"}
-      placeholder={isAnswer ? "Answer in your own words" : placeholderOf(isBusy, isArchived)}
+      verb={edited !== null ? "Save and run again" : isAnswer ? "Answer" : busy ? behaviorText(behavior).verb : "Send"}
+      placeholder={isAnswer ? "Answer in your own words" : placeholderOf(busy, isArchived)}
       behavior={behavior}
-      hasChoice={isBusy && edited === null}
+      hasChoice={busy && edited === null}
       isSending={isSaving}
       canStop={state.status === "running" || state.status === "pending" || state.status === "interrupting" || state.status === "requires_action"}
       onBehavior={setBehavior}
       onSend={send}
       onStop={stop.now}
-      onSlash={(command) => tell(runSlash(command.name, { chatId, actions, navigate, stop: stop.now }))}
+      onSlash={(command) => toastOnError(runSlash(command.name, { chatId, actions, navigate, stop: stop.now }))}
       onEditLast={() => {
         if (last === undefined || edited !== null) return false;
         setQueueEdit({ id: last.id, text: textOf(last) });
         return true;
       }}
     >
-      <Unsent items={chat.pendingSends} isBusy={isBusy} onRetry={(id) => outbox.retry(id)} onEdit={editUnsent} onDiscard={(id) => outbox.discard(id)} />
+      <Unsent items={chat.pendingSends} isBusy={busy} onRetry={(id) => outbox.retry(id)} onEdit={editUnsent} onDiscard={(id) => outbox.discard(id)} />
       {edited !== null && <EditNotice onCancel={cancelEdit} />}
       <QueueList
         queue={state.queue}
         actions={actions}
-        isHeld={details?.queue_held === true && !isBusy}
-        isBusy={isBusy}
+        isHeld={details?.queue_held === true && !busy}
+        isBusy={busy}
         editing={queueEdit}
         onEditing={setQueueEdit}
         onDone={focusComposer}
@@ -183,7 +184,7 @@ function useStop(chatId: string, readNow: () => ChatState) {
   const pressedAt = useRef(0);
   const now = useCallback(() => {
     const waiting = readNow().queue.length;
-    tell(api.POST("/api/v1/chats/{chat_id}/interrupt", { path: { chat_id: chatId } }));
+    toastOnError(api.POST("/api/v1/chats/{chat_id}/interrupt", { path: { chat_id: chatId } }));
     if (waiting > 0) toast(`Stopping. The queue goes on at once with the ${waiting === 1 ? "message" : `first of ${waiting} messages`} in it; Hold stops that too.`);
   }, [chatId, readNow]);
   const byKey = (): boolean => {
@@ -201,4 +202,58 @@ function useStop(chatId: string, readNow: () => ChatState) {
     return true;
   };
   return { now, byKey };
+}
+
+/** While a sent message is edited. */
+function EditNotice({ onCancel }: { onCancel: () => void }) {
+  return (
+    <div className="composer-note tone-warn" role="status">
+      <Icon of={Pencil} size="sm" />
+      <span className="ui-grow">Editing a sent message. What came after it, and the queue, will be deleted.</span>
+      <Button size="xs" variant="quiet" onClick={onCancel}>
+        Cancel
+      </Button>
+    </div>
+  );
+}
+
+interface UnsentProps {
+  items: readonly OutboxItem[];
+  isBusy: boolean;
+  onRetry: (id: string) => void;
+  onEdit: (id: string) => void;
+  onDiscard: (id: string) => void;
+}
+
+/** Messages that the server has refused, and of a busy chat those that wait for the server: an idle chat has them in its timeline. */
+function Unsent({ items, isBusy, onRetry, onEdit, onDiscard }: UnsentProps) {
+  const shown = items.filter((item) => item.state === "refused" || (isBusy && item.error !== null && item.state !== "sent"));
+  return shown.map((item) => {
+    const isRefused = item.state === "refused";
+    const text = draftOf(item.draft.content).text;
+    return (
+      <div key={item.id} className={isRefused ? "composer-note tone-danger" : "composer-note"} role={isRefused ? "alert" : "status"}>
+        <Icon of={isRefused ? TriangleAlert : CloudOff} size="sm" />
+        <span className="ui-grow">
+          <b className="ui-ellipsis">{text === "" ? "Files" : text}</b>
+          <span>{isRefused && item.error !== null ? refusalText(item.error) : "Kept here. It is sent when the server answers."}</span>
+        </span>
+        {isRefused && (
+          <Button size="xs" icon={RotateCw} onClick={() => onRetry(item.id)}>
+            Try again
+          </Button>
+        )}
+        {item.state !== "sending" && (
+          <>
+            <Button size="xs" variant="quiet" onClick={() => onEdit(item.id)}>
+              Edit
+            </Button>
+            <Button size="xs" variant="quiet" onClick={() => onDiscard(item.id)}>
+              Discard
+            </Button>
+          </>
+        )}
+      </div>
+    );
+  });
 }

@@ -1,11 +1,11 @@
 import { act, fireEvent, render, screen, waitFor, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { ApiError } from "@/api/errors";
-import type { Model } from "@/api/models";
-import { CHAT_ID, type ServerState, START, take } from "@/chat-state/testing/model-server";
+import { ApiError } from "@/api/client";
+import type { Model } from "@/api/queries";
+import { CHAT_ID, type ServerState, START, take } from "@/chat-state/testing";
 import { editMessage, insertReference, openModelPicker } from "@/platform/actions";
-import { runCommand } from "@/platform/commands";
+import { runCommand } from "@/platform/keys";
 import { setPreference } from "@/platform/preferences";
 import { Toasts } from "@/platform/toasts";
 import { unreadableFiles } from "./model-choice";

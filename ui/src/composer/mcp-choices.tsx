@@ -1,13 +1,12 @@
 /** The MCP servers of a chat, as choices of the menu. */
 import { useQueryClient } from "@tanstack/react-query";
 import { KeyRound, Plug, PlugZap } from "lucide-react";
-import { api } from "@/api/client";
-import { ApiError } from "@/api/errors";
-import { beginConnect, connectionWords, isUsed, type McpServer, needsConnect, useConnectedNotice, useMcpServers, withServer } from "@/api/mcp";
+import { api, ApiError } from "@/api/client";
+import { beginConnect, connectionWords, isUsed, type McpServer, needsConnect, useConnectedNotice, useMcpServers, withServer } from "@/api/queries";
 import { MenuChoice, MenuHeading, MenuItem, MenuSeparator } from "@/components";
 import { CHAT_KEY, type ChatReply, useChatDetails } from "@/connection";
 import { toast } from "@/platform/toasts";
-import type { MessageDraft } from "./draft/draft";
+import type { MessageDraft } from "./draft";
 
 interface McpChoicesProps {
   chatId: string | null;

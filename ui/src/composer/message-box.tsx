@@ -1,29 +1,20 @@
-import { Paperclip, TriangleAlert } from "lucide-react";
+import { FileText, Image as ImageIcon, MessageSquareText, Paperclip, TriangleAlert, X } from "lucide-react";
 import { type ClipboardEvent, type KeyboardEvent, type ReactNode, useCallback, useRef, useState } from "react";
-import type { BusyBehavior, SettledState } from "@/chat-state";
-import { classes, Icon } from "@/components";
+import type { BusyBehavior } from "@/chat-state/outbox";
+import type { SettledState } from "@/chat-state/types";
+import { Chip, classes, Icon } from "@/components";
 import { useAction } from "@/platform/actions";
 import { usePreference } from "@/platform/preferences";
 import { toast } from "@/platform/toasts";
-import { Chips } from "./chips";
-import { ContextRing, contextUse } from "./context-ring";
-import { CostChip } from "./cost";
-import { hasFailedUpload, isEmpty, isUploading, type MessageDraft } from "./draft/draft";
-import { useDraft } from "./draft/draft-store";
-import { addFiles, isLongPaste, pastedFile, removeFile } from "./draft/uploads";
-import { useFileDrop } from "./file-drop";
-import { boxKey } from "./keys";
+import { ContextRing, contextUse, CostChip } from "./context-and-cost";
+import { type Attachment, hasFailedUpload, isEmpty, isUploading, type MessageDraft } from "./draft";
+import { addFiles, isLongPaste, pastedFile, removeFile, useDraft } from "./draft-store";
 import { contextLimitOf, unreadableFiles } from "./model-choice";
-import { ModelPicker } from "./model-picker";
-import { PlanButton, PlusMenu } from "./plus-menu";
-import { usePromptHistory } from "./prompt-history";
+import { ModelPicker, useModelChoice } from "./model-picker";
+import { PlanButton, PlusMenu, usePlanChoice } from "./plus-menu";
 import { SendButton, StopButton } from "./send-button";
-import type { SlashCommand } from "./slash-commands";
-import { SLASH_MENU_ID, slashItemId, SlashMenu } from "./slash-menu";
-import { TextBox } from "./text-box";
-import { usePlanChoice } from "./use-mode";
-import { useModelChoice } from "./use-model-choice";
-import { useSlash } from "./use-slash";
+import { SLASH_MENU_ID, type SlashCommand, slashItemId, SlashMenu, useSlash } from "./slash";
+import { boxKey, TextBox, useFileDrop, usePromptHistory } from "./text-box";
 
 interface MessageBoxProps {
   chatId: string | null;
@@ -214,4 +205,83 @@ export function MessageBox(props: MessageBoxProps) {
       </div>
     </div>
   );
+}
+
+interface ChipsProps {
+  draft: MessageDraft;
+  onRemoveFile: (attachment: Attachment) => void;
+  onRemoveReference: (index: number) => void;
+}
+
+/** What goes with the text: quoted lines and files. */
+function Chips({ draft, onRemoveFile, onRemoveReference }: ChipsProps) {
+  if (draft.references.length === 0 && draft.attachments.length === 0) return null;
+  return (
+    <div className="composer-chips">
+      {draft.references.map((part, index) => (
+        <Chip
+          key={`${part.file_name}:${part.start_line}:${index}`}
+          icon={MessageSquareText}
+          onRemove={() => onRemoveReference(index)}
+          removeLabel={`Remove ${baseName(part.file_name)}`}
+        >
+          {baseName(part.file_name)}:{part.start_line}
+          {part.end_line > part.start_line ? `–${part.end_line}` : ""}
+        </Chip>
+      ))}
+      {draft.attachments.map((one) => (
+        <FileChip key={one.id} attachment={one} onRemove={() => onRemoveFile(one)} />
+      ))}
+    </div>
+  );
+}
+
+function baseName(path: string): string {
+  return path.slice(path.lastIndexOf("/") + 1);
+}
+
+function FileChip({ attachment, onRemove }: { attachment: Attachment; onRemove: () => void }) {
+  const isImage = attachment.mediaType.startsWith("image/");
+  return (
+    <span className={classes("ui-chip composer-upload", attachment.state === "failed" && "is-bad")} aria-busy={attachment.state === "uploading"}>
+      {attachment.previewUrl === null ? (
+        <Icon of={isImage ? ImageIcon : FileText} size="sm" />
+      ) : (
+        <img src={attachment.previewUrl} alt="" />
+      )}
+      <span className="ui-ellipsis">{attachment.name}</span>
+      <span className="tone-subtle" role={attachment.state === "failed" ? "alert" : undefined}>
+        {stateText(attachment)}
+      </span>
+      <button type="button" aria-label={`Remove ${attachment.name}`} onClick={onRemove}>
+        <Icon of={X} size="sm" />
+      </button>
+      {attachment.state === "uploading" && <progress max={1} value={attachment.progress} aria-label={`Uploading ${attachment.name}`} />}
+    </span>
+  );
+}
+
+function stateText(attachment: Attachment): string {
+  if (attachment.state === "failed") return attachment.error ?? "Failed";
+  if (attachment.state === "uploading") return `${Math.round(attachment.progress * 100)}%`;
+  return attachment.size === 0 ? "" : sizeText(attachment.size);
+}
+
+export function sizeText(bytes: number): string {
+  if (bytes < 1000) return `${bytes} B`;
+  return bytes < 1_000_000 ? `${Math.round(bytes / 1000)} KB` : `${(bytes / 1_000_000).toFixed(1)} MB`;
+}
+
+/** Focus stays in the text box while the page changes from a new chat to the one that it became. */
+let wished: string | null = null;
+
+export function wishFocus(chatId: string): void {
+  wished = chatId;
+}
+
+/** True once for the chat. */
+export function takeFocusWish(chatId: string): boolean {
+  const isWished = wished === chatId;
+  if (isWished) wished = null;
+  return isWished;
 }

@@ -1,6 +1,6 @@
 /** Which models and efforts can be chosen, and how they are written. */
-import type { Model } from "@/api/models";
-import type { Effort } from "@/chat-state";
+import type { Model } from "@/api/queries";
+import type { Effort } from "@/chat-state/outbox";
 
 const EFFORTS: readonly Effort[] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 const EFFORT_NAMES: Record<Effort, string> = {

@@ -1,9 +1,11 @@
 import { Check, ChevronDown, Search } from "lucide-react";
 import { useState } from "react";
-import type { Model } from "@/api/models";
+import { type Model, useModels } from "@/api/queries";
+import type { Effort } from "@/chat-state/outbox";
 import { classes, Icon, Popover, Segmented } from "@/components";
-import type { Effort } from "@/chat-state";
-import { effortBars, effortName, effortsOf, groupModels, priceText, sizeText } from "./model-choice";
+import { useChatDetails } from "@/connection";
+import type { MessageDraft } from "./draft";
+import { effortBars, effortFor, effortName, effortsOf, groupModels, priceText, sizeText } from "./model-choice";
 
 interface ModelPickerProps {
   models: readonly Model[];
@@ -111,4 +113,25 @@ function ModelList({ models, model, effort, efforts, onModel, onEffort, onOpenCh
       )}
     </>
   );
+}
+
+// The model and effort of the next message: what was chosen, else what the chat used, else the default.
+
+export interface ModelChoice {
+  readonly models: readonly Model[];
+  readonly model: Model | null;
+  readonly effort: Effort | null;
+  readonly isLoaded: boolean;
+}
+
+const NONE: readonly Model[] = [];
+
+export function useModelChoice(chatId: string | null, draft: MessageDraft): ModelChoice {
+  const { data, isSuccess } = useModels();
+  const details = useChatDetails(chatId).data;
+  const models = data ?? NONE;
+  const byId = (id: string | null | undefined) => models.find((one) => one.id === id && one.enabled);
+  const model =
+    byId(draft.modelConfigId) ?? byId(details?.last_model_config_id) ?? models.find((one) => one.is_default) ?? null;
+  return { models, model, effort: effortFor(model, draft.effort ?? details?.reasoning_effort), isLoaded: isSuccess };
 }

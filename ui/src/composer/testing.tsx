@@ -4,14 +4,14 @@ import { act, cleanup, render } from "@testing-library/react";
 import { vi } from "vitest";
 import { setCsrfToken } from "@/api/client";
 import { QueryProvider } from "@/api/queries";
-import type { SendBody } from "@/chat-state";
-import { CHAT_ID, groupSince, type ServerState } from "@/chat-state/testing/model-server";
+import type { SendBody } from "@/chat-state/outbox";
+import { CHAT_ID, groupSince, type ServerState } from "@/chat-state/testing";
 import { ConnectionProvider } from "@/connection";
 import { Connection } from "@/connection/connection";
-import { FakeSocket, fakeDeps } from "@/connection/testing";
+import { fakeDeps, FakeSocket } from "@/connection/testing";
 import { Composer } from "./composer";
-import { changeDraft, saveDrafts } from "./draft/draft-store";
-import { EMPTY_DRAFT } from "./draft/draft";
+import { EMPTY_DRAFT } from "./draft";
+import { changeDraft, saveDrafts } from "./draft-store";
 
 export interface Request {
   readonly method: string;

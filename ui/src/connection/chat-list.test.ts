@@ -1,7 +1,8 @@
 import { QueryClient } from "@tanstack/react-query";
-import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { applyToPages, flattenPages, type ChatListPages, type ListedChat, type PublicChat } from "./chat-list";
-import { CHATS_KEY, ChatListSync } from "./chat-list-sync";
+import { afterEach, beforeEach, describe, expect, it, test, vi } from "vitest";
+import { applyToPages, type ChatListPages, flattenPages, type ListedChat, matches, type PublicChat } from "./chat-list";
+import { ChatListSync, CHATS_KEY } from "./chat-list-sync";
+import { CHAT_LIST_TOPIC, topicOf } from "./frames";
 
 function chat(id: string, minute: number, more: Partial<PublicChat> = {}): PublicChat {
   const at = `2026-11-15T10:${String(minute).padStart(2, "0")}:00Z`;
@@ -111,4 +112,60 @@ test("a change reaches every list that is cached, by its filters", () => {
   sync.apply(changed(chat("a", 2, { version: 2, archived: true })));
   const of = (filters: object) => client.getQueryData<ChatListPages>([CHATS_KEY, filters])?.pages[0]?.items.length;
   expect([of({}), of({ archived: true })]).toEqual([0, 1]);
+});
+
+function ownedChat(id: string, isOwner: boolean): PublicChat {
+  return {
+    id,
+    owner_id: isOwner ? "me" : "ada",
+    owner_username: isOwner ? "me" : "ada",
+    is_owner: isOwner,
+    shared: !isOwner,
+    root_chat_id: id,
+    title: id,
+    status: "waiting",
+    archived: false,
+    last_error: null,
+    pin_order: 0,
+    labels: {},
+    queue_len: 0,
+    version: 1,
+    created_at: "2026-11-16T21:30:00Z",
+    updated_at: "2026-11-16T21:30:00Z",
+  };
+}
+
+function idsOfList(client: QueryClient, source: "mine" | "shared" | "all"): string[] {
+  const pages = client.getQueryData<ChatListPages>([CHATS_KEY, { source }]);
+  return (pages?.pages ?? []).flatMap((page) => page.items.map((item) => item.id));
+}
+
+describe("chats that others share", () => {
+  it("belong to the lists with their source only", () => {
+    for (const isOwner of [true, false]) {
+      expect(matches(ownedChat("a", isOwner), {})).toBe(isOwner);
+      expect(matches(ownedChat("a", isOwner), { source: "mine" })).toBe(isOwner);
+      expect(matches(ownedChat("a", isOwner), { source: "shared" })).toBe(!isOwner);
+      expect(matches(ownedChat("a", isOwner), { source: "all" })).toBe(true);
+    }
+  });
+
+  it("enter the lists when they are shared and leave them when they no longer are", () => {
+    const client = new QueryClient();
+    for (const source of ["mine", "shared", "all"] as const) {
+      const page = { items: [], has_more: false, next_cursor: null };
+      client.setQueryData<ChatListPages>([CHATS_KEY, { source }], { pages: [page], pageParams: [undefined] });
+    }
+    const sync = new ChatListSync(client);
+    sync.onEvents([{ type: "chat", kind: "created", chat: ownedChat("theirs", false) }]);
+    sync.onEvents([{ type: "chat", kind: "created", chat: ownedChat("own", true) }]);
+    expect(idsOfList(client, "mine")).toEqual(["own"]);
+    expect(idsOfList(client, "shared")).toEqual(["theirs"]);
+    expect(idsOfList(client, "all").sort()).toEqual(["own", "theirs"]);
+    const removed = { type: "removed", chat_id: "theirs" };
+    expect(topicOf(removed)).toBe(CHAT_LIST_TOPIC);
+    sync.onEvents([removed]);
+    expect(idsOfList(client, "shared")).toEqual([]);
+    expect(idsOfList(client, "all")).toEqual(["own"]);
+  });
 });

@@ -1,10 +1,8 @@
 /** One chat as this tab has it: its feed, older pages, and the listeners that show it. */
-import { api } from "@/api/client";
-import { ApiError } from "@/api/errors";
-import {
-  addOlderPage, type ChatEvent, type ChatFeed, type ChatState, dropPartialGroup, initialFeed, type OutboxItem, reduceAll,
-  type SettledState,
-} from "@/chat-state";
+import { api, ApiError } from "@/api/client";
+import type { OutboxItem } from "@/chat-state/outbox";
+import { addOlderPage, type ChatFeed, dropPartialGroup, initialFeed, reduceAll } from "@/chat-state/reducer";
+import type { ChatEvent, ChatState, SettledState } from "@/chat-state/types";
 import type { ServerEvent } from "./frames";
 import type { TopicHandler } from "./topics";
 

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { CHAT_ID, groupSince, partsSince, START, take } from "@/chat-state/testing/model-server";
+import { CHAT_ID, groupSince, partsSince, START, take } from "@/chat-state/testing";
 import { Connection } from "./connection";
-import { FakeSocket, fakeDeps } from "./testing";
+import { fakeDeps, FakeSocket } from "./testing";
 
 const USER = "11111111-1111-4111-8111-111111111111";
 const TOPIC = `chat:${CHAT_ID}`;

@@ -1,11 +1,10 @@
 /** Everything live of one tab: its socket, the topics on it, and a store per chat. */
 import { onSignedOut } from "@/api/client";
 import { ChatStore } from "./chat-store";
-import { FrameBatch } from "./frame-batch";
-import { CHAT_LIST_TOPIC, chatTopic, type ServerEvent } from "./frames";
+import { CHAT_LIST_TOPIC, chatTopic, FrameBatch, type ServerEvent } from "./frames";
 import { Outbox, type OutboxDeps } from "./outbox";
 import { Socket, type SocketDeps, type SocketStatus } from "./socket";
-import { Topics, type TopicHandler } from "./topics";
+import { type TopicHandler, Topics } from "./topics";
 
 export interface ConnectionDeps extends SocketDeps {
   readonly outbox: OutboxDeps;

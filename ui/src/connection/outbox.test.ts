@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { ApiError } from "@/api/errors";
-import type { OutboxItem, SendBody } from "@/chat-state";
+import { ApiError } from "@/api/client";
+import type { OutboxItem, SendBody } from "@/chat-state/outbox";
 import { Outbox } from "./outbox";
 import { settle } from "./testing";
 

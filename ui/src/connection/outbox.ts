@@ -3,10 +3,9 @@
  * with the same key: it is never lost and never runs twice. A chat's messages go one after the
  * other; one that was refused holds up those behind it until the user has decided.
  */
-import { ApiError } from "@/api/errors";
-import { type Draft, newOutboxItem, type OutboxItem, type SendBody, sendBody } from "@/chat-state";
-import { backoffDelay, type BackoffLimits } from "./backoff";
-import { holdTabLock, livingTabs, OutboxStorage } from "./outbox-storage";
+import { ApiError } from "@/api/client";
+import { type Draft, newOutboxItem, type OutboxItem, type SendBody, sendBody } from "@/chat-state/outbox";
+import { backoffDelay, type BackoffLimits } from "./socket";
 
 export interface OutboxDeps {
   /** Returns the version of the chat that has the message. */
@@ -184,4 +183,82 @@ export class Outbox {
 function adoptedItem(item: OutboxItem): OutboxItem {
   if (item.state === "refused") return item;
   return { ...item, state: "waiting", failures: item.state === "sending" ? Math.max(1, item.failures) : item.failures };
+}
+
+// Unsent messages in localStorage, one key each, so that tabs do not overwrite one another's.
+
+export interface StoredItem {
+  readonly tab: string;
+  readonly item: OutboxItem;
+}
+
+const PREFIX = "chatd.outbox.";
+
+class OutboxStorage {
+  readonly #storage: Storage;
+  readonly #prefix: string;
+
+  constructor(storage: Storage, userId: string) {
+    this.#storage = storage;
+    this.#prefix = `${PREFIX}${userId}.`;
+  }
+
+  /** False if the storage is full or forbidden: the message is then only in memory. */
+  save(stored: StoredItem): boolean {
+    try {
+      this.#storage.setItem(this.#prefix + stored.item.id, JSON.stringify(stored));
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  remove(id: string): void {
+    try {
+      this.#storage.removeItem(this.#prefix + id);
+    } catch {
+      // Forbidden: nothing was stored either.
+    }
+  }
+
+  list(): readonly StoredItem[] {
+    const found: StoredItem[] = [];
+    for (const key of this.#keys()) {
+      try {
+        found.push(JSON.parse(this.#storage.getItem(key) ?? "") as StoredItem);
+      } catch {
+        this.#storage.removeItem(key);
+      }
+    }
+    return found.sort((a, b) => a.item.createdAt - b.item.createdAt);
+  }
+
+  #keys(): readonly string[] {
+    try {
+      const keys = Array.from({ length: this.#storage.length }, (_, index) => this.#storage.key(index) ?? "");
+      return keys.filter((key) => key.startsWith(this.#prefix));
+    } catch {
+      return [];
+    }
+  }
+}
+
+/** Hold a lock as long as this tab lives, so that others know whose messages are orphans. */
+function holdTabLock(tab: string): void {
+  void locks()
+    ?.request(PREFIX + tab, () => new Promise<never>(() => undefined))
+    .catch(() => undefined);
+}
+
+/** Null if it cannot be known: then every tab sends, and the server runs each key once. */
+async function livingTabs(): Promise<ReadonlySet<string> | null> {
+  const manager = locks();
+  if (manager === null) return null;
+  const { held } = await manager.query();
+  return new Set((held ?? []).map((lock) => (lock.name ?? "").slice(PREFIX.length)));
+}
+
+/** Only over https and on this machine. */
+function locks(): LockManager | null {
+  return (navigator as { locks?: LockManager | null }).locks ?? null;
 }

@@ -1,10 +1,9 @@
 /** Gives the page its connection. It connects once somebody is signed in. */
 import { type QueryClient, useQueryClient } from "@tanstack/react-query";
 import { createContext, type ReactNode, useContext, useEffect, useMemo, useState } from "react";
-import { api, onSignedOut } from "@/api/client";
-import { ApiError } from "@/api/errors";
+import { api, ApiError, onSignedOut } from "@/api/client";
 import { ME_KEY, useMe } from "@/api/queries";
-import type { SendBody } from "@/chat-state";
+import type { SendBody } from "@/chat-state/outbox";
 import { ChatListSync } from "./chat-list-sync";
 import { Connection } from "./connection";
 

@@ -1,7 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { backoffDelay, SOCKET_BACKOFF } from "./backoff";
-import { Socket, type SocketListener } from "./socket";
-import { FakeSocket, fakeDeps, settle } from "./testing";
+import { backoffDelay, Socket, SOCKET_BACKOFF, type SocketListener } from "./socket";
+import { fakeDeps, FakeSocket, settle } from "./testing";
 
 let deps = fakeDeps();
 let listener: { [K in keyof SocketListener]: ReturnType<typeof vi.fn<SocketListener[K]>> };

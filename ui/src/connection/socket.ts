@@ -2,8 +2,7 @@
  * One WebSocket that stays connected: it reconnects with growing delays, notices a dead connection
  * by unanswered pings, and knows whether the browser is offline or the session has ended.
  */
-import { backoffDelay, SOCKET_BACKOFF } from "./backoff";
-import { readFrame, type ClientFrame, type ServerEvent } from "./frames";
+import { type ClientFrame, readFrame, type ServerEvent } from "./frames";
 
 export type SocketState = "connecting" | "open" | "waiting" | "offline" | "signed_out";
 
@@ -216,4 +215,17 @@ export class Socket {
     this.#status = { state, retryAt };
     this.#listener.onStatus(this.#status);
   }
+}
+
+/** How long to wait before the next try: doubling, with full jitter so that clients spread. */
+export interface BackoffLimits {
+  readonly firstMs: number;
+  readonly maxMs: number;
+}
+
+export const SOCKET_BACKOFF: BackoffLimits = { firstMs: 500, maxMs: 30_000 };
+
+export function backoffDelay(failures: number, limits: BackoffLimits, draw: () => number = Math.random): number {
+  const top = Math.min(limits.maxMs, limits.firstMs * 2 ** Math.min(failures, 20));
+  return Math.round(top / 2 + (draw() * top) / 2);
 }

@@ -2,8 +2,8 @@
  * The topics that this tab follows over its socket: counted per user of the topic, kept for a while
  * after the last one has gone, subscribed again after every reconnect.
  */
-import { backoffDelay, type BackoffLimits } from "./backoff";
-import { isTopicEvent, topicOf, type ClientFrame, type ServerEvent, type Topic, type TopicEvent } from "./frames";
+import { type ClientFrame, isTopicEvent, type ServerEvent, type Topic, type TopicEvent, topicOf } from "./frames";
+import { backoffDelay, type BackoffLimits } from "./socket";
 
 export interface TopicHandler {
   /** Where to continue; null: from the beginning. */

@@ -1,6 +1,6 @@
 /** The first minute as five steps. What is done is read from the chat's own events, never from a script. */
 import { useEffect, useState } from "react";
-import type { ChatState } from "@/chat-state";
+import type { ChatState } from "@/chat-state/types";
 import { useChatSelector } from "@/connection";
 
 export const TOUR_STEPS = ["start", "queue", "stop", "kill", "runs"] as const;

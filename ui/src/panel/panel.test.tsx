@@ -1,8 +1,7 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { afterEach, describe, expect, it } from "vitest";
-import { LineNote } from "./changes/line-note";
-import { AttemptList } from "./runs/attempt-list";
-import { EarlierTurns } from "./runs/earlier-turns";
+import { LineNote } from "./changes/diff-body";
+import { AttemptList, EarlierTurns } from "./runs/attempts";
 import { attempt, takenOverTurn, turnOf } from "./runs/testing";
 
 afterEach(cleanup);

@@ -1,15 +1,15 @@
 /** The settings: a list of pages at the left, the chosen one beside it. Administrators see those of the server too. */
+import { useQuery } from "@tanstack/react-query";
 import {
-  Activity, Bell, BookOpen, ChartColumn, ChevronLeft, Cpu, Gauge, Globe, Key, Keyboard, KeyRound, Layers, type LucideIcon, MessageSquare,
-  Package, Plug, ScrollText, Shield, SlidersHorizontal, ToggleRight, User, Users,
+  Activity, Bell, BookOpen, ChartColumn, ChevronLeft, CircleCheck, Cpu, Gauge, Globe, Key, Keyboard, KeyRound, Layers, type LucideIcon,
+  MessageSquare, Package, Plug, ScrollText, Shield, SlidersHorizontal, ToggleRight, TriangleAlert, User, Users,
 } from "lucide-react";
 import { type ComponentType, lazy, Suspense } from "react";
 import { Link, Redirect, Route, Switch as Routes, useLocation } from "wouter";
 import { useMe } from "@/api/queries";
 import { classes, ErrorBoundary, Icon, PhoneScreen, Skeleton } from "@/components";
-import { useIsPhone } from "@/platform/use-media";
+import { useIsPhone } from "@/platform/media";
 import { SETTINGS_PATH } from "./frame";
-import { ServerState } from "./server-state";
 
 interface PageEntry {
   path: string;
@@ -25,14 +25,14 @@ function load<K extends string>(module: () => Promise<Record<K, ComponentType>>,
 const OWN: readonly PageEntry[] = [
   { path: "/settings/general", name: "General", icon: SlidersHorizontal, page: load(() => import("./own/general"), "GeneralPage") },
   { path: "/settings/account", name: "Account", icon: User, page: load(() => import("./own/account"), "AccountPage") },
-  { path: "/settings/notifications", name: "Notifications", icon: Bell, page: load(() => import("./own/notifications"), "NotificationsPage") },
-  { path: "/settings/keys", name: "Model keys", icon: KeyRound, page: load(() => import("./own/user-keys"), "UserKeysPage") },
+  { path: "/settings/notifications", name: "Notifications", icon: Bell, page: load(() => import("./own/general"), "NotificationsPage") },
+  { path: "/settings/keys", name: "Model keys", icon: KeyRound, page: load(() => import("./own/connections"), "UserKeysPage") },
   { path: "/settings/connections", name: "Connections", icon: Plug, page: load(() => import("./own/connections"), "ConnectionsPage") },
   { path: "/settings/skills", name: "Skills", icon: BookOpen, page: load(() => import("./own/skills"), "SkillsPage") },
   { path: "/settings/tools", name: "Tool policy", icon: Shield, page: load(() => import("./policy/policy-pages"), "OwnPolicyPage") },
   { path: "/settings/tokens", name: "API tokens", icon: Key, page: load(() => import("./own/tokens"), "TokensPage") },
   { path: "/settings/usage", name: "Usage", icon: Activity, page: load(() => import("./usage/usage"), "OwnUsagePage") },
-  { path: "/settings/shortcuts", name: "Shortcuts", icon: Keyboard, page: load(() => import("./own/shortcuts"), "ShortcutsPage") },
+  { path: "/settings/shortcuts", name: "Shortcuts", icon: Keyboard, page: load(() => import("./own/general"), "ShortcutsPage") },
 ];
 
 const SERVER: readonly PageEntry[] = [
@@ -41,12 +41,12 @@ const SERVER: readonly PageEntry[] = [
   { path: "/admin/mcp", name: "MCP servers", icon: Plug, page: load(() => import("./server/mcp"), "McpPage") },
   { path: "/admin/tools", name: "Tool policy", icon: Shield, page: load(() => import("./policy/policy-pages"), "ServerPolicyPage") },
   { path: "/admin/behaviour", name: "Behaviour", icon: ToggleRight, page: load(() => import("./server/behavior"), "BehaviorPage") },
-  { path: "/admin/prompts", name: "Prompts", icon: MessageSquare, page: load(() => import("./server/prompts"), "PromptsPage") },
+  { path: "/admin/prompts", name: "Prompts", icon: MessageSquare, page: load(() => import("./server/behavior"), "PromptsPage") },
   { path: "/admin/limits", name: "Limits", icon: Gauge, page: load(() => import("./server/limits"), "LimitsPage") },
   { path: "/admin/usage", name: "Usage", icon: ChartColumn, page: load(() => import("./usage/usage"), "ServerUsagePage") },
   { path: "/admin/users", name: "Users", icon: User, page: load(() => import("./server/users"), "UsersPage") },
-  { path: "/admin/groups", name: "Groups", icon: Users, page: load(() => import("./server/groups"), "GroupsPage") },
-  { path: "/admin/templates", name: "Templates", icon: Package, page: load(() => import("./server/templates"), "TemplatesPage") },
+  { path: "/admin/groups", name: "Groups", icon: Users, page: load(() => import("./server/users"), "GroupsPage") },
+  { path: "/admin/templates", name: "Templates", icon: Package, page: load(() => import("./server/workers"), "TemplatesPage") },
   { path: "/admin/workers", name: "Workers", icon: Cpu, page: load(() => import("./server/workers"), "WorkersPage") },
   { path: "/admin/audit", name: "Audit log", icon: ScrollText, page: load(() => import("./server/audit"), "AuditPage") },
 ];
@@ -108,5 +108,36 @@ function PageList({ title, pages }: { title: string; pages: readonly PageEntry[]
         })}
       </ul>
     </>
+  );
+}
+
+// At the foot of the list: the server's version and whether it is ready.
+
+interface Readiness {
+  ready: boolean;
+  version: string | null;
+}
+
+async function readReadiness(): Promise<Readiness> {
+  const reply = await fetch("/readyz", { headers: { Accept: "application/json" } });
+  const told: unknown = await reply.json().catch(() => null);
+  const version =
+    typeof told === "object" && told !== null && "version" in told && typeof told.version === "string" ? told.version : null;
+  return { ready: reply.ok, version };
+}
+
+function ServerState() {
+  const { data, error } = useQuery({ queryKey: ["readiness"], queryFn: readReadiness, refetchInterval: 30_000 });
+  const bad = error !== null || data?.ready === false;
+  return (
+    <div className="sidebar-foot">
+      <span className="tone-muted ui-grow">chatd{data?.version ? ` ${data.version}` : ""}</span>
+      {(data !== undefined || bad) && (
+        <span className={bad ? "ui-state tone-danger" : "ui-state tone-ok"}>
+          <Icon of={bad ? TriangleAlert : CircleCheck} size="sm" />
+          {bad ? "Not ready" : "All well"}
+        </span>
+      )}
+    </div>
   );
 }

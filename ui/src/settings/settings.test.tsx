@@ -1,18 +1,18 @@
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { act, cleanup, fireEvent, render, screen, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import type { ReactNode } from "react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { useIsDemo, useModelNames, useModels } from "@/api/models";
 import { Router } from "wouter";
 import { memoryLocation } from "wouter/memory-location";
-import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { useIsDemo, useModelNames, useModels } from "@/api/queries";
 import { AccountPage } from "./own/account";
-import { GitHosts } from "./own/git-hosts";
+import { GitHosts } from "./own/connections";
+import { TokensPage } from "./own/tokens";
 import { LimitsPage } from "./server/limits";
 import { ProvidersPage } from "./server/providers";
-import { SettingsPages } from "./settings-pages";
-import { TokensPage } from "./own/tokens";
 import { UsersPage } from "./server/users";
+import { SettingsPages } from "./settings-pages";
 
 interface Asked {
   method: string;

@@ -1,7 +1,6 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { afterEach, beforeAll, describe, expect, it } from "vitest";
 import { BlockReader, loadMending, readBlocks } from "./blocks";
-import { CORPUS, HOSTILE } from "./corpus";
 import { Markdown } from "./markdown";
 
 beforeAll(loadMending);
@@ -128,3 +127,54 @@ describe("hostile text", () => {
     }
   });
 });
+
+// Texts for tests: what models write, and what attackers would like them to write.
+
+const CORPUS: readonly string[] = [
+  "While the soak test runs, here is what was wrong:\n\n1. **The claim now holds its rows.** `CLAIM` ends in `FOR UPDATE`.\n2. **Receivers can tell a repeat.** Each delivery carries its event id, so a crash is harmless.\n\nSee [the docs](https://docs.test/a_b?c=d&e=f) and <https://x.test>.",
+  "## Result\n\n| case | before | after |\n|:-----|-------:|:-----:|\n| one | 3.1 s | 0.8 s |\n| two `x` | 4 | 5 |\n\n- [x] tests\n- [ ] docs\n  - nested *item*\n\n> quoted **text**\n> over two lines",
+  "```python\nasync def drain(pool, n=100):\n    async with pool.tx() as tx:\n        rows = await tx.fetch(CLAIM, n)\n```\n\nand\n\n~~~\nplain ``` fence\n~~~\n\n    indented code\n",
+  "Setext\n======\n\nline one  \nline two\\\nline three\n\n***\n\n![image](https://x.test/a.png \"title\") ~~gone~~ &amp; &lt;b&gt; \\* [ref][r] [ref]\n\n[r]: https://r.test 'R'\n[ref]: <https://ref.test>\n",
+  "Mixed <b>html</b> and <script>alert(1)</script>\n\n<details>\n<summary>x</summary>\n\ntext\n\n</details>\n\n* a\n\n  b\n* c\r\n\r\n\ttabbed\n",
+  "Emoji 🧑‍💻 and combining é, RTL שלום, math $x_1$ and $$y$$, a_b_c, 2*3*4, https://auto.test/path_(x), me@mail.test",
+];
+
+const HOSTILE: readonly string[] = [
+  "<script>alert(1)</script>",
+  "<img src=x onerror=alert(1)>",
+  "<svg/onload=alert(1)>",
+  "<iframe src=javascript:alert(1)></iframe>",
+  "<a href='javascript:alert(1)' onclick=alert(1)>x</a>",
+  "[x](javascript:alert(1))",
+  "[x](JaVaScRiPt:alert(1))",
+  "[x](java\tscript:alert(1))",
+  "[x](&#106;avascript:alert(1))",
+  "[x](&#x6A;avascript&colon;alert(1))",
+  "[x](data:text/html,<script>alert(1)</script>)",
+  "[x](vbscript:msgbox(1))",
+  "[x](file:///etc/passwd)",
+  "[x](//evil.test/a)",
+  "[x](\\\\evil.test\\a)",
+  "[x](blob:https://x/1)",
+  "[x]: javascript:alert(1)\n\n[x]",
+  "<javascript:alert(1)>",
+  "![x](javascript:alert(1))",
+  "![x](data:image/svg+xml;base64,PHN2Zy8+)",
+  "![x\"onerror=alert(1)](https://x.test/\"onload=alert(1))",
+  "[x](https://x.test \"onmouseover=alert(1)\")",
+  "[x](https://x.test'onmouseover=alert(1))",
+  "```\"><script>alert(1)</script>\nx\n```",
+  "```js onload=alert(1)\n</code></pre><script>alert(1)</script>\n```",
+  "`<script>`</code><script>alert(1)</script>",
+  "| <img src=x onerror=alert(1)> | b |\n|---|---|\n| [x](javascript:1) | <style>*{}</style> |",
+  "- [x] <input onfocus=alert(1) autofocus>",
+  "<style>@import 'https://evil.test'</style>",
+  "<math><mtext></table><img src onerror=alert(1)>",
+  "<form action=https://evil.test><button>x</button></form>",
+  "<base href=https://evil.test>",
+  "<meta http-equiv=refresh content='0;url=https://evil.test'>",
+  "\u0000<script>\u0000alert(1)</script>",
+  "[a](https://x.test)[b](javascript:1)",
+  "mailto:[x](mailto:a@b.test?body=<script>)",
+  "streamdown:incomplete-link [x](streamdown:x)",
+];

@@ -1,6 +1,8 @@
 /** What rows can ask for. The timeline of a chat gives the real ones; a gallery gives others. */
 import { createContext, useContext } from "react";
+import { api, ApiError } from "@/api/client";
 import type { components } from "@/api/schema";
+import { toast } from "@/platform/toasts";
 
 export interface BuildLine {
   readonly id: number;
@@ -80,4 +82,22 @@ export function useTimelineActions(): TimelineActions {
 
 export function fileUrl(fileId: string): string {
   return `/api/v1/files/${encodeURIComponent(fileId)}/content`;
+}
+
+// Answers to calls that wait for a person.
+
+/** Says what went wrong, and passes it on. */
+export async function told<T>(request: Promise<T>): Promise<T> {
+  try {
+    return await request;
+  } catch (error) {
+    toast(error instanceof ApiError ? error.message : "That did not work. Try again.");
+    throw error;
+  }
+}
+
+/** Of this chat or of a subagent. A call is answered once: of a second answer the server says who was first. */
+export async function decideCall(chatId: string, answer: CallAnswer): Promise<void> {
+  const headers = { "Idempotency-Key": crypto.randomUUID() };
+  await told(api.POST("/api/v1/chats/{chat_id}/answers", { path: { chat_id: chatId }, body: { answers: [answer] }, headers }));
 }

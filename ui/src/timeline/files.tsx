@@ -3,7 +3,7 @@ import { Download, File as FileIcon, FileText, X } from "lucide-react";
 import { Dialog as Primitive } from "radix-ui";
 import { useState } from "react";
 import { Icon, IconButton } from "@/components";
-import { fileName } from "@/text/file-language";
+import { fileName } from "@/text/code";
 import { fileUrl } from "./actions";
 import type { FileChip, Reference } from "./rows/row";
 

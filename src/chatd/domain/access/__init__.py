@@ -1,0 +1,1 @@
+"""Who may do what: permissions, accounts, shares, secrets as texts, entries of the audit log."""

@@ -1,0 +1,1 @@
+"""A chat: its row, states, messages and commands, and the transitions between states."""

@@ -1,0 +1,1 @@
+"""What administrators and users configure: limits, webhooks, push, schedules, settings."""

@@ -1,0 +1,1 @@
+"""MCP servers: which a chat uses, their tools and results, tool search, OAuth."""

@@ -1,0 +1,1 @@
+"""Models and providers: requests, events, configuration, errors, retries, circuits, usage."""

@@ -1,0 +1,1 @@
+"""Which tool calls run, are asked for or denied; how a shell's text is read."""

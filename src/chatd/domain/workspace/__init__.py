@@ -1,0 +1,1 @@
+"""Workspaces: builds and deadlines, templates, the agent's API, pull requests."""

@@ -1,0 +1,1 @@
+"""Rows of users: accounts, groups, credentials, settings, skills, the audit log."""

@@ -1,0 +1,1 @@
+"""Rows of chats: transactions, messages, leases, the journal, usage, runs, shares."""

@@ -1,0 +1,1 @@
+"""Rows of providers and models, and what calls cost: limits, sums, reports."""

@@ -1,0 +1,1 @@
+"""Rows of workspaces: templates, builds under a lease, agents, bindings of chats."""

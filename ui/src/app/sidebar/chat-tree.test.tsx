@@ -8,7 +8,7 @@ import { ConnectionProvider } from "@/connection";
 import { setPreference } from "@/platform/preferences";
 import { ChatTree } from "./chat-tree";
 import type { ListChat } from "./list-chat";
-import { makeChat } from "./test-chats";
+import { makeChat } from "./testing";
 import { buildSections } from "./tree-model";
 
 const now = new Date("2026-11-17T12:00:00Z");

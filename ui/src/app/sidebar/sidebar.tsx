@@ -1,21 +1,21 @@
-import { PanelLeft, Plus, Search } from "lucide-react";
+import { useQuery } from "@tanstack/react-query";
+import { PanelLeft, Plus, Search, Settings2 } from "lucide-react";
 import { useEffect, useMemo, useRef } from "react";
-import { Link, useSearch } from "wouter";
-import { useModelNames } from "@/api/models";
-import { Button, ErrorNote, Icon, IconButton, Logo, Skeleton } from "@/components";
+import { Link, useLocation, useSearch } from "wouter";
+import { api } from "@/api/client";
+import { useModelNames } from "@/api/queries";
+import { Button, ErrorNote, Icon, IconButton, Logo, Meter, Skeleton, Tooltip, useNow } from "@/components";
+import { type ChatFilters, useChatList } from "@/connection";
 import { openPalette } from "@/platform/actions";
-import { runCommand } from "@/platform/commands";
-import { shortcutOf } from "@/platform/keymap";
+import { runCommand, shortcutOf } from "@/platform/keys";
+import { useIsPhone } from "@/platform/media";
 import { HOME_PATH, NEW_CHAT_PATH, useChatId } from "@/platform/routes";
-import { useIsPhone } from "@/platform/use-media";
 import { useChatActions } from "../chat-menu";
-import { ConnectionBadge } from "../connection-badge";
+import { ConnectionBadge } from "../top-bar";
 import { ChatTree } from "./chat-tree";
-import { FilterChips, FilterMenu } from "./filter-menu";
-import { countFilters, type ListFilters, writeFilters } from "./filters";
+import { countFilters, FilterChips, FilterMenu, type ListFilters, passes, readFilters, writeFilters } from "./filters";
 import type { ListChat } from "./list-chat";
-import { UsageFoot } from "./usage-foot";
-import { useListFilters, useSections } from "./use-sidebar-chats";
+import { buildSections, type Section } from "./tree-model";
 
 /** Calls back when its place comes into view, for the next page of the list. */
 function Sentinel({ onSeen }: { onSeen: () => void }) {
@@ -131,5 +131,81 @@ export function Sidebar({ onHide }: { onHide: () => void }) {
         )}
       </UsageFoot>
     </>
+  );
+}
+
+const NONE: readonly ListChat[] = [];
+const SHARED: ChatFilters = { source: "shared" };
+
+/** Filters of the address, and how to change them. */
+function useListFilters(): [ListFilters, (filters: ListFilters) => void] {
+  const [path, navigate] = useLocation();
+  const search = useSearch();
+  const filters = useMemo(() => readFilters(search), [search]);
+  const change = (next: ListFilters) => {
+    const query = writeFilters(search, next);
+    navigate(query === "" ? path : `${path}?${query}`, { replace: true });
+  };
+  return [filters, change];
+}
+
+function requestOf(filters: ListFilters): ChatFilters {
+  return {
+    ...(filters.archived ? { archived: true } : {}),
+    ...(filters.source === null ? {} : { source: filters.source }),
+    ...(filters.status === null ? {} : { status: filters.status }),
+    ...(filters.labels.length === 0 ? {} : { label: [...filters.labels] }),
+  };
+}
+
+/** The list in sections, as the filters of the address want it. */
+function useSections(filters: ListFilters) {
+  const request = useMemo(() => requestOf(filters), [filters]);
+  const list = useChatList(request);
+  const shared = useChatList(SHARED).chats;
+  const withShared = countFilters(filters) === 0;
+  const today = new Date(useNow("minute")).toDateString();
+  const sections = useMemo((): Section[] => {
+    const shown = list.chats.filter((chat) => passes(chat, filters));
+    return buildSections(shown, withShared ? shared : NONE, new Date(today));
+  }, [list.chats, shared, withShared, filters, today]);
+  return { ...list, sections };
+}
+
+const PERIODS = { day: "today", week: "this week", month: "this month" } as const;
+
+/** Dollars from millionths: "$1.20", and "$10" where nothing follows the point. */
+export function dollars(micros: number, whole = false): string {
+  const amount = micros / 1_000_000;
+  return `$${whole && Number.isInteger(amount) ? String(amount) : amount.toFixed(2)}`;
+}
+
+/** What was spent, of how much, and the way to the settings. */
+function UsageFoot({ children }: { children?: React.ReactNode }) {
+  const { data } = useQuery({
+    queryKey: ["usage-status"],
+    queryFn: ({ signal }) => api.GET("/api/v1/usage-limits/status", { signal }),
+    refetchInterval: 60_000,
+  });
+  const spent = dollars(data?.current_spend_micros ?? 0);
+  const limit = data?.spend_limit_micros ?? null;
+  const period = PERIODS[data?.period ?? "day"];
+  return (
+    <div className="sidebar-foot">
+      <div className="sidebar-usage">
+        <div>
+          <span>
+            <b>{spent}</b> {limit === null ? period : `of ${dollars(limit, true)} ${period}`}
+          </span>
+        </div>
+        {limit !== null && <Meter label={`${spent} spent of ${dollars(limit, true)} ${period}`} value={(data?.current_spend_micros ?? 0) / 1e6} max={limit / 1e6} />}
+      </div>
+      <Tooltip text="Settings" side="top">
+        <Link className="ui-icon-button" href="/settings/general" aria-label="Settings">
+          <Icon of={Settings2} />
+        </Link>
+      </Tooltip>
+      {children}
+    </div>
   );
 }

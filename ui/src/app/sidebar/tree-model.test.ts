@@ -1,7 +1,8 @@
 import { describe, expect, it } from "vitest";
+import { countFilters, NO_FILTERS, readFilters, writeFilters } from "./filters";
 import { type ListChat, shownStatus, subtitle } from "./list-chat";
+import { makeChat } from "./testing";
 import { buildSections, nodeOf, pinMoves, treeMove, visibleRows } from "./tree-model";
-import { makeChat } from "./test-chats";
 
 const now = new Date(2026, 10, 17, 12, 0);
 const at = (day: number, hour = 9) => new Date(2026, 10, day, hour).toISOString();
@@ -117,5 +118,23 @@ describe("moving pinned chats", () => {
     expect(pinMoves(pinned, "b", 0)).toEqual([{ id: "b", pin_order: 1 }, { id: "a", pin_order: 2 }]);
     expect(pinMoves(pinned, "a", 0)).toEqual([]);
     expect(pinMoves(pinned, "gone", 0)).toEqual([]);
+  });
+});
+
+describe("filters in the address", () => {
+  it("reads what it wrote, and keeps the rest of the query", () => {
+    const filters = { archived: true, status: "error" as const, labels: ["team:blue", "kind:bug"], unread: true, source: "shared" as const };
+    const search = writeFilters("panel=runs&status=waiting", filters);
+    expect(new URLSearchParams(search).get("panel")).toBe("runs");
+    expect(readFilters(search)).toEqual(filters);
+    expect(countFilters(filters)).toBe(6);
+  });
+
+  it("leaves unknown values out", () => {
+    expect(readFilters("status=exploded&source=all&label=nocolon&archived=1")).toEqual(NO_FILTERS);
+  });
+
+  it("writes nothing when no filter is set", () => {
+    expect(writeFilters("archived=true&label=a:b", NO_FILTERS)).toBe("");
   });
 });

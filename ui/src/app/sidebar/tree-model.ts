@@ -1,5 +1,5 @@
 /** The sidebar's tree: sections, chats and subagents of any depth. Pure. */
-import { daysBetween } from "@/components";
+import { daysBetween } from "@/platform/words";
 import { familyNeedsYou, type ListChat } from "./list-chat";
 
 export interface ChatNode {

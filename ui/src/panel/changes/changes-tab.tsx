@@ -1,19 +1,20 @@
 /** What the turn, the chat, or the working tree has changed. */
-import { FileDiff as FileDiffIcon, GitBranch, RefreshCw } from "lucide-react";
+import { useQueryClient } from "@tanstack/react-query";
+import {
+  ExternalLink, FileDiff as FileDiffIcon, GitBranch, GitMerge, GitPullRequest, GitPullRequestClosed, GitPullRequestDraft, RefreshCw,
+} from "lucide-react";
 import { useCallback, useState } from "react";
-import type { ApiError } from "@/api/errors";
-import { Button, EmptyState, ErrorNote, IconButton, PlusMinus, Segmented, Skeleton, Tag } from "@/components";
-import { useChatDetails } from "@/connection";
+import { api, type ApiError } from "@/api/client";
+import type { components } from "@/api/schema";
+import { Button, ConfirmDialog, EmptyState, ErrorNote, Icon, IconButton, PlusMinus, Segmented, Skeleton, Tag } from "@/components";
+import { useChatDetails, useChatSelector } from "@/connection";
 import { openPanel, type PanelOptions, usePanelRequest } from "@/platform/actions";
+import { useWidth } from "@/platform/media";
 import { usePreference } from "@/platform/preferences";
-import { useWidth } from "../use-width";
-import { BranchBar } from "./branch-bar";
+import { toast } from "@/platform/toasts";
+import { changeMark, countLines, findFile, nextScope, type RepositoryChanges, type Scope, useChanges, useViewed } from "./changes";
 import { FileCard } from "./file-card";
-import { countLines, type RepositoryChanges } from "./repository";
-import { RevertDialog, type Reverting } from "./revert-dialog";
-import { type Scope, useChanges } from "./use-changes";
-import { changeMark, useViewed } from "./viewed";
-import { findFile, nextScope } from "./wanted-file";
+import type { FileDiff } from "./git-diff";
 
 const SCOPES = [
   { value: "turn", label: "This turn" },
@@ -175,4 +176,110 @@ function NoChanges({ scope, onScope }: { scope: Scope; onScope: (scope: Scope) =
       {NOTHING[scope]}
     </EmptyState>
   );
+}
+
+// The branch of the chat, what its remote lacks, and its pull request.
+
+type DiffStatus = components["schemas"]["DiffStatus"];
+type PullRequest = components["schemas"]["PullRequest"];
+
+const SIGNS = { open: GitPullRequest, draft: GitPullRequestDraft, merged: GitMerge, closed: GitPullRequestClosed } as const;
+const CHECKS = { none: null, pending: "checks running", passing: "checks passed", failing: "checks failed" } as const;
+const TONES = { none: undefined, pending: undefined, passing: "ok", failing: "danger" } as const;
+
+function BranchBar({ chatId }: { chatId: string }) {
+  const status = useChatDetails(chatId).data?.diff_status ?? null;
+  if (status === null || status.branch === "") return null;
+  const commits = commitWords(status);
+  return (
+    <div className="changes-branch-bar">
+      <Tag icon={GitBranch}>{status.branch}</Tag>
+      {commits !== null && <span className="tone-muted">{commits}</span>}
+      <span className="ui-grow" />
+      <PullRequestLink status={status} />
+    </div>
+  );
+}
+
+function PullRequestLink({ status }: { status: DiffStatus }) {
+  const found = status.pull_request ?? null;
+  if (found !== null) {
+    return (
+      <a className="ui-button is-xs" href={found.url} target="_blank" rel="noreferrer" title={found.title}>
+        <Icon of={SIGNS[found.state]} size="sm" /> {pullRequestWords(found)}
+        {CHECKS[found.checks ?? "none"] !== null && <Tag tone={TONES[found.checks ?? "none"]}>{CHECKS[found.checks ?? "none"]}</Tag>}
+      </a>
+    );
+  }
+  const page = status.new_pull_request_url ?? null;
+  if (page === null) return null;
+  return (
+    <a className="ui-button is-xs" href={page} target="_blank" rel="noreferrer">
+      <Icon of={ExternalLink} size="sm" /> Open a pull request
+    </a>
+  );
+}
+
+export function pullRequestWords(found: PullRequest): string {
+  return `#${found.number} ${found.state}`;
+}
+
+/** Null if nothing is known, or nothing differs. */
+export function commitWords(status: Pick<DiffStatus, "ahead" | "behind">): string | null {
+  const words = [
+    (status.ahead ?? 0) > 0 && `${status.ahead} to push`,
+    (status.behind ?? 0) > 0 && `${status.behind} behind`,
+  ].filter((word) => word !== false);
+  return words.length === 0 ? null : words.join(", ");
+}
+
+// Asks before a file is put back, and does it.
+
+interface Reverting {
+  readonly root: string;
+  readonly file: FileDiff;
+}
+
+interface RevertDialogProps {
+  readonly chatId: string;
+  readonly scope: Scope;
+  readonly reverting: Reverting;
+  readonly onClose: () => void;
+}
+
+const BEFORE: Readonly<Record<Scope, string>> = {
+  turn: "before this turn",
+  chat: "before this chat changed it",
+  git: "in the last commit",
+};
+
+function RevertDialog({ chatId, scope, reverting, onClose }: RevertDialogProps) {
+  const client = useQueryClient();
+  const isBusy = useChatSelector(chatId, (state) => state.status !== "waiting" && state.status !== "error");
+  const { root, file } = reverting;
+  const revert = async () => {
+    const body = { scope, repo_root: root, path: file.path, ...(file.oldPath === null || file.kind !== "renamed" ? {} : { old_path: file.oldPath }) };
+    await api.POST("/api/v1/chats/{chat_id}/workspace/revert", { path: { chat_id: chatId }, body });
+    toast(`${file.path} is as it was ${BEFORE[scope]}.`);
+    await client.invalidateQueries({ queryKey: ["panel", "changes", chatId] });
+  };
+  return (
+    <ConfirmDialog
+      open
+      onOpenChange={(isOpen) => {
+        if (!isOpen) onClose();
+      }}
+      title="Revert file"
+      description={revertWords(file, scope)}
+      action="Revert"
+      onConfirm={revert}
+    >
+      {isBusy && <p className="tone-muted">The chat runs and may change the file. Stop it first.</p>}
+    </ConfirmDialog>
+  );
+}
+
+export function revertWords(file: Pick<FileDiff, "path" | "kind">, scope: Scope): string {
+  if (file.kind === "added") return `${file.path} was not there ${BEFORE[scope]}. It is deleted, and this cannot be undone.`;
+  return `${file.path} gets the content it had ${BEFORE[scope]}. What changed since is lost, and this cannot be undone.`;
 }

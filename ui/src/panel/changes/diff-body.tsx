@@ -1,13 +1,11 @@
 /** The lines of a file's diff, side by side or one below the other; a press on a line opens a comment. */
 import { MessageSquarePlus, UnfoldVertical } from "lucide-react";
 import { type CSSProperties, Fragment, type KeyboardEvent, type ReactNode, useMemo, useRef, useState } from "react";
-import { classes, Icon } from "@/components";
-import { languageOf } from "@/text/file-language";
-import { useHighlightedLines } from "@/text/use-highlighted";
-import { cutHunks, pairLines, viewHunks, type ViewLine } from "./file-lines";
+import { Button, classes, errorWords, Icon } from "@/components";
+import { toast } from "@/platform/toasts";
+import { languageOf, useHighlightedLines } from "@/text/code";
+import { cutHunks, EXPAND_STEP, expandHunks, gapBefore, loadLines, matches, pairLines, viewHunks, type ViewLine } from "./file-lines";
 import type { FileDiff } from "./git-diff";
-import { LineNote } from "./line-note";
-import { useExpanded } from "./use-expanded";
 
 const FIRST = 400;
 const STEP = 2000;
@@ -193,4 +191,79 @@ function unifiedCells(line: ViewLine, nodes: LineNodes): ReactNode {
       </code>
     </>
   );
+}
+
+interface LineNoteProps {
+  readonly place: string;
+  readonly onAdd: (text: string) => void;
+  readonly onCancel: () => void;
+}
+
+/** A comment on a line. It goes into the message that is being written, and nowhere else. */
+export function LineNote({ place, onAdd, onCancel }: LineNoteProps) {
+  const [text, setText] = useState("");
+  const add = () => onAdd(text.trim());
+  const press = (event: KeyboardEvent) => {
+    event.stopPropagation();
+    if (event.key === "Escape") {
+      event.preventDefault();
+      onCancel();
+    } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      add();
+    }
+  };
+  return (
+    <div className="changes-note-row">
+      <div className="changes-note">
+        <textarea autoFocus rows={2} aria-label={`Comment on ${place}`} placeholder="What should change here?" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={press} />
+        <footer>
+          <span className="tone-subtle ui-grow">{place}. Goes into your next message.</span>
+          <Button size="xs" variant="quiet" onClick={onCancel}>
+            Cancel
+          </Button>
+          <Button size="xs" variant="primary" onClick={add}>
+            Add to message
+          </Button>
+        </footer>
+      </div>
+    </div>
+  );
+}
+
+const TIMEOUT_MS = 30_000;
+
+export interface Expanded {
+  readonly file: FileDiff;
+  /** Lines that could be shown above a hunk. */
+  readonly hiddenAbove: (index: number) => number;
+  readonly expand: (index: number) => void;
+}
+
+/** The diff with unchanged lines around its hunks, which are loaded with the first press. */
+function useExpanded(chatId: string, path: string, file: FileDiff): Expanded {
+  const [loaded, setLoaded] = useState<{ of: FileDiff; lines: readonly string[] } | null>(null);
+  const [extra, setExtra] = useState<ReadonlyMap<number, number>>(new Map());
+  const lines = loaded?.of === file ? loaded.lines : null;
+  const shown = useMemo(() => (lines === null ? file : expandHunks(file, lines, extra)), [file, lines, extra]);
+  const expand = (index: number) => {
+    const more = (known: ReadonlyMap<number, number>) => new Map(known).set(index, (known.get(index) ?? 0) + EXPAND_STEP);
+    if (lines !== null) {
+      setExtra(more);
+      return;
+    }
+    loadLines(chatId, path, AbortSignal.timeout(TIMEOUT_MS)).then(
+      (found) => {
+        if (found === null) toast("The file is too large to show more of it.");
+        else if (!matches(file, found)) toast("The file has changed since. Refresh the changes.");
+        else {
+          setLoaded({ of: file, lines: found });
+          setExtra(more(new Map()));
+        }
+      },
+      (error: unknown) => toast({ text: errorWords(error).text, tone: "danger" }),
+    );
+  };
+  const canExpand = file.kind !== "added" && file.kind !== "deleted";
+  return { file: shown, hiddenAbove: (index) => (canExpand ? gapBefore(shown.hunks, index) : 0), expand };
 }

@@ -2,7 +2,7 @@ import { Check, ChevronDown, ChevronRight, Eye, Undo2 } from "lucide-react";
 import { useEffect, useRef, useState } from "react";
 import { Icon, IconButton, PlusMinus, Tag } from "@/components";
 import { closePanel, insertReference, insertText } from "@/platform/actions";
-import { useIsPhone } from "@/platform/use-media";
+import { useIsPhone } from "@/platform/media";
 import { DiffBody } from "./diff-body";
 import type { ViewLine } from "./file-lines";
 import type { FileDiff } from "./git-diff";

@@ -1,8 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { cutHunks, pairLines, viewHunks } from "./file-lines";
+import { changeMark, keepSame, readRepository, withMark } from "./changes";
+import { cutHunks, expandHunks, gapBefore, matches, pairLines, viewHunks } from "./file-lines";
 import { parseGitDiff } from "./git-diff";
-import { keepSame, readRepository } from "./repository";
-import { changeMark, withMark } from "./viewed";
 
 const TEXT = `diff --git a/a.py b/a.py
 --- a/a.py
@@ -73,5 +72,39 @@ describe("files that were seen", () => {
     for (let chat = 0; chat < 50; chat += 1) stored = withMark(stored, `chat ${chat}`, "a.py 1", true);
     expect(Object.keys(stored)).toHaveLength(30);
     expect(withMark(stored, "chat 49", "a.py 1", false)).toMatchObject({ "chat 49": [] });
+  });
+});
+
+const LINES = Array.from({ length: 60 }, (_, index) => `line ${index + 1}`);
+const NEW = LINES.with(9, "line ten").toSpliced(40, 1);
+const TWO_HUNKS = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -10 +10 @@\n-line 10\n+line ten\n@@ -41 +40,0 @@\n-line 41\n";
+
+
+
+describe("unchanged lines above a hunk", () => {
+  const file = fileOf(TWO_HUNKS);
+
+  it("are counted up to the hunk before", () => {
+    expect([gapBefore(file.hunks, 0), gapBefore(file.hunks, 1)]).toEqual([9, 30]);
+  });
+
+  it("are put in with the numbers of both sides", () => {
+    const [first, second] = expandHunks(file, NEW, new Map([[0, 40], [1, 2]])).hunks;
+    expect(first?.lines.map((line) => line.text).slice(0, 2)).toEqual(["line 1", "line 2"]);
+    expect(first).toMatchObject({ oldStart: 1, newStart: 1, oldCount: 10, newCount: 10 });
+    expect(second?.lines.map((line) => [line.oldNumber, line.newNumber, line.text])).toEqual([
+      [39, 39, "line 39"],
+      [40, 40, "line 40"],
+      [41, null, "line 41"],
+    ]);
+  });
+
+  it("leave no gap when all are shown", () => {
+    const whole = expandHunks(file, NEW, new Map([[0, 40], [1, 40]]));
+    expect([gapBefore(whole.hunks, 0), gapBefore(whole.hunks, 1)]).toEqual([0, 0]);
+  });
+
+  it("are not taken from a file that has changed since", () => {
+    expect([matches(file, NEW), matches(file, LINES)]).toEqual([true, false]);
   });
 });

@@ -1,14 +1,16 @@
 /** The model calls of a chat, if the deployment and the user record them. */
 import "@/styles/workspace.css";
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
-import { Bug } from "lucide-react";
+import { Bug, ChevronRight } from "lucide-react";
 import { useEffect, useState } from "react";
-import { api } from "@/api/client";
+import { api, type ApiError } from "@/api/client";
 import { useMe } from "@/api/queries";
-import { Button, EmptyState, ErrorNote, errorWords, Skeleton } from "@/components";
+import type { components } from "@/api/schema";
+import { Button, classes, EmptyState, ErrorNote, errorWords, Icon, Skeleton, StatusIcon, Time } from "@/components";
 import { useChatSelector } from "@/connection";
 import { toast } from "@/platform/toasts";
-import { CallCard } from "./call-card";
+import { durationText } from "@/platform/words";
+import { JsonTree } from "./json-tree";
 
 const PAGE = 30;
 const SETTINGS_KEY = ["panel", "my-settings"] as const;
@@ -84,4 +86,96 @@ function NoCalls() {
       {isAdmin ? "You allow it under Settings, Behaviour (debug recording: by users, or all)." : "An administrator allows it under Settings, Behaviour."} Each user then turns it on. Records hold the texts of the chat, without keys.
     </EmptyState>
   );
+}
+
+type WholeCall = components["schemas"]["DebugRunReply"];
+
+function CallCard({ chatId, call }: { chatId: string; call: ModelCall }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <section className="workspace-build" aria-label={callTitle(call)}>
+      <button type="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+        <StatusIcon status={callOutcome(call)} size="sm" decorative />
+        <b>{callTitle(call)}</b>
+        <span className="ui-ellipsis tone-subtle">
+          {call.error ?? call.model}, <Time at={call.started_at} />
+        </span>
+        <span className="ui-number">{durationText(call.duration_ms)}</span>
+        <Icon of={ChevronRight} size="sm" className={classes("ui-chevron", isOpen && "is-open")} />
+      </button>
+      {isOpen && (
+        <>
+          <dl className="workspace-facts">
+            {callFacts(call).map(([name, value]) => (
+              <div key={name}>
+                <dt>{name}</dt>
+                <dd>{value}</dd>
+              </div>
+            ))}
+          </dl>
+          {call.is_cut && <p className="tone-warn">The record is cut: the call was over its size limit.</p>}
+          <Content chatId={chatId} id={call.id} />
+        </>
+      )}
+    </section>
+  );
+}
+
+function Content({ chatId, id }: { chatId: string; id: string }) {
+  const query = useQuery<WholeCall, ApiError>({
+    queryKey: ["panel", "debug", chatId, id],
+    queryFn: ({ signal }) => api.GET("/api/v1/chats/{chat_id}/debug/runs/{debug_run_id}", { path: { chat_id: chatId, debug_run_id: id }, signal }),
+    staleTime: Infinity,
+    structuralSharing: false,
+  });
+  if (query.data === undefined) {
+    return query.error === null ? <Skeleton rows={2} /> : <ErrorNote error={query.error} action={<Button size="xs" onClick={() => void query.refetch()}>Try again</Button>} />;
+  }
+  return (
+    <>
+      <JsonTree label="Request" value={query.data.request} />
+      <JsonTree label="Answer" value={query.data.response} />
+    </>
+  );
+}
+
+// What the page says about a recorded model call. Pure.
+
+export type ModelCall = components["schemas"]["DebugRunItem"];
+
+const KINDS: Readonly<Record<ModelCall["kind"], string>> = { turn: "Answer", title: "Title", compaction: "Summary" };
+
+export function callTitle(call: ModelCall): string {
+  return call.attempt > 1 ? `${KINDS[call.kind]}, attempt ${call.attempt}` : KINDS[call.kind];
+}
+
+export function callOutcome(call: ModelCall): "done" | "stopped" | "error" {
+  if (call.error_kind === "cancelled") return "stopped";
+  return call.error === null ? "done" : "error";
+}
+
+/** "3,261 in, 9 out, 1,024 cached". */
+export function tokensText(usage: ModelCall["usage"]): string {
+  const parts = [
+    [usage.input_tokens, "in"],
+    [usage.output_tokens, "out"],
+    [usage.reasoning_tokens, "reasoning"],
+    [usage.cache_read_tokens, "from cache"],
+    [usage.cache_creation_tokens, "to cache"],
+  ] as const;
+  const shown = parts.filter(([count, word]) => (count ?? 0) > 0 || word === "in" || word === "out").map(([count, word]) => `${(count ?? 0).toLocaleString("en")} ${word}`);
+  return `${shown.join(", ")}${usage.estimated === true ? " (estimated)" : ""}`;
+}
+
+export function callFacts(call: ModelCall): readonly (readonly [string, string])[] {
+  const facts: (readonly [string, string | null])[] = [
+    ["Model", `${call.model} of ${call.provider}`],
+    ["Tokens", tokensText(call.usage)],
+    ["First part", call.first_part_ms === null ? "none came" : `after ${durationText(call.first_part_ms)}`],
+    ["Ended by", call.finish_reason],
+    ["Status", call.status_code === null ? null : String(call.status_code)],
+    ["Error", call.error],
+    ["Version", `${call.history_version.toLocaleString("en")}, attempt ${call.attempt}`],
+  ];
+  return facts.filter((fact): fact is readonly [string, string] => fact[1] !== null);
 }

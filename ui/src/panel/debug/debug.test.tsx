@@ -1,6 +1,6 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { afterEach, describe, expect, it } from "vitest";
-import { callFacts, callOutcome, callTitle, type ModelCall, tokensText } from "./call-words";
+import { callFacts, callOutcome, callTitle, type ModelCall, tokensText } from "./debug-tab";
 import { JsonTree } from "./json-tree";
 
 afterEach(cleanup);

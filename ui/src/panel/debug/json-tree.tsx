@@ -2,7 +2,7 @@
 import { Check, ChevronRight, Copy } from "lucide-react";
 import { type ReactNode, useState } from "react";
 import { classes, Icon } from "@/components";
-import { useCopy } from "@/text/copy";
+import { useCopy } from "@/text/code";
 
 const STEP = 100;
 const MAX_TEXT = 400;

@@ -1,6 +1,5 @@
 /** Loads a file of a chat's workspace in pieces, as text if it is text. */
-import { urlOf } from "@/api/client";
-import { ApiError, localError, readError } from "@/api/errors";
+import { ApiError, localError, readError, urlOf } from "@/api/client";
 
 export const PIECE_BYTES = 262_144;
 /** More of a file is not shown in the page. */

@@ -1,13 +1,11 @@
 /** One file: its lines, an image, or what is known of bytes that are neither. */
-import { ArrowLeft, Check, Copy, Download, FileWarning, RefreshCw, WrapText } from "lucide-react";
-import { useMemo, useState } from "react";
-import { Button, EmptyState, ErrorNote, IconButton, Skeleton } from "@/components";
+import { ArrowLeft, Check, Copy, Download, FileWarning, RefreshCw, TextQuote, WrapText } from "lucide-react";
+import { type MouseEvent, type SubmitEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { Button, classes, EmptyState, ErrorNote, IconButton, Popover, Skeleton, TextField } from "@/components";
+import { insertReference } from "@/platform/actions";
 import { toast } from "@/platform/toasts";
-import { fileUrl, MAX_SHOWN_BYTES } from "./file-content";
-import { FileLines, type LineRange, splitText } from "./file-lines";
-import { ReferButton } from "./refer-button";
-import { sizeText } from "./size-text";
-import { type OpenFile, useFile } from "./use-file";
+import { languageOf, useHighlightedLines } from "@/text/code";
+import { type FileContent, fileUrl, loadPiece, MAX_SHOWN_BYTES } from "./file-content";
 
 interface FileViewProps {
   readonly chatId: string;
@@ -97,4 +95,195 @@ function CopyButton({ text, isPart }: { readonly text: string; readonly isPart: 
   };
   const label = isCopied ? "Copied" : isPart ? "Copy what is shown" : "Copy the file";
   return <IconButton icon={isCopied ? Check : Copy} label={label} onClick={copy} />;
+}
+
+// The lines of a file with their numbers. A click on a number chooses a line, with Shift a range.
+
+interface LineRange {
+  readonly from: number;
+  readonly to: number;
+}
+
+interface FileLinesProps {
+  readonly path: string;
+  readonly text: string;
+  readonly wrap: boolean;
+  readonly chosen: LineRange | null;
+  readonly onChoose: (range: LineRange) => void;
+  /** The line to scroll to; another object scrolls again. */
+  readonly target: { readonly line: number } | null;
+}
+
+const CHUNK = 200;
+
+function FileLines({ path, text, wrap, chosen, onChoose, target }: FileLinesProps) {
+  const lines = useMemo(() => splitText(text), [text]);
+  const coloured = useHighlightedLines(lines, languageOf(path));
+  const root = useRef<HTMLDivElement>(null);
+  const chunks = useMemo(() => Array.from({ length: Math.ceil(lines.length / CHUNK) }, (_, index) => index * CHUNK), [lines]);
+
+  useEffect(() => {
+    if (target === null) return;
+    root.current?.querySelector(`[data-line="${target.line}"]`)?.scrollIntoView({ block: "center" });
+  }, [target, lines]);
+
+  const onClick = (event: MouseEvent<HTMLDivElement>) => {
+    const number = lineOf(event.target);
+    if (number === null) return;
+    if (event.shiftKey && chosen !== null) onChoose({ from: Math.min(chosen.from, number), to: Math.max(chosen.from, number) });
+    else onChoose({ from: number, to: number });
+  };
+
+  return (
+    <div
+      className={classes("files-lines", wrap && "is-wrapped")}
+      ref={root}
+      role="region"
+      aria-label={`Content of ${path}`}
+      tabIndex={0}
+      onClick={onClick}
+    >
+      {chunks.map((first) => (
+        <div key={first} className="files-chunk">
+          {lines.slice(first, first + CHUNK).map((line, offset) => {
+            const number = first + offset + 1;
+            const isChosen = chosen !== null && number >= chosen.from && number <= chosen.to;
+            return (
+              <div key={number} className={classes("files-line", isChosen && "is-on")} data-line={number}>
+                <span>{number}</span>
+                <code>{coloured?.[number - 1] ?? line.text}</code>
+              </div>
+            );
+          })}
+        </div>
+      ))}
+    </div>
+  );
+}
+
+/** Without the empty line after a last line break. */
+function splitText(text: string): readonly { text: string; changed: null }[] {
+  const lines = text.split(/\r?\n/);
+  if (lines.length > 1 && lines.at(-1) === "") lines.pop();
+  return lines.map((line) => ({ text: line, changed: null }));
+}
+
+/** The number that was clicked; a click in the text is a selection of the browser. */
+function lineOf(target: EventTarget): number | null {
+  if (!(target instanceof HTMLElement) || target.tagName !== "SPAN" || !target.parentElement?.classList.contains("files-line")) return null;
+  return Number(target.parentElement.dataset.line);
+}
+
+// Puts lines of the file into the message that is being written.
+
+/** Of one reference: the model reads it with every message. */
+const MAX_REFERENCE_CHARS = 20_000;
+
+interface ReferButtonProps {
+  readonly path: string;
+  readonly lines: readonly { text: string }[];
+  readonly chosen: LineRange | null;
+}
+
+function ReferButton({ path, lines, chosen }: ReferButtonProps) {
+  const [isOpen, setOpen] = useState(false);
+  const [error, setError] = useState("");
+  const range = chosen ?? { from: 1, to: Math.min(lines.length, 20) };
+
+  const refer = (event: SubmitEvent<HTMLFormElement>) => {
+    event.preventDefault();
+    const data = new FormData(event.currentTarget);
+    const [from, to] = [Number(data.get("from")), Number(data.get("to"))];
+    if (!(Number.isInteger(from) && Number.isInteger(to) && from >= 1 && to >= from && to <= lines.length)) {
+      setError(`Choose lines between 1 and ${lines.length.toLocaleString("en")}.`);
+      return;
+    }
+    const content = lines.slice(from - 1, to).map((line) => line.text).join("\n");
+    if (content.length > MAX_REFERENCE_CHARS) {
+      setError(`These lines have more than ${MAX_REFERENCE_CHARS.toLocaleString("en")} characters. Choose fewer.`);
+      return;
+    }
+    insertReference({ type: "file-reference", file_name: path, start_line: from, end_line: to, content });
+    setOpen(false);
+    setError("");
+    toast(`${path}, lines ${from} to ${to}, is in your message.`);
+  };
+
+  return (
+    <Popover
+      label="Refer to lines"
+      align="end"
+      open={isOpen}
+      onOpenChange={setOpen}
+      trigger={<IconButton icon={TextQuote} label="Refer to lines in your message" tooltip={!isOpen} />}
+    >
+      <form className="files-refer" onSubmit={refer} key={`${range.from}-${range.to}`}>
+        <TextField label="First line" name="from" type="number" min={1} max={lines.length} defaultValue={range.from} />
+        <TextField label="Last line" name="to" type="number" min={1} max={lines.length} defaultValue={range.to} />
+        {error !== "" && <p role="alert">{error}</p>}
+        <Button type="submit" variant="primary" size="sm">
+          Add to message
+        </Button>
+      </form>
+    </Popover>
+  );
+}
+
+// One file of the workspace, loaded piece by piece.
+
+interface OpenFile {
+  readonly content: FileContent | null;
+  readonly error: unknown;
+  readonly isLoading: boolean;
+  readonly loadMore: () => void;
+  readonly reload: () => void;
+}
+
+function useFile(chatId: string, path: string): OpenFile {
+  const [content, setContent] = useState<FileContent | null>(null);
+  const [error, setError] = useState<unknown>(null);
+  const [isLoading, setLoading] = useState(true);
+  const controller = useRef<AbortController | null>(null);
+
+  const load = useCallback(
+    (before: FileContent | null) => {
+      controller.current?.abort();
+      const made = new AbortController();
+      controller.current = made;
+      setLoading(true);
+      setError(null);
+      loadPiece(chatId, path, before, made.signal)
+        .then(setContent, (reason: unknown) => {
+          if (!made.signal.aborted) setError(reason);
+        })
+        .finally(() => {
+          if (!made.signal.aborted) setLoading(false);
+        });
+    },
+    [chatId, path],
+  );
+
+  useEffect(() => {
+    // The component is keyed by its file: nothing of another one is left.
+    // eslint-disable-next-line react-hooks/set-state-in-effect
+    load(null);
+    return () => controller.current?.abort();
+  }, [load]);
+
+  const loadMore = useCallback(() => load(content), [load, content]);
+  const reload = useCallback(() => load(null), [load]);
+  return { content, error, isLoading, loadMore, reload };
+}
+
+/** A size for people: "812 bytes", "3.4 KB". */
+function sizeText(bytes: number): string {
+  if (bytes < 1000) return bytes === 1 ? "1 byte" : `${bytes} bytes`;
+  const units = ["KB", "MB", "GB", "TB"];
+  let value = bytes / 1000;
+  let unit = 0;
+  while (value >= 999.5 && unit < units.length - 1) {
+    value /= 1000;
+    unit += 1;
+  }
+  return `${value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 })} ${units[unit]}`;
 }

@@ -2,13 +2,12 @@
 import "@/styles/files.css";
 import { Container, FolderX, RefreshCw, Search } from "lucide-react";
 import { useCallback, useEffect, useMemo, useState } from "react";
-import { ApiError } from "@/api/errors";
+import { ApiError } from "@/api/client";
 import { Button, EmptyState, ErrorNote, Icon, IconButton, Skeleton } from "@/components";
 import { openPanel, type PanelOptions, usePanelRequest } from "@/platform/actions";
-import { FileTree } from "./file-tree";
+import { FileTree, type Tree, useTree } from "./file-tree";
 import { FileView } from "./file-view";
 import { relativePath, treeRows } from "./tree-state";
-import { type Tree, useTree } from "./use-tree";
 
 interface Shown {
   readonly path: string;

@@ -1,6 +1,6 @@
 /** What the page says about an attempt, a takeover and an earlier turn. Pure, so that it can be tested. */
-import { durationText } from "@/components";
-import { type Attempt, endOf, type RunTakeover, startOf, type Turn, turnMs } from "./record";
+import { durationText } from "@/platform/words";
+import { type Attempt, endOf, type RunTakeover, startOf, type Turn, turnMs } from "./runs";
 
 const count = (number: number, one: string, many = `${one}s`): string => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 

@@ -1,6 +1,10 @@
-import { useNow } from "@/components";
-import { useWidth } from "../use-width";
+import { Cpu } from "lucide-react";
+import type { ChatStatus } from "@/chat-state/types";
+import { Icon, useNow } from "@/components";
+import { useWidth } from "@/platform/media";
+import { durationText } from "@/platform/words";
 import { LABEL_PX, type LanesInput, layOutLanes } from "./lanes";
+import { isOpen, type RunPage, type Turn, turnMs } from "./runs";
 
 const LANE = 30;
 const TOP = 6;
@@ -10,7 +14,7 @@ const USUAL_WIDTH = 432;
 const middle = (lane: number): number => TOP + lane * LANE + BAR / 2;
 
 /** Who had the turn when, as lanes of time. The list below says the same in words. */
-export function LanesChart(input: Omit<LanesInput, "width" | "now">) {
+function LanesChart(input: Omit<LanesInput, "width" | "now">) {
   const [ref, width] = useWidth();
   const now = useNow();
   const shown = width === 0 ? USUAL_WIDTH : width;
@@ -72,4 +76,51 @@ export function LanesChart(input: Omit<LanesInput, "width" | "now">) {
 function linkPath(from: { x: number; lane: number }, to: { x: number; lane: number }): string {
   const bend = Math.max(8, (to.x - from.x) / 2);
   return `M${from.x} ${middle(from.lane)}C${from.x + bend} ${middle(from.lane)} ${to.x - bend} ${middle(to.lane)} ${to.x} ${middle(to.lane)}`;
+}
+
+interface LeaseProps {
+  readonly page: RunPage;
+  readonly readAt: number;
+  readonly turn: Turn;
+  readonly isNewest: boolean;
+  readonly status: ChatStatus;
+}
+
+/** Who has the chat, and the turn that is shown as lanes of time. */
+export function Lease({ page, readAt, turn, isNewest, status }: LeaseProps) {
+  const now = useNow();
+  const { holder } = page;
+  const open = isNewest && isOpen(turn);
+  const renewed = holder?.renewed_ms_ago == null ? null : holder.renewed_ms_ago + Math.max(0, now - readAt);
+  const nextAt = open && page.next_attempt_at !== null && turn.outcome !== "running" ? Date.parse(page.next_attempt_at) : null;
+  return (
+    <div className="runs-lease">
+      <dl>
+        <div>
+          <dt>Worker</dt>
+          <dd>
+            {holder === null ? (
+              <span className="tone-muted">{status === "pending" || status === "running" ? "Waiting for one" : "None needed"}</span>
+            ) : (
+              <>
+                <Icon of={Cpu} size="sm" className="tone-accent" />
+                <span className="ui-ellipsis" title={holder.worker.host}>
+                  {holder.worker.name}
+                </span>
+              </>
+            )}
+          </dd>
+        </div>
+        <div>
+          <dt>Lease renewed</dt>
+          <dd>{renewed === null ? <span className="tone-muted">No lease</span> : `${durationText(renewed)} ago`}</dd>
+        </div>
+        <div>
+          <dt>{open ? "This turn" : `Turn ${turn.turn}`}</dt>
+          <dd>{durationText(turnMs(turn, now))}</dd>
+        </div>
+      </dl>
+      <LanesChart turn={turn} workers={page.workers} nextAt={nextAt} />
+    </div>
+  );
 }

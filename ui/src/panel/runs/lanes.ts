@@ -1,6 +1,6 @@
 /** Where the attempts of a turn are drawn: one lane a worker, time from left to right. */
-import { durationText } from "@/components";
-import { type Attempt, endOf, isOpen, type Lane, type Outcome, startOf, type Turn } from "./record";
+import { durationText } from "@/platform/words";
+import { type Attempt, endOf, isOpen, type Lane, type Outcome, startOf, type Turn } from "./runs";
 
 export interface LanesInput {
   readonly turn: Turn;

@@ -1,7 +1,7 @@
 import { Download, Pause, Play } from "lucide-react";
 import { useEffect, useEffectEvent, useState } from "react";
 import { Button, IconButton, Menu, MenuItem } from "@/components";
-import type { Turn } from "./record";
+import type { Turn } from "./runs";
 
 const STEP_MS = 900;
 const MAX_MARKS = 200;

@@ -5,12 +5,10 @@ import { useCallback, useEffect, useState } from "react";
 import { Button, EmptyState, ErrorNote, Skeleton, type Status, STATUS_LOOKS, StatusIcon } from "@/components";
 import { useChatSelector } from "@/connection";
 import { type PanelOptions, usePanelRequest } from "@/platform/actions";
-import { AttemptList } from "./attempt-list";
-import { EarlierTurns } from "./earlier-turns";
-import { Lease } from "./lease";
-import { isOpen, type Turn, turnOfMessage } from "./record";
+import { AttemptList, EarlierTurns } from "./attempts";
+import { Lease } from "./lanes-chart";
 import { ReplayBar } from "./replay-bar";
-import { useRuns } from "./use-runs";
+import { isOpen, type Turn, turnOfMessage, useRuns } from "./runs";
 
 export function RunsTab({ chatId }: { chatId: string }) {
   const runs = useRuns(chatId);

@@ -1,5 +1,5 @@
 /** Turns as the server records them. */
-import type { Attempt, Turn } from "./record";
+import type { Attempt, Turn } from "./runs";
 
 const START = Date.parse("2026-11-17T12:00:00Z");
 

@@ -1,13 +1,12 @@
 /** One terminal on the screen: xterm, and the connection to its shell. */
 import "@xterm/xterm/css/xterm.css";
 import { FitAddon } from "@xterm/addon-fit";
-import { Terminal } from "@xterm/xterm";
+import { type ITheme, Terminal } from "@xterm/xterm";
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { Button, Countdown } from "@/components";
 import { openPanel } from "@/platform/actions";
 import { toast } from "@/platform/toasts";
 import { TerminalSocket, type TerminalState } from "./terminal-socket";
-import { onThemeChange, readTheme } from "./theme";
 
 interface TerminalViewProps {
   readonly chatId: string;
@@ -201,4 +200,54 @@ function isClipboardKey(event: KeyboardEvent, terminal: Terminal): boolean {
   event.preventDefault();
   navigator.clipboard.writeText(terminal.getSelection()).catch(() => toast("The browser did not allow copying."));
   return true;
+}
+
+// The colours of the page for xterm, which takes no variables.
+
+const TOKENS = {
+  background: "--bg",
+  foreground: "--fg",
+  cursor: "--accent",
+  cursorAccent: "--bg",
+  selectionBackground: "--accent-line",
+  black: "--surface",
+  red: "--danger",
+  green: "--ok",
+  yellow: "--warn",
+  blue: "--code-fn",
+  magenta: "--code-kw",
+  cyan: "--chart-2",
+  white: "--muted",
+  brightBlack: "--subtle",
+  brightRed: "--danger",
+  brightGreen: "--ok",
+  brightYellow: "--warn",
+  brightBlue: "--accent",
+  brightMagenta: "--chart-4",
+  brightCyan: "--info",
+  brightWhite: "--fg",
+} as const;
+
+function readTheme(host: HTMLElement): ITheme {
+  const probe = document.createElement("span");
+  host.append(probe);
+  const theme: Record<string, string> = {};
+  for (const [name, token] of Object.entries(TOKENS)) {
+    probe.style.color = `var(${token})`;
+    theme[name] = getComputedStyle(probe).color;
+  }
+  probe.remove();
+  return theme;
+}
+
+/** Calls back when the theme of the page or of the system changes. */
+function onThemeChange(changed: () => void): () => void {
+  const observer = new MutationObserver(changed);
+  observer.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  media.addEventListener("change", changed);
+  return () => {
+    observer.disconnect();
+    media.removeEventListener("change", changed);
+  };
 }

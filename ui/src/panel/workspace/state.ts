@@ -1,6 +1,7 @@
 /** What a workspace is doing, from its last build. Pure. */
 import type { components } from "@/api/schema";
-import { durationText, type Status } from "@/components";
+import type { Status } from "@/components";
+import { durationText } from "@/platform/words";
 
 type Schemas = components["schemas"];
 export type Workspace = Schemas["WorkspaceReply"];

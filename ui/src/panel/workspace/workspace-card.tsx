@@ -1,10 +1,11 @@
-import { Play, Square, Trash2 } from "lucide-react";
-import { type ReactNode, useState } from "react";
-import { api } from "@/api/client";
-import { Button, ConfirmDialog, ErrorNote, Skeleton, StatusIcon, useNow } from "@/components";
-import { Builds } from "./builds";
-import { deadlineText, factsOf, stateOf, type Workspace } from "./state";
-import { useBuilds, useRefreshWorkspace, useTemplateName, useWorkspace } from "./use-workspace";
+import { useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
+import { ChevronRight, Play, Square, Trash2 } from "lucide-react";
+import { type ReactNode, useCallback, useEffect, useRef, useState } from "react";
+import { api, type ApiError } from "@/api/client";
+import { Button, classes, ConfirmDialog, ErrorNote, Icon, Skeleton, StatusIcon, Time, useNow } from "@/components";
+import { durationText } from "@/platform/words";
+import { useBuildLog } from "./build-log";
+import { type Build, buildMs, buildText, deadlineText, factsOf, isActive, stateOf, type Workspace } from "./state";
 
 interface WorkspaceCardProps {
   readonly workspaceId: string;
@@ -116,4 +117,110 @@ function Actions({ workspace, chooser, onChanged }: { workspace: Workspace; choo
       />
     </>
   );
+}
+
+const STATUS = { succeeded: "done", failed: "error", canceled: "stopped", canceling: "interrupting", pending: "pending", running: "running" } as const;
+
+/** The builds of a workspace, newest first; the newest is open while it runs or if it failed. */
+function Builds({ builds, onChanged }: { builds: readonly Build[]; onChanged: () => void }) {
+  return (
+    <div className="workspace-builds">
+      {builds.map((build, index) => (
+        <BuildRow key={build.id} build={build} startsOpen={index === 0 && (isActive(build) || build.status === "failed")} onChanged={onChanged} />
+      ))}
+    </div>
+  );
+}
+
+function BuildRow({ build, startsOpen, onChanged }: { build: Build; startsOpen: boolean; onChanged: () => void }) {
+  const [chosen, setChosen] = useState<boolean | null>(null);
+  const isOpen = chosen ?? startsOpen;
+  const took = buildMs(build);
+  return (
+    <section className="workspace-build" aria-label={`Build ${build.build_number}`}>
+      <button type="button" aria-expanded={isOpen} onClick={() => setChosen(!isOpen)}>
+        <StatusIcon status={STATUS[build.status]} size="sm" decorative />
+        <b>{buildText(build)}</b>
+        <span className="ui-ellipsis tone-subtle">
+          Build {build.build_number}, <Time at={build.created_at} />
+        </span>
+        <span className="ui-number">{took === null ? "" : durationText(took)}</span>
+        <Icon of={ChevronRight} size="sm" className={classes("ui-chevron", isOpen && "is-open")} />
+      </button>
+      {isOpen && (
+        <>
+          {(build.error ?? "") !== "" && <p className="tone-danger">{build.error}</p>}
+          <BuildLogView build={build} onChanged={onChanged} />
+        </>
+      )}
+    </section>
+  );
+}
+
+function BuildLogView({ build, onChanged }: { build: Build; onChanged: () => void }) {
+  const wasActive = useRef(isActive(build));
+  const ended = useCallback(() => {
+    if (wasActive.current) onChanged();
+  }, [onChanged]);
+  const log = useBuildLog(build.id, ended);
+  const box = useRef<HTMLPreElement>(null);
+  const count = log.lines.length + log.dropped;
+  useEffect(() => {
+    if (wasActive.current) box.current?.scrollTo({ top: box.current.scrollHeight });
+  }, [count]);
+  if (log.error !== null) return <ErrorNote error={log.error} />;
+  if (log.lines.length === 0) return log.isFollowing ? <Skeleton rows={2} /> : <p className="tone-subtle">The log is empty.</p>;
+  const start = Date.parse(build.started_at ?? build.created_at);
+  return (
+    <pre className="tool-output" tabIndex={0} aria-label={`Log of build ${build.build_number}`} ref={box}>
+      {log.dropped > 0 && <span className="tone-subtle">{log.dropped.toLocaleString("en")} earlier lines are not shown{"\n"}</span>}
+      {log.lines.map((line) => (
+        <span key={line.id} className={line.level === "error" ? "tone-danger" : line.level === "warning" ? "tone-warn" : line.level === "debug" ? "tone-subtle" : undefined}>
+          <span className="tone-subtle">{(Math.max(0, Date.parse(line.created_at) - start) / 1000).toFixed(1).padStart(5, "0")}</span> {line.output.replace(/\n$/, "")}
+          {"\n"}
+        </span>
+      ))}
+    </pre>
+  );
+}
+
+const BUSY_MS = 1500;
+const IDLE_MS = 30_000;
+const SHOWN_BUILDS = 10;
+
+export const workspaceKey = (id: string): readonly unknown[] => ["panel", "workspace", id];
+
+function useWorkspace(id: string): UseQueryResult<Workspace, ApiError> {
+  return useQuery<Workspace, ApiError>({
+    queryKey: workspaceKey(id),
+    queryFn: ({ signal }) => api.GET("/api/v1/workspaces/{workspace_id}", { path: { workspace_id: id }, signal }),
+    refetchInterval: (found) => (isActive(found.state.data?.latest_build ?? null) ? BUSY_MS : IDLE_MS),
+    staleTime: 0,
+  });
+}
+
+/** The last builds; read again when the latest one changes. */
+function useBuilds(workspace: Workspace): readonly Build[] {
+  const latest = workspace.latest_build;
+  const query = useQuery({
+    queryKey: [...workspaceKey(workspace.id), "builds", latest?.id, latest?.status],
+    queryFn: ({ signal }) =>
+      api.GET("/api/v1/workspaces/{workspace_id}/builds", { path: { workspace_id: workspace.id }, query: { limit: SHOWN_BUILDS }, signal }),
+    placeholderData: (before) => before,
+  });
+  return query.data?.items ?? (latest === null ? [] : [latest]);
+}
+
+function useTemplateName(templateId: string): string | null {
+  const query = useQuery({
+    queryKey: ["panel", "template", templateId],
+    queryFn: ({ signal }) => api.GET("/api/v1/templates/{template_id}", { path: { template_id: templateId }, signal }),
+    staleTime: Infinity,
+  });
+  return query.data === undefined ? null : query.data.display_name || query.data.name;
+}
+
+function useRefreshWorkspace(id: string): () => void {
+  const client = useQueryClient();
+  return useCallback(() => void client.invalidateQueries({ queryKey: workspaceKey(id) }), [client, id]);
 }

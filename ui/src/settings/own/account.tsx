@@ -1,15 +1,12 @@
 /** The user's own account: password and the browsers that are signed in. */
 import { type SyntheticEvent, useState } from "react";
-import { api } from "@/api/client";
-import { ApiError } from "@/api/errors";
+import { api, ApiError } from "@/api/client";
 import { useMe } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, ErrorNote, Tag, TextField, Time } from "@/components";
-import { forgetUser } from "@/platform/browser-owner";
-import { switchPushOff } from "@/platform/push";
+import { forgetUser, switchPushOff } from "@/platform/browser";
 import { SIGN_IN_PATH } from "@/platform/routes";
-import { Loaded, Section, SettingsPage, Table } from "../frame";
-import { readAll, useResource, useSave } from "../resource";
+import { Loaded, readAll, Section, SettingsPage, Table, useResource, useSave } from "../frame";
 import { fieldErrors } from "../server/provider-drawer";
 
 export function AccountPage() {

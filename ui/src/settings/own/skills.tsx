@@ -4,9 +4,8 @@ import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, Drawer, EmptyState, ErrorNote, Field, IconButton, TextField, Time } from "@/components";
-import { Loaded, Section, SettingsPage, Table } from "../frame";
+import { Loaded, readAll, Section, SettingsPage, Table, useResource, useSave } from "../frame";
 import { fieldErrors } from "../server/provider-drawer";
-import { readAll, useResource, useSave } from "../resource";
 
 type Listed = components["schemas"]["ListedSkill"];
 

@@ -5,8 +5,7 @@ import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, Dialog, EmptyState, ErrorNote, Field, IconButton, TextField, Time } from "@/components";
 import { toast } from "@/platform/toasts";
-import { Loaded, Section, SettingsPage, Table } from "../frame";
-import { readAll, useResource, useSave } from "../resource";
+import { Loaded, readAll, Section, SettingsPage, Table, useResource, useSave } from "../frame";
 
 type Token = components["schemas"]["TokenReply"];
 type Scope = NonNullable<components["schemas"]["NewTokenBody"]["scopes"]>[number];

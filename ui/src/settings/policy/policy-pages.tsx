@@ -1,12 +1,10 @@
 /** Tool policies of the deployment and of the user. */
 import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
-import { Tag } from "@/components";
-import { Loaded, Section, SettingsPage, Table } from "../frame";
-import { readAll, useResource, useSave } from "../resource";
+import { Dialog, Tag } from "@/components";
+import { Loaded, readAll, Section, SettingsPage, Table, useResource, useSave } from "../frame";
 import { PolicyEditor } from "./policy-editor";
-import type { Policy, ToolRule } from "./rules";
-import { OWN_TOOLS } from "./tools";
+import { OWN_TOOLS, type Policy, type ToolRule } from "./rules";
 
 interface Change {
   rules: ToolRule[];
@@ -70,5 +68,29 @@ function ToolList() {
         ))}
       </Table>
     </Section>
+  );
+}
+
+// The tool policy of one chat and its subagents, in a dialog.
+
+export function ChatPolicyDialog({ chatId, canEdit, onClose }: { chatId: string; canEdit: boolean; onClose: () => void }) {
+  const path = { chat_id: chatId };
+  const name = ["chat-tool-policy", chatId];
+  const policy = useResource(name, () => api.GET("/api/v1/chats/{chat_id}/tool-policy", { path }));
+  const save = useSave((body: { rules: ToolRule[]; version: number }) => api.PUT("/api/v1/chats/{chat_id}/tool-policy", { path, body }), { refresh: [name], quiet: true });
+  return (
+    <Dialog
+      open
+      wide
+      onOpenChange={(open) => {
+        if (!open) onClose();
+      }}
+      title="Tool policy of this chat"
+      description="Which calls of this chat and its subagents need approval. «Always in this chat» adds a rule here."
+    >
+      <Loaded query={policy}>
+        {(found) => <PolicyEditor policy={found} hasLoosen={false} canEdit={canEdit} onSave={(rules) => save.mutateAsync({ rules, version: found.version })} onTry={(body) => api.POST("/api/v1/chats/{chat_id}/tool-policy/try", { path, body })} />}
+      </Loaded>
+    </Dialog>
   );
 }

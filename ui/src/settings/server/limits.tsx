@@ -5,9 +5,8 @@ import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, Dialog, EmptyState, ErrorNote, Field, IconButton, Segmented, Tag, TextField } from "@/components";
-import { Loaded, Section, SettingRow, SettingsPage, Table } from "../frame";
-import { useResource, useSave } from "../resource";
-import { moneyText, readMoney } from "../usage/money";
+import { moneyText, readMoney } from "@/platform/words";
+import { Loaded, Section, SettingRow, SettingsPage, Table, useResource, useSave } from "../frame";
 
 type Limits = components["schemas"]["SpendLimitsReply"];
 type Period = Limits["period"];

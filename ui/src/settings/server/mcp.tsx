@@ -1,15 +1,14 @@
 /** MCP servers: tools from elsewhere, for all chats. */
 import "@/styles/administration.css";
 import { CircleCheck, CircleOff, Lock, Pencil, Plug, Plus, TriangleAlert } from "lucide-react";
-import { useState } from "react";
+import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
 import type { components } from "@/api/schema";
-import { Button, EmptyState, ErrorNote, Icon, IconButton, Tag } from "@/components";
-import { Loaded, Section, SettingsPage } from "../frame";
-import { readAll, useResource, useSave } from "../resource";
-import type { McpConfig } from "./mcp-draft";
-import { McpDrawer } from "./mcp-drawer";
+import { Button, ConfirmDialog, Drawer, EmptyState, ErrorNote, Field, Icon, IconButton, Switch, Tag, TextField } from "@/components";
+import { Loaded, readAll, Section, SettingRow, SettingsPage, useResource, useSave } from "../frame";
+import { bodyOfDraft, draftOfServer, type McpConfig, type McpDraft, NEW_SERVER, slugOf } from "./mcp-draft";
+import { fieldErrors } from "./provider-drawer";
 
 type Trial = components["schemas"]["McpTrialReply"];
 type Opened = McpConfig | "new" | null;
@@ -120,4 +119,175 @@ function listWords(server: McpConfig): string {
 
 function hostOf(url: string): string {
   return URL.canParse(url) ? new URL(url).host : url;
+}
+
+// Adds or changes an MCP server.
+
+const REFRESH = [["mcp"]] as const;
+
+async function save(server: McpConfig | null, draft: McpDraft): Promise<McpConfig> {
+  const body = bodyOfDraft(draft);
+  if (server === null) return api.POST("/api/v1/mcp-server-configs", { body });
+  const { display_name: name, api_key: key, api_key_header: header, ...rest } = body;
+  const given = { ...(name == null ? {} : { display_name: name }), ...(key == null ? {} : { api_key: key }), ...(header == null ? {} : { api_key_header: header }) };
+  return api.PATCH("/api/v1/mcp-server-configs/{mcp_server_id}", { path: { mcp_server_id: server.id }, body: { ...rest, ...given } });
+}
+
+function McpDrawer({ server, onClose }: { server: McpConfig | null; onClose: () => void }) {
+  const [draft, setDraft] = useState<McpDraft>(() => (server === null ? NEW_SERVER : draftOfServer(server)));
+  const [deleting, setDeleting] = useState(false);
+  const saving = useSave((given: McpDraft) => save(server, given), { refresh: REFRESH, quiet: true, done: "Saved. The next step of every chat knows it.", onDone: onClose });
+  const remove = useSave((id: string) => api.DELETE("/api/v1/mcp-server-configs/{mcp_server_id}", { path: { mcp_server_id: id } }), { refresh: REFRESH, quiet: true, onDone: onClose });
+  const wrong = fieldErrors(saving.error);
+  const set = (change: Partial<McpDraft>) => setDraft({ ...draft, ...change });
+  const submit = (event: SyntheticEvent) => {
+    event.preventDefault();
+    saving.mutate(draft);
+  };
+  return (
+    <Drawer
+      open
+      onOpenChange={(open) => {
+        if (!open) onClose();
+      }}
+      title={server === null ? "Add an MCP server" : `Edit ${server.display_name}`}
+      footer={
+        <>
+          <Button type="submit" form="mcp" variant="primary" busy={saving.isPending}>Save</Button>
+          <Button variant="quiet" onClick={onClose}>Discard</Button>
+          <span className="ui-grow" />
+          {server !== null && <Button variant="danger" size="sm" onClick={() => setDeleting(true)}>Delete</Button>}
+        </>
+      }
+    >
+      <form id="mcp" className="settings-form" onSubmit={submit}>
+        <TextField label="Name" wide required placeholder="GitHub" value={draft.name} error={wrong.get("display_name")} onChange={(event) => set({ name: event.target.value })} />
+        <TextField label="Short name" wide aside="the beginning of its tools' names" placeholder={slugOf(draft.name) || "github"} value={draft.slug} error={wrong.get("slug")} onChange={(event) => set({ slug: event.target.value })} />
+        <TextField label="Address" wide required placeholder="https://mcp.example.com/mcp" value={draft.url} error={wrong.get("url")} onChange={(event) => set({ url: event.target.value })} />
+        <TextField label="What it is for" wide aside="optional" value={draft.description} onChange={(event) => set({ description: event.target.value })} />
+        <Choice label="Transport" value={draft.transport} options={[["streamable_http", "Streamable HTTP"], ["sse", "Server-sent events (older)"]]} onChange={(transport) => set({ transport })} />
+        <Choice
+          label="Chats"
+          value={draft.availability}
+          options={[["default_on", "Use it by default"], ["default_off", "Use it when it is chosen"], ["force_on", "Always use it"]]}
+          onChange={(availability) => set({ availability })}
+        />
+        <Choice
+          label="Authentication"
+          value={draft.auth}
+          options={[["none", "None"], ["oauth2", "OAuth: each user connects"], ["api_key", "One key for all users"], ["custom_headers", "Own headers for all users"]]}
+          onChange={(auth) => set({ auth })}
+        />
+        <AuthFields draft={draft} server={server} wrong={wrong} set={set} />
+        <Lines label="Allowed tools" hint="By the server's names, one a line; empty: all but the denied ones." value={draft.allow} error={wrong.get("allow")} onChange={(allow) => set({ allow })} />
+        <Lines label="Denied tools" hint="One a line; ignored if any are allowed." value={draft.deny} error={wrong.get("deny")} onChange={(deny) => set({ deny })} />
+        <div className="ui-form-field is-wide">
+          <div className="settings-list">
+            <SettingRow title="Enabled" hint="Chats can use it.">
+              <Switch label="Enabled" checked={draft.enabled} onChange={(enabled) => set({ enabled })} />
+            </SettingRow>
+            <SettingRow title="Also in plan mode" hint="Only for servers that read and change nothing.">
+              <Switch label="Also in plan mode" checked={draft.inPlanMode} onChange={(inPlanMode) => set({ inPlanMode })} />
+            </SettingRow>
+            <SettingRow title="Say the purpose" hint="The model says the purpose of each call, and the chat shows it.">
+              <Switch label="Say the purpose" checked={draft.modelIntent} onChange={(modelIntent) => set({ modelIntent })} />
+            </SettingRow>
+          </div>
+        </div>
+        {saving.error !== null && <div className="ui-form-field is-wide"><ErrorNote error={saving.error} /></div>}
+      </form>
+      {server !== null && (
+        <ConfirmDialog
+          open={deleting}
+          onOpenChange={setDeleting}
+          title={`Delete ${server.display_name}?`}
+          description="The connections of all users are deleted with it. Chats go on without its tools."
+          action="Delete"
+          onConfirm={() => remove.mutateAsync(server.id)}
+        />
+      )}
+    </Drawer>
+  );
+}
+
+interface AuthFieldsProps {
+  draft: McpDraft;
+  server: McpConfig | null;
+  wrong: ReadonlyMap<string, string>;
+  set: (change: Partial<McpDraft>) => void;
+}
+
+function AuthFields({ draft, server, wrong, set }: AuthFieldsProps) {
+  if (draft.auth === "api_key") {
+    return (
+      <>
+        <TextField label="Header" wide placeholder="Authorization" value={draft.keyHeader} error={wrong.get("api_key_header")} onChange={(event) => set({ keyHeader: event.target.value })} />
+        <TextField
+          label="Key"
+          wide
+          type="password"
+          autoComplete="off"
+          aside={server?.has_api_key === true ? "empty: the stored one stays" : undefined}
+          value={draft.key}
+          error={wrong.get("api_key")}
+          onChange={(event) => set({ key: event.target.value })}
+        />
+      </>
+    );
+  }
+  if (draft.auth === "custom_headers") {
+    const known = server?.header_names ?? [];
+    return <Lines label="Headers" hint={known.length > 0 ? `Stored: ${known.join(", ")}. Empty: they stay.` : "Name: value, one a line."} value={draft.headers} error={wrong.get("headers")} onChange={(headers) => set({ headers })} />;
+  }
+  if (draft.auth !== "oauth2") return null;
+  return (
+    <>
+      <TextField label="Scopes" wide aside="optional" placeholder="repo read:user" value={draft.scopes} error={wrong.get("scopes")} onChange={(event) => set({ scopes: event.target.value })} />
+      <TextField
+        label="Client id"
+        wide
+        aside="optional"
+        hint={server === null ? "Empty: chatd registers itself when the first user connects." : `Empty: chatd registers itself. Browsers come back to ${server.redirect_path}`}
+        value={draft.clientId}
+        error={wrong.get("oauth.client_id")}
+        onChange={(event) => set({ clientId: event.target.value })}
+      />
+      {draft.clientId.trim() !== "" && (
+        <>
+          <TextField label="Client secret" wide type="password" autoComplete="off" aside={server?.oauth?.has_client_secret === true ? "empty: the stored one stays" : "optional"} value={draft.clientSecret} onChange={(event) => set({ clientSecret: event.target.value })} />
+          <TextField label="Authorization address" wide required value={draft.authorizationUrl} error={wrong.get("oauth.authorization_url")} onChange={(event) => set({ authorizationUrl: event.target.value })} />
+          <TextField label="Token address" wide required value={draft.tokenUrl} error={wrong.get("oauth.token_url")} onChange={(event) => set({ tokenUrl: event.target.value })} />
+        </>
+      )}
+    </>
+  );
+}
+
+interface ChoiceProps<T extends string> {
+  label: string;
+  value: T;
+  options: readonly (readonly [T, string])[];
+  onChange: (value: T) => void;
+}
+
+function Choice<T extends string>({ label, value, options, onChange }: ChoiceProps<T>) {
+  return (
+    <Field label={label} wide>
+      {(names) => (
+        <select {...names} className="ui-select" value={value} onChange={(event) => onChange(event.target.value as T)}>
+          {options.map(([one, text]) => (
+            <option key={one} value={one}>{text}</option>
+          ))}
+        </select>
+      )}
+    </Field>
+  );
+}
+
+function Lines({ label, hint, value, error, onChange }: { label: string; hint: string; value: string; error: string | undefined; onChange: (value: string) => void }) {
+  return (
+    <Field label={label} aside="optional" hint={hint} error={error} wide>
+      {(names) => <textarea {...names} className="ui-textarea" rows={3} spellCheck={false} value={value} onChange={(event) => onChange(event.target.value)} />}
+    </Field>
+  );
 }

@@ -2,14 +2,13 @@
 import { Ellipsis, Lock, Plus, Star, StarOff } from "lucide-react";
 import { useState } from "react";
 import { api } from "@/api/client";
-import { type Model, useAllModels } from "@/api/models";
+import { type Model, useAllModels } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, EmptyState, Field, IconButton, Menu, MenuItem, Tag } from "@/components";
-import { Loaded, Section, SettingsPage, Table } from "../frame";
+import { tokensText } from "@/platform/words";
+import { Loaded, Section, SettingsPage, Table, useResource, useSave } from "../frame";
 import { ModelDrawer } from "./model-drawer";
-import { tokensText } from "../usage/money";
 import { useProviders } from "./providers";
-import { useResource, useSave } from "../resource";
 
 type Opened = Model | "new" | null;
 

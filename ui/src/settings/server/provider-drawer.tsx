@@ -1,14 +1,12 @@
 /** Adds or changes a provider: its address, keys and what few need. It is tested; a new one gets its first model. */
-import { Plus, Trash2 } from "lucide-react";
+import { skipToken, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Check, Plus, Trash2, TriangleAlert } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
-import { api } from "@/api/client";
-import { ApiError } from "@/api/errors";
-import { Button, ConfirmDialog, Drawer, ErrorNote, Field, IconButton, Switch, TextField } from "@/components";
-import { SettingRow } from "../frame";
-import { readAll, useResource, useSave } from "../resource";
-import { kindWords, PROVIDER_KINDS, type ProviderKind } from "./provider-kinds";
+import { api, ApiError } from "@/api/client";
+import type { components } from "@/api/schema";
+import { Button, ConfirmDialog, Drawer, ErrorNote, Field, Icon, IconButton, Switch, TextField } from "@/components";
+import { readAll, SettingRow, useResource, useSave } from "../frame";
 import type { Provider } from "./providers";
-import { TrialNote, useStartTrial, useTrial } from "./trial-result";
 
 const REFRESH = [["providers"], ["models"]] as const;
 
@@ -268,4 +266,102 @@ function StoredKeys({ provider }: { provider: Provider }) {
 export function fieldErrors(error: unknown): ReadonlyMap<string, string> {
   if (!(error instanceof ApiError)) return new Map();
   return new Map(error.validations.map((wrong) => [wrong.field, wrong.detail]));
+}
+
+type Trial = components["schemas"]["TrialReply"];
+
+/** The last test of a provider: running, or its result, or why it could not be made. Null: there was none. */
+export type ProviderTrial = { state: "running" } | { state: "ended"; trial: Trial } | { state: "error"; error: Error };
+
+const keyOf = (providerId: string | undefined) => ["trial", providerId] as const;
+
+/** The last test of a provider, wherever on the page it was started. */
+export function useTrial(providerId: string | undefined): ProviderTrial | null {
+  const { data } = useQuery<ProviderTrial>({ queryKey: keyOf(providerId), queryFn: skipToken, staleTime: Infinity, gcTime: Infinity });
+  return data ?? null;
+}
+
+/** Tests a provider with one small call. The result outlives the part of the page that asked for it. */
+export function useStartTrial(): (providerId: string) => void {
+  const client = useQueryClient();
+  const note = (providerId: string, trial: ProviderTrial) => client.setQueryData<ProviderTrial>(keyOf(providerId), trial);
+  const { mutate } = useMutation({
+    mutationFn: (id: string) => api.POST("/api/v1/providers/{provider_id}/test", { path: { provider_id: id }, body: {}, timeoutMs: 120_000 }),
+    onMutate: (id) => note(id, { state: "running" }),
+    onSuccess: (trial, id) => note(id, { state: "ended", trial }),
+    onError: (error, id) => note(id, { state: "error", error }),
+  });
+  return mutate;
+}
+
+/** What the last test showed; nothing while there was none. */
+export function TrialNote({ last, onNewKey }: { last: ProviderTrial | null; onNewKey?: (() => void) | undefined }) {
+  if (last?.state === "error") return <div className="ui-result is-bad"><ErrorNote error={last.error} /></div>;
+  if (last?.state === "ended") return <TrialResult trial={last.trial} {...(onNewKey === undefined ? {} : { onNewKey })} />;
+  return null;
+}
+
+/** What a test call showed: that it works, or whose side the failure is on and what to do. */
+export function TrialResult({ trial, onNewKey }: { trial: Trial; onNewKey?: () => void }) {
+  if (trial.ok) {
+    return (
+      <div className="ui-result is-good" role="status">
+        <Icon of={Check} />
+        <div className="ui-grow">
+          <b className="ui-strong">It works.</b> {trial.model} answered in {trial.duration_ms} ms.
+        </div>
+      </div>
+    );
+  }
+  return (
+    <div className="ui-result is-bad" role="alert">
+      <Icon of={TriangleAlert} />
+      <div className="ui-grow">
+        <b className="ui-strong">{trial.explanation ?? "The test failed."}</b>
+        {trial.detail && <p>{trial.detail}</p>}
+        <p>Asked {trial.model || "no model"}; it took {trial.duration_ms} ms.</p>
+      </div>
+      {onNewKey && trial.error_kind === "auth" && <Button size="sm" onClick={onNewKey}>New key</Button>}
+    </div>
+  );
+}
+
+// Kinds of providers, in words, and what each of them needs.
+
+type ProviderKind = components["schemas"]["CreateProviderBody"]["kind"];
+
+interface KindWords {
+  kind: ProviderKind;
+  name: string;
+  api: string;
+  /** The address is needed; otherwise the vendor's own is used. */
+  needsAddress: boolean;
+  addressHint: string;
+  takesKey: boolean;
+}
+
+const PROVIDER_KINDS: readonly KindWords[] = [
+  { kind: "anthropic", name: "Anthropic", api: "Messages API", needsAddress: false, addressHint: "https://api.anthropic.com", takesKey: true },
+  { kind: "openai", name: "OpenAI", api: "Responses API", needsAddress: false, addressHint: "https://api.openai.com/v1", takesKey: true },
+  { kind: "google", name: "Google Gemini", api: "Gemini API", needsAddress: false, addressHint: "https://generativelanguage.googleapis.com", takesKey: true },
+  { kind: "openai-compat", name: "OpenAI-compatible", api: "Chat Completions", needsAddress: true, addressHint: "http://gpu-box:8000/v1", takesKey: true },
+  { kind: "openrouter", name: "OpenRouter", api: "Chat Completions", needsAddress: false, addressHint: "https://openrouter.ai/api/v1", takesKey: true },
+  { kind: "azure", name: "Azure OpenAI", api: "Responses API", needsAddress: true, addressHint: "https://name.openai.azure.com", takesKey: true },
+  { kind: "bedrock", name: "Amazon Bedrock", api: "Bedrock", needsAddress: false, addressHint: "", takesKey: false },
+  { kind: "vercel", name: "Vercel AI Gateway", api: "Chat Completions", needsAddress: false, addressHint: "https://ai-gateway.vercel.sh/v1", takesKey: true },
+  { kind: "demo", name: "Demo", api: "built in", needsAddress: false, addressHint: "", takesKey: false },
+];
+
+export function kindWords(kind: string): KindWords | undefined {
+  return PROVIDER_KINDS.find((words) => words.kind === kind);
+}
+
+/** "llm-gateway.internal" of an address; the address itself if it is not one. */
+export function hostText(address: string | null | undefined): string {
+  if (address === null || address === undefined) return "the vendor's address";
+  try {
+    return new URL(address).host;
+  } catch {
+    return address;
+  }
 }

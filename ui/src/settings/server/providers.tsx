@@ -4,11 +4,8 @@ import { useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, EmptyState, Icon, IconButton, Tag } from "@/components";
-import { Loaded, Section, SettingsPage } from "../frame";
-import { hostText, kindWords } from "./provider-kinds";
-import { ProviderDrawer } from "./provider-drawer";
-import { readAll, useResource } from "../resource";
-import { type ProviderTrial, TrialNote, useStartTrial, useTrial } from "./trial-result";
+import { Loaded, readAll, Section, SettingsPage, useResource } from "../frame";
+import { hostText, kindWords, ProviderDrawer, type ProviderTrial, TrialNote, useStartTrial, useTrial } from "./provider-drawer";
 
 export type Provider = components["schemas"]["ProviderReply"];
 

@@ -1,14 +1,16 @@
 /** The scrolling list of rows. Only rows near the window are in the document. */
-import { defaultRangeExtractor, useVirtualizer, type Range } from "@tanstack/react-virtual";
-import { ArrowDown, ArrowUp } from "lucide-react";
-import { useCallback, useEffect, useMemo, useRef, useState, type RefObject } from "react";
-import { Button, Spinner } from "@/components";
-import type { Row } from "../rows/row";
-import { estimateHeight } from "./estimate";
-import { RowShell } from "./row-shell";
-import { useRowKeys } from "./use-row-keys";
+import { defaultRangeExtractor, type Range, useVirtualizer } from "@tanstack/react-virtual";
+import { ArrowDown, ArrowUp, Check, Copy, GitFork, Link2, Pencil } from "lucide-react";
+import { memo, type Ref, type RefObject, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { Button, ErrorBoundary, IconButton, Spinner } from "@/components";
+import { useCopy } from "@/text/code";
+import { useTimelineActions } from "../actions";
+import { nameOf, textOfRow } from "../rows/brief";
+import { isQuiet, type Row } from "../rows/row";
+import { RowView } from "../views/row-view";
 import { Follower } from "./follow";
-import { moveListOf, useKeptPlace, useScroll, type ScrollPlace } from "./use-scroll";
+import { useRowKeys } from "./use-row-keys";
+import { moveListOf, type ScrollPlace, useKeptPlace, useScroll } from "./use-scroll";
 
 export interface RowListProps {
   readonly chatId: string;
@@ -199,4 +201,108 @@ function JumpButton({ rows, place }: { readonly rows: readonly Row[]; readonly p
       {fresh === 0 ? "Latest" : `${fresh} new`}
     </Button>
   );
+}
+
+// A row in its place, with its name, and its actions while it is pointed at or has the focus.
+
+export interface RowShellProps {
+  readonly row: Row;
+  readonly index: number;
+  readonly start: number;
+  readonly isMarked: boolean;
+  readonly measure: Ref<HTMLElement>;
+}
+
+const WITH_ACTIONS = new Set<Row["kind"]>(["user", "prose"]);
+
+export const RowShell = memo(function RowShell({ row, index, start, isMarked, measure }: RowShellProps) {
+  const [isHot, setHot] = useState(false);
+  const hasActions = WITH_ACTIONS.has(row.kind);
+  return (
+    <article
+      ref={measure}
+      data-index={index}
+      data-key={row.key}
+      className={classNames(row, isMarked)}
+      style={{ transform: `translateY(${start}px)` }}
+      aria-label={nameOf(row)}
+      tabIndex={-1}
+      onPointerEnter={() => setHot(true)}
+      onPointerLeave={() => setHot(false)}
+      onFocus={() => setHot(true)}
+      onBlur={(event) => {
+        if (!event.currentTarget.contains(event.relatedTarget)) setHot(false);
+      }}
+    >
+      <ErrorBoundary what="This part of the chat cannot be shown." resetKey={row}>
+        <RowView row={row} />
+      </ErrorBoundary>
+      {isHot && hasActions && row.messageId !== null && <RowActions row={row} messageId={row.messageId} />}
+    </article>
+  );
+});
+
+function classNames(row: Row, isMarked: boolean): string {
+  const gap = row.isTight ? "is-tight" : row.kind === "user" ? "is-asked" : "";
+  return ["timeline-row", gap, isMarked && "is-marked", row.isEarlier === true && "is-earlier"].filter(Boolean).join(" ");
+}
+
+function RowActions({ row, messageId }: { readonly row: Row; readonly messageId: number }) {
+  const actions = useTimelineActions();
+  const [isCopied, copy] = useCopy();
+  return (
+    <div className={row.kind === "user" ? "timeline-row-actions is-mine" : "timeline-row-actions"} role="toolbar" aria-label="Message">
+      <IconButton size="sm" icon={isCopied ? Check : Copy} label={isCopied ? "Copied" : "Copy"} shortcut="C" onClick={() => copy(textOfRow(row))} />
+      {row.kind === "user" && <IconButton size="sm" icon={Pencil} label="Edit" shortcut="E" onClick={() => actions.edit(messageId)} />}
+      <IconButton size="sm" icon={GitFork} label="Fork from here" shortcut="F" onClick={() => void actions.fork(messageId)} />
+      <IconButton size="sm" icon={Link2} label="Copy link" onClick={() => actions.copyLink(messageId)} />
+    </div>
+  );
+}
+
+// Heights of rows before they are measured. Close is enough: the list keeps its place when they differ.
+
+const LINE_CHARS = 78;
+const PROSE_LINE = 24;
+
+const known = new WeakMap<Row, number>();
+
+function estimateHeight(row: Row | undefined): number {
+  if (row === undefined) return 40;
+  const found = known.get(row) ?? estimate(row);
+  known.set(row, found);
+  return found;
+}
+
+function estimate(row: Row): number {
+  const gap = row.isTight ? 0 : 12;
+  switch (row.kind) {
+    case "user":
+      return 12 + gap + 24 + lines(row.text, 60) * PROSE_LINE + (row.files.length + row.references.length > 0 ? 34 : 0);
+    case "prose":
+      return gap + lines(row.text, LINE_CHARS) * PROSE_LINE;
+    case "reasoning":
+      return gap + 24 + (row.isLive ? lines(row.text, LINE_CHARS) * 22 : 0);
+    case "tool":
+      if (isQuiet(row.call)) return gap + 28;
+      return gap + (row.call.state === "failed" || row.call.name === "edit_files" ? 200 : 38);
+    case "callout":
+      return gap + 100;
+    default:
+      return gap + 28;
+  }
+}
+
+function lines(text: string, width: number): number {
+  let count = 0;
+  let from = 0;
+  // Long texts are as long as their beginning makes them look.
+  const end = Math.min(text.length, 1000);
+  while (from < end) {
+    const next = text.indexOf("\n", from);
+    const to = next < 0 || next > end ? end : next;
+    count += Math.max(1, Math.ceil((to - from) / width));
+    from = to + 1;
+  }
+  return Math.max(1, Math.round((count * text.length) / Math.max(1, end)));
 }

@@ -1,17 +1,20 @@
 /** The timeline of a chat: its rows, where it opens, and what its rows can do. */
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useQuery } from "@tanstack/react-query";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useSearch } from "wouter";
+import { api } from "@/api/client";
+import type { components } from "@/api/schema";
+import type { ChatState, Takeover as TakeoverPayload } from "@/chat-state/types";
 import { EmptyState, Skeleton } from "@/components";
-import { useChat, useChatDetails, type OpenChat } from "@/connection";
+import { type OpenChat, useChat, useChatDetails } from "@/connection";
+import { announce } from "@/platform/toasts";
 import { ActionsProvider } from "../actions";
-import { pendingSendsOf } from "../rows/from-chat";
-import { RowModel } from "../rows/rows";
-import { OpenRowsProvider } from "../tools/open-rows";
-import { RowList, type ListPlace, type OlderPages } from "./row-list";
-import { useAnnouncements } from "./use-announcements";
+import { callText } from "../rows/brief";
+import type { Takeover } from "../rows/row";
+import { pendingSendsOf, RowModel, rows, takeoverOf } from "../rows/rows";
+import { OpenRowsProvider } from "../tools/frame";
+import { type ListPlace, type OlderPages, RowList } from "./row-list";
 import { useChatActions } from "./use-chat-actions";
-import { useReadMark } from "./use-read-mark";
-import { useTakeovers } from "./use-takeovers";
 
 export function Timeline({ chatId }: { readonly chatId: string }) {
   return <ChatTimeline key={chatId} chatId={chatId} />;
@@ -113,4 +116,116 @@ function usePrompt(chat: OpenChat, place: React.RefObject<ListPlace | null>): nu
     if (newest !== null) place.current?.toEnd();
   }, [newest, place]);
   return after;
+}
+
+// Says to screen readers which calls failed and that a call is retried. The shell speaks of the turn.
+
+function useAnnouncements(state: ChatState): void {
+  const last = useRef<ChatState | null>(null);
+  useEffect(() => {
+    const before = last.current;
+    last.current = state;
+    const text = before === null ? null : announcement(before, state);
+    if (text !== null) announce(text);
+  }, [state]);
+}
+
+const RECENT = 40;
+
+/** What has changed that is worth a sentence. Null: nothing. */
+export function announcement(before: ChatState, after: ChatState): string | null {
+  if (!before.loaded || !after.loaded) return null;
+  if (before.retry === null && after.retry !== null) return `${after.retry.error} Retrying.`;
+  if (after.messages === before.messages) return null;
+  const lastId = before.messages.at(-1)?.id ?? 0;
+  const newer = after.messages.filter((message) => message.id > lastId);
+  const notices = newer.flatMap((message) => message.content.flatMap((part) => (part.type === "notice" ? [part.text] : [])));
+  if (notices.length > 0) return notices.join(" ");
+  const fresh = newer.filter((message) => message.role === "tool");
+  const ids = new Set(fresh.flatMap((message) => message.content.map((part) => (part.type === "tool-result" ? part.tool_call_id : ""))));
+  if (ids.size === 0) return null;
+  const recent = rows({ ...after, messages: after.messages.slice(-RECENT), live: null });
+  const failed = recent.flatMap((row) => (row.kind === "tool" && ids.has(row.call.id) && row.call.state === "failed" ? [row.call] : []));
+  const [first] = failed;
+  if (first === undefined) return null;
+  return failed.length === 1 ? `${callText(first)}, failed` : `${callText(first)} and ${failed.length - 1} more calls failed`;
+}
+
+// Tells the server how far the user has read, a moment after it was seen.
+
+const DELAY_MS = 600;
+
+function useReadMark(chatId: string): (messageId: number) => void {
+  const seen = useRef(0);
+  const sent = useRef(0);
+  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
+  const send = useCallback(() => {
+    if (document.visibilityState !== "visible" || seen.current <= sent.current) return;
+    const messageId = seen.current;
+    sent.current = messageId;
+    api.POST("/api/v1/chats/{chat_id}/read", { path: { chat_id: chatId }, body: { message_id: messageId } }).catch(() => {
+      // The mark is sent again with the next message that is seen.
+      if (sent.current === messageId) sent.current = 0;
+    });
+  }, [chatId]);
+  useEffect(() => {
+    document.addEventListener("visibilitychange", send);
+    return () => {
+      document.removeEventListener("visibilitychange", send);
+      clearTimeout(timer.current);
+    };
+  }, [send]);
+  return useCallback(
+    (messageId: number) => {
+      if (messageId <= seen.current) return;
+      seen.current = messageId;
+      clearTimeout(timer.current);
+      timer.current = setTimeout(send, DELAY_MS);
+    },
+    [send],
+  );
+}
+
+// Every time another worker took the chat over: the last one by its event, all by the record of runs.
+
+type Turn = components["schemas"]["TurnItem"];
+
+const PAGE = 200;
+/** The server keeps a bounded number of runs for each chat. */
+const MAX_PAGES = 10;
+const NO_TURNS: readonly Turn[] = [];
+const NONE: readonly Takeover[] = [];
+
+function useTakeovers(state: ChatState): readonly Takeover[] {
+  const { chatId, takeover } = state;
+  const { data } = useQuery({
+    queryKey: ["timeline", "takeovers", chatId, takeover?.version],
+    queryFn: ({ signal }) => readTurns(chatId, signal),
+    enabled: takeover !== null,
+    placeholderData: (before) => before,
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+  return useMemo(() => joinTakeovers(data ?? NO_TURNS, takeover), [data, takeover]);
+}
+
+/** In the order of time. The last one may not be in the record yet. */
+export function joinTakeovers(turns: readonly Turn[], last: TakeoverPayload | null): readonly Takeover[] {
+  if (last === null) return NONE;
+  const found = new Map([[last.version, takeoverOf(last)]]);
+  for (const { takeover } of turns.flatMap((turn) => turn.attempts)) {
+    if (takeover != null) found.set(takeover.version, takeoverOf(takeover));
+  }
+  return [...found.values()].sort((a, b) => a.version - b.version);
+}
+
+async function readTurns(chatId: string, signal: AbortSignal): Promise<readonly Turn[]> {
+  const turns: Turn[] = [];
+  let cursor: string | undefined;
+  for (let pages = 0; pages < MAX_PAGES; pages += 1) {
+    const page = await api.GET("/api/v1/chats/{chat_id}/runs", { path: { chat_id: chatId }, query: { limit: PAGE, cursor }, signal });
+    turns.push(...page.items);
+    if (page.next_cursor === null) break;
+    cursor = page.next_cursor;
+  }
+  return turns;
 }

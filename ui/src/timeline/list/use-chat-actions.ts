@@ -3,15 +3,15 @@ import { useEffect, useMemo, useRef } from "react";
 import { useLocation } from "wouter";
 import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
+import type { InputPart } from "@/chat-state/outbox";
+import type { Message } from "@/chat-state/types";
 import { type OpenChat, useOutbox } from "@/connection";
 import { editMessage, editUnsent, openModelPicker, openPanel } from "@/platform/actions";
 import { chatPath } from "@/platform/routes";
 import { toast } from "@/platform/toasts";
-import { copyText } from "@/text/copy";
-import { type BuildLog, fileUrl, type TimelineActions } from "../actions";
-import { decideCall, told } from "../decide-call";
-import { isUnanswered, lastSaid } from "../rows/end-row";
-import { inputParts } from "../rows/input-parts";
+import { copyText } from "@/text/code";
+import { type BuildLog, decideCall, fileUrl, type TimelineActions, told } from "../actions";
+import { isUnanswered, lastSaid } from "../rows/rows";
 
 export function useChatActions(chatId: string, chat: OpenChat): TimelineActions {
   const [, navigate] = useLocation();
@@ -93,4 +93,13 @@ async function currentBuild(chatId: string, signal: AbortSignal): Promise<string
   if (!chat.workspace_id) return null;
   const workspace = await api.GET("/api/v1/workspaces/{workspace_id}", { path: { workspace_id: chat.workspace_id }, signal });
   return workspace.latest_build?.id ?? null;
+}
+
+/** The content of a user's message, as it is sent again. */
+function inputParts(message: Message): InputPart[] {
+  return message.content.flatMap((part): InputPart[] => {
+    if (part.type === "text") return [{ type: "text", text: part.text }];
+    if (part.type === "file" && part.file_id) return [{ type: "file", file_id: part.file_id }];
+    return part.type === "file-reference" ? [part] : [];
+  });
 }

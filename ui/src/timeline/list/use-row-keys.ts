@@ -1,10 +1,10 @@
 /** Keys of the timeline: from row to row, from prompt to prompt, and what they do with the row in focus. */
 import { type RefObject, useEffect, useRef } from "react";
-import { useCommand } from "@/platform/commands";
-import { copyText } from "@/text/copy";
+import { useCommand } from "@/platform/keys";
+import { copyText } from "@/text/code";
 import { useTimelineActions } from "../actions";
+import { textOfRow } from "../rows/brief";
 import type { Row } from "../rows/row";
-import { textOfRow } from "../rows/row-text";
 import type { OlderPages } from "./row-list";
 import type { ScrollPlace } from "./use-scroll";
 

@@ -1,5 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
+import { humanize, serverOf } from "./brief";
 import { parsePartialJson } from "./json";
 
 describe("partial JSON", () => {
@@ -35,5 +36,15 @@ describe("partial JSON", () => {
 
   it("stops at a depth that no tool needs", () => {
     expect(() => parsePartialJson("[".repeat(100_000))).not.toThrow();
+  });
+});
+
+describe("the name of a tool", () => {
+  it.each([
+    ["execute", "Execute", ""],
+    ["github__create_issue", "Create issue", "github"],
+    ["workspace__github__create_issue", "Create issue", "workspace: github"],
+  ])("%s reads as %s of the server %s", (name, title, server) => {
+    expect([humanize(name), serverOf(name)]).toEqual([title, server]);
   });
 });

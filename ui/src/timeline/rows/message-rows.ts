@@ -1,9 +1,8 @@
 /** The rows of one message, without its tool results, which belong to the calls they answer. */
 import type { Message, Part } from "@/chat-state/types";
 import { asObject, numberOf, textOf } from "./json";
-import { splitTitle } from "./reasoning-title";
 import type { FileChip, Mark, MarkRow, Note, Reference, Row, Source, UserRow } from "./row";
-import { time, type CallContext, type CallRecord, type CallRecords } from "./tool-call";
+import { type CallContext, type CallRecord, type CallRecords, time } from "./tool-call";
 
 export const SUMMARY_TOOL = "chat_summarized";
 const NOTES = new Set<string>(["length", "content-filter", "refusal", "error"]);
@@ -149,4 +148,20 @@ export function endNote(message: Message): Note | null {
 export function isStopped(message: Message): boolean {
   const ended = message.finish_reason ?? null;
   return ended === null && !message.content.some((part) => part.type === "tool-call" && part.tool_name === SUMMARY_TOOL);
+}
+
+// Models begin a thought with its title, as a heading or as a bold line.
+
+export interface TitledText {
+  readonly title: string | null;
+  readonly body: string;
+}
+
+const HEADING = /^\s*(?:#{1,6}[ \t]+([^\n]{1,120}?)[ \t]*#*|\*\*([^*\n]{1,120})\*\*)[ \t]*(?:\n|$)/;
+
+function splitTitle(text: string): TitledText {
+  const found = HEADING.exec(text);
+  const title = (found?.[1] ?? found?.[2] ?? "").trim();
+  if (found === null || title === "") return { title: null, body: text.trim() };
+  return { title, body: text.slice(found[0].length).trim() };
 }

@@ -101,7 +101,7 @@ export interface NoteRow extends RowBase {
 }
 
 export type Callout =
-  | { readonly type: "retrying"; readonly retry: RetryState; readonly canHurry: boolean; readonly hasSaid: boolean }
+  | { readonly type: "retrying"; readonly retry: RetryState; readonly canRetryNow: boolean; readonly hasSaid: boolean }
   | { readonly type: "failed"; readonly error: ChatError }
   | { readonly type: "held"; readonly error: ChatError; readonly queued: number };
 export interface CalloutRow extends RowBase {
@@ -128,3 +128,27 @@ export type Row =
   | NoteRow
   | CalloutRow
   | ActivityRow;
+
+// A call that went well and only read is one quiet line. Everything else is a card.
+
+const READS = new Set(["read_file"]);
+const CARDS = new Set([
+  "write_file",
+  "edit_files",
+  "create_workspace",
+  "start_workspace",
+  "stop_workspace",
+  "spawn_agent",
+  "spawn_computer_use_agent",
+  "propose_plan",
+  "ask_user_question",
+  "attach_file",
+]);
+
+export function isRead(call: ToolCall): boolean {
+  return call.state === "done" && READS.has(call.name) && !call.isMedia;
+}
+
+export function isQuiet(call: ToolCall): boolean {
+  return call.state === "done" && !CARDS.has(call.name) && !call.isMedia;
+}

@@ -1,7 +1,6 @@
-import type { LiveParts } from "@/chat-state/types";
 import { describe, expect, it } from "vitest";
-import type { ChatState } from "@/chat-state/types";
-import { call, callDelta, chat, live, message, result, resultDelta, text, thought } from "../fixtures/builders";
+import type { ChatState, LiveParts } from "@/chat-state/types";
+import { call, callDelta, chat, live, message, result, resultDelta, text, thought } from "../testing";
 import type { Row } from "./row";
 import { RowModel, rows } from "./rows";
 

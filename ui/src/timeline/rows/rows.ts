@@ -2,12 +2,10 @@
  * The rows of a chat's timeline, from its state. Pure but for its memory: `RowModel` remembers keys
  * of live answers, and the rows of messages while they do not change.
  */
-import type { ChatState, Message, RequestedCall } from "@/chat-state/types";
-import { endRow } from "./end-row";
-import { LiveKeys } from "./live-keys";
-import { endNote, isNotice, isStop, isStopped, noticeRows, partRows, SUMMARY_TOOL, userRow, type PartsContext } from "./message-rows";
-import { isQuiet, isRead } from "./quiet";
-import type { PendingSend, Row, Takeover } from "./row";
+import type { OutboxItem } from "@/chat-state/outbox";
+import type { ChatState, LiveParts, Message, RequestedCall, Takeover as TakeoverPayload } from "@/chat-state/types";
+import { endNote, isNotice, isStop, isStopped, noticeRows, partRows, type PartsContext, SUMMARY_TOOL, userRow } from "./message-rows";
+import { type Activity, type Callout, type FileChip, isQuiet, isRead, type PendingSend, type Reference, type Row, type Takeover } from "./row";
 import { CallRecords } from "./tool-call";
 
 export interface RowOptions {
@@ -41,7 +39,7 @@ export class RowModel {
   rows(state: ChatState, options: RowOptions = {}): readonly Row[] {
     const liveKey = this.keys.follow(state);
     const settled = this.settle(state.messages, options.takeovers ?? NONE);
-    const list = new RowList(settled.rows);
+    const list = new RowBuilder(settled.rows);
     const isBusy = BUSY.has(state.status);
     // Calls of an attempt that has ended never ran.
     const ended = state.live?.earlier ?? (state.retry === null ? undefined : state.live?.parts);
@@ -72,7 +70,7 @@ export class RowModel {
     const records = new CallRecords();
     for (const message of messages) records.add(message);
     const openFrom = findOpen(messages, records);
-    const list = new RowList(NONE);
+    const list = new RowBuilder(NONE);
     const context = { isBusy: false, requested: NONE_REQUESTED, records, takeovers };
     this.addMessages(list, messages.slice(0, openFrom), 0, context);
     this.settled = { messages, takeovers, rows: list.rows, records, openFrom };
@@ -80,7 +78,7 @@ export class RowModel {
   }
 
   private addMessages(
-    list: RowList,
+    list: RowBuilder,
     messages: readonly Message[],
     from: number,
     context: Omit<PartsContext, "key" | "messageId" | "isLive"> & { readonly takeovers: readonly Takeover[] },
@@ -114,7 +112,7 @@ export class RowModel {
 }
 
 /** Joins reads that follow each other, and sets lines of finished calls close together. */
-class RowList {
+class RowBuilder {
   readonly rows: Row[];
 
   constructor(start: readonly Row[]) {
@@ -199,4 +197,142 @@ function withLastAsk(rows: Row[]): readonly Row[] {
     rows[index] = { ...row, isLast: true };
   }
   return rows;
+}
+
+// The one row at the end that says what holds the chat up, or that it works.
+
+function endRow(state: ChatState, last: Row | undefined): Row | null {
+  const base = { key: "end", messageId: null, isTight: false };
+  const callout = calloutOf(state);
+  if (callout !== null) return { ...base, kind: "callout", callout };
+  const activity = activityOf(state, last);
+  return activity === null ? null : { ...base, kind: "activity", activity };
+}
+
+export function calloutOf(state: ChatState): Callout | null {
+  if (state.status === "error") {
+    const error = state.error;
+    if (error === null) return null;
+    if (error.kind === "queue_held") return { type: "held", error, queued: state.queue.length };
+    return { type: "failed", error };
+  }
+  const isRetrying = state.status === "running" || state.status === "pending";
+  return isRetrying && state.retry !== null ? { type: "retrying", retry: state.retry, canRetryNow: isUnanswered(state), hasSaid: hasSaid(state) } : null;
+}
+
+/** The failed call has said something, which is still shown. */
+function hasSaid(state: ChatState): boolean {
+  return (state.live?.earlier ?? state.live?.parts ?? []).some((part) => part.type === "text" && part.text.trim() !== "");
+}
+
+/** The turn has done nothing yet: its message can be sent again without losing work. */
+export function isUnanswered(state: ChatState): boolean {
+  return lastSaid(state)?.role === "user" && state.queue.length === 0;
+}
+
+/** The newest message that is no notice. */
+export function lastSaid(state: ChatState): Message | undefined {
+  return state.messages.findLast((message) => !isNotice(message));
+}
+
+function activityOf(state: ChatState, last: Row | undefined): Activity | null {
+  if (state.status === "interrupting") return "interrupting";
+  if (state.status === "pending") return "pending";
+  return state.status === "running" && !isMoving(last) ? "working" : null;
+}
+
+/** The row shows by itself that something goes on. */
+function isMoving(row: Row | undefined): boolean {
+  if (row?.kind === "prose" || row?.kind === "reasoning") return row.isLive;
+  if (row?.kind === "mark") return row.mark.type === "compacted" && row.mark.isLive;
+  return row?.kind === "tool" && ["streaming", "running", "waiting"].includes(row.call.state);
+}
+
+// Keys of messages. The message that an answer becomes when it is committed keeps the key that its
+// live parts had, so that its rows stay where they are. So does the next attempt at the answer if it
+// goes on with the same text.
+
+interface LiveAnswer {
+  readonly episode: string;
+  readonly key: string;
+  readonly afterId: number;
+  readonly live: LiveParts;
+}
+
+class LiveKeys {
+  private readonly aliases = new Map<number, string>();
+  private readonly used = new Set<string>();
+  private answer: LiveAnswer | null = null;
+
+  /** The key of the live answer, if there is one. */
+  follow(state: ChatState): string | null {
+    const lastId = state.messages.at(-1)?.id ?? 0;
+    this.adopt(state);
+    if (state.live === null) return null;
+    const episode = `live-${state.live.historyVersion}-${state.live.attempt}`;
+    if (this.answer !== null && (this.answer.episode === episode || continues(state.live, this.answer.live))) {
+      this.answer = { ...this.answer, episode, live: state.live };
+    } else {
+      const key = this.used.has(episode) ? `${episode}-${lastId}` : episode;
+      this.used.add(key);
+      this.answer = { episode, key, afterId: lastId, live: state.live };
+    }
+    return this.answer.key;
+  }
+
+  of(messageId: number): string {
+    return this.aliases.get(messageId) ?? `m${messageId}`;
+  }
+
+  /** The first answer after the live one began is what it became. */
+  private adopt(state: ChatState): void {
+    const answer = this.answer;
+    if (answer === null) return;
+    let first: Message | null = null;
+    for (let index = state.messages.length - 1; index >= 0; index -= 1) {
+      const message = state.messages[index];
+      if (message === undefined || message.id <= answer.afterId) break;
+      this.answer = null;
+      // A notice may stand before the answer.
+      if (!isNotice(message)) first = message;
+    }
+    if (first?.role === "assistant") this.aliases.set(first.id, answer.key);
+  }
+}
+
+function continues(live: LiveParts, before: LiveParts): boolean {
+  const [first, second] = before.parts;
+  const now = live.parts[0];
+  if (live.historyVersion !== before.historyVersion || second !== undefined) return false;
+  // Another worker leaves out white space at the end, until the model says it again.
+  return first?.type === "text" && now?.type === "text" && now.text.startsWith(first.text.trimEnd());
+}
+
+// What the row model takes, from what the connection gives.
+
+/** What is on its way. The composer shows what was refused. */
+export function pendingSendsOf(items: readonly OutboxItem[]): readonly PendingSend[] {
+  return items.filter((item) => item.state !== "refused").map(pendingSendOf);
+}
+
+function pendingSendOf(item: OutboxItem): PendingSend {
+  const texts: string[] = [];
+  const files: FileChip[] = [];
+  const references: Reference[] = [];
+  for (const part of item.draft.content) {
+    if (part.type === "text") texts.push(part.text);
+    if (part.type === "file") files.push({ type: "file", file_id: part.file_id, media_type: "application/octet-stream" });
+    if (part.type === "file-reference") references.push(part);
+  }
+  return { id: item.id, text: texts.join("\n\n"), files, references, isKept: item.error !== null && item.state !== "sent" };
+}
+
+export function takeoverOf(payload: TakeoverPayload): Takeover {
+  return {
+    messageId: payload.message_id,
+    worker: payload.worker.name,
+    afterMs: payload.after_ms,
+    resumedCalls: payload.resumed_calls,
+    version: payload.version,
+  };
 }

@@ -1,12 +1,14 @@
 /** A call that a person must approve before it runs. */
-import { ShieldAlert } from "lucide-react";
-import { useId, useState, type KeyboardEvent } from "react";
-import { Button, Countdown, StatusIcon } from "@/components";
+import { ClipboardList, ShieldAlert } from "lucide-react";
+import { type KeyboardEvent, useEffect, useId, useState } from "react";
 import type { RequestedCall } from "@/chat-state/types";
-import { useTimelineActions, type CallAnswer } from "../actions";
+import { Button, Countdown, StatusIcon } from "@/components";
+import { focusComposer } from "@/platform/actions";
+import { Markdown } from "@/text/markdown";
+import { type CallAnswer, useTimelineActions } from "../actions";
 import { humanize } from "../rows/brief";
-import { asObject, textOf, type JsonObject } from "../rows/json";
-import { ToolFrame, verbOf, type CardProps } from "./frame";
+import { asObject, type JsonObject, textOf } from "../rows/json";
+import { type CardProps, Failure, ToolFrame, verbOf } from "./frame";
 
 export function ApprovalCard({ call, rowKey }: CardProps) {
   const { decide } = useTimelineActions();
@@ -152,5 +154,114 @@ function Facts({ shown, hasCommand, reason }: { readonly shown: JsonObject | nul
         </>
       )}
     </dl>
+  );
+}
+
+/** A call whose result a program outside must send. */
+export function RequestedCard({ call }: CardProps) {
+  const { answer } = useTimelineActions();
+  const [isSent, setSent] = useState(false);
+  const decline = () => {
+    setSent(true);
+    void answer(call.id, { error: "The user declined this call." }).catch(() => setSent(false));
+  };
+  return (
+    <section className="ask-card" aria-label="Needs you">
+      <header>
+        <StatusIcon status="requires_action" decorative />
+        {`Waiting for the result of ${humanize(call.name)}`}
+      </header>
+      <div className="ask-body">
+        <pre className="ask-command" tabIndex={0} aria-label="Arguments">
+          {JSON.stringify(call.args ?? {}, null, 2)}
+        </pre>
+        <dl className="ask-reasons">
+          <dt>Why it waits</dt>
+          <dd>A program outside of chatd runs this tool and sends its result. The chat goes on by itself then.</dd>
+        </dl>
+      </div>
+      <footer>
+        <Button size="sm" busy={isSent} onClick={decline}>
+          Decline
+        </Button>
+        <span className="ui-grow" />
+        <Deadline at={call.request?.deadline ?? null} />
+      </footer>
+    </section>
+  );
+}
+
+// A plan of the agent, to read and to let run.
+
+export function PlanCard({ call, rowKey, isLast }: CardProps) {
+  const result = asObject(call.result);
+  const fileId = textOf(result, "file_id");
+  if (call.state === "done" && isLast) return <PlanForm fileId={fileId} />;
+  return (
+    <ToolFrame
+      call={call}
+      rowKey={rowKey}
+      icon={ClipboardList}
+      verb={verbOf(call, "Writing a plan", "Proposed a plan", "Plan not proposed")}
+      subject={textOf(result, "path") || textOf(call.args, "path")}
+      opens={call.state === "failed"}
+    >
+      {call.state === "failed" && <Failure text={textOf(result, "error")} />}
+      {fileId !== "" && <PlanText fileId={fileId} />}
+    </ToolFrame>
+  );
+}
+
+function PlanForm({ fileId }: { readonly fileId: string }) {
+  const { send } = useTimelineActions();
+  const [isSent, setSent] = useState(false);
+  return (
+    <section className="ask-card" aria-label="Plan">
+      <header>
+        <StatusIcon status="requires_action" decorative />
+        Plan is ready to read
+      </header>
+      <PlanText fileId={fileId} />
+      <footer>
+        <Button
+          size="sm"
+          variant="primary"
+          busy={isSent}
+          onClick={() => {
+            setSent(true);
+            send("Implement the plan.", "off");
+          }}
+        >
+          Implement plan
+        </Button>
+        <Button size="sm" onClick={focusComposer}>
+          Ask for changes
+        </Button>
+      </footer>
+    </section>
+  );
+}
+
+function PlanText({ fileId }: { readonly fileId: string }) {
+  const { fileText } = useTimelineActions();
+  const [text, setText] = useState<string | null>(null);
+  const [hasFailed, setFailed] = useState(false);
+  useEffect(() => {
+    const stop = new AbortController();
+    fileText(fileId, stop.signal).then(
+      (found) => {
+        if (!stop.signal.aborted) setText(found);
+      },
+      () => {
+        if (!stop.signal.aborted) setFailed(true);
+      },
+    );
+    return () => stop.abort();
+  }, [fileText, fileId]);
+  if (hasFailed) return <Failure text="The plan could not be loaded. Reload the page to try again." />;
+  return (
+    <div className="ask-body">
+      <Markdown text={text ?? ""} className="ask-plan" />
+    </div>
   );
 }

@@ -1,12 +1,12 @@
 import { cleanup, render, screen } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { ActionsProvider, NO_ACTIONS, type CallAnswer } from "../actions";
 import type { RequestedCall } from "@/chat-state/types";
-import { call, chat, message, result } from "../fixtures/builders";
+import { ActionsProvider, type CallAnswer, NO_ACTIONS } from "../actions";
 import { rows } from "../rows/rows";
+import { call, chat, message, result } from "../testing";
 import { RowView } from "../views/row-view";
-import { OpenRowsProvider } from "./open-rows";
+import { OpenRowsProvider } from "./frame";
 
 afterEach(cleanup);
 

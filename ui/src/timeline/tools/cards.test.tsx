@@ -1,16 +1,15 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { ActionsProvider, NO_ACTIONS } from "../actions";
-import { call, callDelta, chat, live, message, result, resultDelta, text, thought } from "../fixtures/builders";
 import type { Part } from "@/chat-state/types";
-import { RowShell } from "../list/row-shell";
+import { ActionsProvider, NO_ACTIONS } from "../actions";
+import { RowShell } from "../list/row-list";
 import type { Row, ToolRow } from "../rows/row";
 import { rows } from "../rows/rows";
 import type { CallState } from "../rows/tool-call";
-import { RowView } from "../views/row-view";
-import { stepReader } from "./child-chat";
-import { OpenRowsProvider } from "./open-rows";
-import { KNOWN_TOOLS } from "./registry";
+import { call, callDelta, chat, live, message, result, resultDelta, text, thought } from "../testing";
+import { KNOWN_TOOLS, RowView } from "../views/row-view";
+import { stepReader } from "./agent-cards";
+import { OpenRowsProvider } from "./frame";
 
 afterEach(cleanup);
 

@@ -1,10 +1,10 @@
 /** Files: read_file (also several in a row), write_file, edit_files, and tools that list or search. */
 import { FileText, FolderTree, Pencil, Search } from "lucide-react";
-import { useMemo } from "react";
-import { durationText, PlusMinus } from "@/components";
-import { fileName } from "@/text/file-language";
-import { countDiff, type DiffLine, diffOfEdit, readDiff } from "@/text/unified-diff";
-import { DiffLines } from "../diff/diff-lines";
+import { type ReactNode, useMemo, useState } from "react";
+import { PlusMinus } from "@/components";
+import { durationText } from "@/platform/words";
+import { fileName, languageOf, useHighlightedLines } from "@/text/code";
+import { countDiff, type DiffLine, diffOfEdit, readDiff } from "@/text/diff";
 import { asObject, listOf, numberOf, objectsOf, textOf } from "../rows/json";
 import type { ReadsRow } from "../rows/row";
 import { durationOf, type ToolCall } from "../rows/tool-call";
@@ -182,5 +182,51 @@ export function SearchCard({ call, rowKey }: CardProps) {
     >
       {call.state === "failed" ? <Failure text={textOf(result, "error")} /> : (lines || output) && <Output text={lines || output} label="Result" />}
     </ToolFrame>
+  );
+}
+
+// Lines of a diff, one below the other. Long diffs are shown in steps.
+
+const FIRST = 60;
+const STEP = 500;
+
+function DiffLines({ lines, path }: { readonly lines: readonly DiffLine[]; readonly path: string }) {
+  const [count, setCount] = useState(FIRST);
+  const shown = lines.slice(0, count);
+  const coloured = useHighlightedLines(shown, languageOf(path));
+  const hidden = lines.length - shown.length;
+  return (
+    <div className="diff-box" tabIndex={0} role="group" aria-label={`Changes in ${path}`}>
+      {shown.map((line, index) =>
+        line.type === "hunk" ? (
+          <div key={index} className="diff-hunk">
+            {line.text}
+          </div>
+        ) : (
+          <div key={index} className={line.type === "context" ? "diff-line" : `diff-line is-${line.type}`}>
+            <span>{line.number}</span>
+            <span>{line.type === "add" ? "+" : line.type === "del" ? "−" : " "}</span>
+            <code>{coloured?.[index] ?? plainLine(line)}</code>
+          </div>
+        ),
+      )}
+      {hidden > 0 && (
+        <button type="button" className="ui-more-lines" onClick={() => setCount(count + STEP)}>
+          {hidden <= STEP ? `Show all ${lines.length.toLocaleString("en")} lines` : `Show ${STEP} of ${hidden.toLocaleString("en")} more lines`}
+        </button>
+      )}
+    </div>
+  );
+}
+
+function plainLine(line: DiffLine): ReactNode {
+  if (line.changed === null) return line.text;
+  const [from, to] = line.changed;
+  return (
+    <>
+      {line.text.slice(0, from)}
+      <mark>{line.text.slice(from, to)}</mark>
+      {line.text.slice(to)}
+    </>
   );
 }

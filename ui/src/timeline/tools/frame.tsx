@@ -1,10 +1,10 @@
 /** The frame of a tool call: a quiet line if it went well and only read, else a card. */
 import { ChevronRight, type LucideIcon } from "lucide-react";
-import type { ReactNode } from "react";
-import { classes, durationText, Elapsed, Icon, Spinner, StatusIcon } from "@/components";
-import { isQuiet } from "../rows/quiet";
-import { durationOf, type CallState, type ToolCall } from "../rows/tool-call";
-import { useOpen } from "./open-rows";
+import { createContext, type ReactNode, useCallback, useContext, useState, useSyncExternalStore } from "react";
+import { classes, Elapsed, Icon, Spinner, StatusIcon } from "@/components";
+import { durationText } from "@/platform/words";
+import { isQuiet } from "../rows/row";
+import { type CallState, durationOf, type ToolCall } from "../rows/tool-call";
 
 export interface CardProps {
   readonly call: ToolCall;
@@ -121,4 +121,42 @@ export function verbOf(call: ToolCall, going: string, done: string, failed = `${
   if (call.state === "interrupted") return "Stopped by you";
   if (call.state === "failed") return failed;
   return isGoing(call.state) && call.state !== "background" ? going : done;
+}
+
+// Which rows are open. Kept outside the rows, which come and go as the list scrolls.
+
+class OpenRows {
+  private readonly chosen = new Map<string, boolean>();
+  private readonly listeners = new Set<() => void>();
+
+  get(key: string): boolean | undefined {
+    return this.chosen.get(key);
+  }
+
+  set(key: string, isOpen: boolean): void {
+    this.chosen.set(key, isOpen);
+    for (const listener of this.listeners) listener();
+  }
+
+  subscribe = (listener: () => void): (() => void) => {
+    this.listeners.add(listener);
+    return () => {
+      this.listeners.delete(listener);
+    };
+  };
+}
+
+const Context = createContext(new OpenRows());
+
+export function OpenRowsProvider({ children }: { readonly children: ReactNode }) {
+  const [rows] = useState(() => new OpenRows());
+  return <Context value={rows}>{children}</Context>;
+}
+
+/** Whether a row is open, by choice or by default, and how to change it. */
+export function useOpen(key: string, byDefault: boolean): readonly [boolean, (isOpen: boolean) => void] {
+  const rows = useContext(Context);
+  const chosen = useSyncExternalStore(rows.subscribe, () => rows.get(key));
+  const set = useCallback((isOpen: boolean) => rows.set(key, isOpen), [rows, key]);
+  return [chosen ?? byDefault, set];
 }

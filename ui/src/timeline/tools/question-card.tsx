@@ -1,13 +1,12 @@
 /** Questions of the agent, as a form. The composer is the other way to answer. */
 import { CircleHelp } from "lucide-react";
 import { useId, useState } from "react";
-import { Button, StatusIcon } from "@/components";
 import type { RequestedCall } from "@/chat-state/types";
-import { useTimelineActions, type CallAnswer } from "../actions";
-import { asObject, objectsOf, textOf, textsOf, type JsonObject } from "../rows/json";
+import { Button, StatusIcon } from "@/components";
+import { type CallAnswer, useTimelineActions } from "../actions";
+import { asObject, type JsonObject, objectsOf, textOf, textsOf } from "../rows/json";
 import { Deadline } from "./approval-card";
-import { Failure, ToolFrame, verbOf, type CardProps } from "./frame";
-import { isAnswered, NO_REPLY, toggled, type Reply } from "./question-replies";
+import { type CardProps, Failure, ToolFrame, verbOf } from "./frame";
 
 interface Question {
   readonly text: string;
@@ -161,4 +160,23 @@ function QuestionField({ question, reply, onReply }: QuestionFieldProps) {
       <input className="ui-field ask-own" aria-label={`Own words: ${question.text}`} placeholder="Or in your own words" maxLength={20_000} value={reply.text} onChange={(event) => onReply({ ...reply, text: event.target.value })} />
     </fieldset>
   );
+}
+
+/** The reply to one question while it is being made: chosen options, own words, or both. */
+interface Reply {
+  readonly labels: readonly string[];
+  readonly text: string;
+}
+
+const NO_REPLY: Reply = { labels: [], text: "" };
+
+function isAnswered(reply: Reply): boolean {
+  return reply.labels.length > 0 || reply.text.trim() !== "";
+}
+
+/** Of several only if the question allows it. */
+function toggled(reply: Reply, label: string, isMulti: boolean): Reply {
+  if (!isMulti) return { ...reply, labels: [label] };
+  const isOn = reply.labels.includes(label);
+  return { ...reply, labels: isOn ? reply.labels.filter((one) => one !== label) : [...reply.labels, label] };
 }

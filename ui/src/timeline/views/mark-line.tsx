@@ -1,8 +1,9 @@
 /** Facts about the chat itself. One line, at most one link. */
 import { BookOpen, CircleStop, FoldVertical, Info, ShieldCheck } from "lucide-react";
 import { type ReactNode, useState } from "react";
-import { durationText, Icon, Spinner } from "@/components";
-import { fileName } from "@/text/file-language";
+import { Icon, Spinner } from "@/components";
+import { durationText } from "@/platform/words";
+import { fileName } from "@/text/code";
 import { Markdown } from "@/text/markdown";
 import { useTimelineActions } from "../actions";
 import type { Mark, MarkRow, Takeover } from "../rows/row";

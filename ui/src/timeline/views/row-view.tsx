@@ -1,18 +1,24 @@
 /** One row of the timeline. A row that has not changed is not rendered again. */
-import { ChevronRight, Globe } from "lucide-react";
-import { memo } from "react";
-import { Icon } from "@/components";
+import "@/styles/ask.css";
+import { ChevronRight, CloudOff, CornerRightDown, Globe, Sparkle } from "lucide-react";
+import { type ComponentType, createElement, memo } from "react";
+import { Button, Elapsed, Icon, Spinner } from "@/components";
+import { durationText } from "@/platform/words";
+import { LongText } from "@/text/code";
 import { Markdown } from "@/text/markdown";
-import { FileList } from "../files";
-import type { Row, SourcesRow } from "../rows/row";
-import { ReadsLine } from "../tools/file-cards";
-import { useOpen } from "../tools/open-rows";
-import { WebLink } from "../tools/other-cards";
-import { ToolCard } from "../tools/registry";
+import { useTimelineActions } from "../actions";
+import { FileList, ReferenceList } from "../files";
+import type { PendingSend, ReasoningRow, Row, SourcesRow, UserRow } from "../rows/row";
+import { InterruptAgentCard, ListAgentsCard, MessageAgentCard, SpawnCard, WaitCard } from "../tools/agent-cards";
+import { ApprovalCard, PlanCard, RequestedCard } from "../tools/approval-card";
+import { CommandCard, ProcessListCard, ProcessSignalCard } from "../tools/command-card";
+import { EditCard, ReadCard, ReadsLine, SearchCard, WriteCard } from "../tools/file-cards";
+import { type CardProps, useOpen } from "../tools/frame";
+import { AttachCard, GenericCard, SkillCard, WebLink, WebSearchCard } from "../tools/other-cards";
+import { QuestionCard } from "../tools/question-card";
+import { TemplatesCard, WorkspaceCard } from "../tools/workspace-card";
 import { ActivityLine, CalloutView, NoteLine } from "./callouts";
 import { MarkLine } from "./mark-line";
-import { Reasoning } from "./reasoning";
-import { UserBubble } from "./user-bubble";
 
 export const RowView = memo(function RowView({ row }: { readonly row: Row }) {
   switch (row.kind) {
@@ -70,4 +76,139 @@ function Sources({ row }: { readonly row: SourcesRow }) {
       )}
     </details>
   );
+}
+
+// Which card shows which tool.
+
+const CARDS: ReadonlyMap<string, ComponentType<CardProps>> = new Map([
+  ["execute", CommandCard],
+  ["process_output", CommandCard],
+  ["process_list", ProcessListCard],
+  ["process_signal", ProcessSignalCard],
+  ["read_file", ReadCard],
+  ["write_file", WriteCard],
+  ["edit_files", EditCard],
+  ["list_files", SearchCard],
+  ["list_directory", SearchCard],
+  ["search_files", SearchCard],
+  ["grep", SearchCard],
+  ["glob", SearchCard],
+  ["web_search", WebSearchCard],
+  ["create_workspace", WorkspaceCard],
+  ["start_workspace", WorkspaceCard],
+  ["stop_workspace", WorkspaceCard],
+  ["list_templates", TemplatesCard],
+  ["read_template", TemplatesCard],
+  ["spawn_agent", SpawnCard],
+  ["spawn_computer_use_agent", SpawnCard],
+  ["wait_agent", WaitCard],
+  ["message_agent", MessageAgentCard],
+  ["interrupt_agent", InterruptAgentCard],
+  ["close_agent", InterruptAgentCard],
+  ["list_agents", ListAgentsCard],
+  ["propose_plan", PlanCard],
+  ["ask_user_question", QuestionCard],
+  ["attach_file", AttachCard],
+  ["read_skill", SkillCard],
+  ["read_skill_file", SkillCard],
+]);
+
+export const KNOWN_TOOLS: readonly string[] = [...CARDS.keys()];
+
+function ToolCard(props: CardProps) {
+  const { name, state, request } = props.call;
+  if (state === "waiting" && request?.kind === "approval") return <ApprovalCard {...props} />;
+  if (state === "waiting" && request?.kind !== "question") return <RequestedCard {...props} />;
+  return createElement(CARDS.get(name) ?? GenericCard, props);
+}
+
+// What the user said, with files and quoted lines; or what is on its way.
+
+function UserBubble({ row }: { readonly row: UserRow }) {
+  return (
+    <>
+      <div className={row.pending === null ? "timeline-prompt" : "timeline-prompt is-pending"}>
+        <UserText text={row.text} />
+        {row.references.length > 0 && <ReferenceList references={row.references} />}
+        {row.files.length > 0 && <FileList files={row.files} />}
+      </div>
+      {row.isSteering && (
+        <div className="timeline-prompt-meta">
+          <Icon of={CornerRightDown} size="sm" />
+          Steered the running turn
+        </div>
+      )}
+      {row.pending !== null && <PendingNote pending={row.pending} />}
+    </>
+  );
+}
+
+/** Users write plain text; only `code` is set apart. */
+function UserText({ text }: { readonly text: string }) {
+  return (
+    <LongText
+      text={text}
+      render={(shown) =>
+        shown.split(/(`[^`\n]+`)/).map((piece, index) => (index % 2 === 1 ? <code key={index}>{piece.slice(1, -1)}</code> : piece))
+      }
+    />
+  );
+}
+
+function PendingNote({ pending }: { readonly pending: PendingSend }) {
+  const { discardSend, editSend } = useTimelineActions();
+  if (!pending.isKept) {
+    return (
+      <div className="timeline-prompt-meta">
+        <Spinner />
+        Sending
+      </div>
+    );
+  }
+  return (
+    <div className="timeline-prompt-meta" role="status">
+      <Icon of={CloudOff} size="sm" />
+      <span>Kept here. It is sent when the server answers.</span>
+      <Button size="xs" variant="quiet" onClick={() => editSend(pending.id)}>
+        Edit
+      </Button>
+      <Button size="xs" variant="quiet" onClick={() => discardSend(pending.id)}>
+        Discard
+      </Button>
+    </div>
+  );
+}
+
+// What the model thought. Folded, but for the thought that it has now.
+
+function Reasoning({ row }: { readonly row: ReasoningRow }) {
+  const [isOpen, setOpen] = useOpen(row.key, row.isLive);
+  const took = row.durationMs === null ? null : durationText(row.durationMs);
+  return (
+    <details className="timeline-reasoning" open={isOpen}>
+      <summary
+        onClick={(event) => {
+          event.preventDefault();
+          setOpen(!isOpen);
+        }}
+      >
+        <Icon of={Sparkle} />
+        <span className="ui-ellipsis">{titleOf(row, took)}</span>
+        {row.isLive && row.startedAt !== null && (
+          <span className="tone-subtle">
+            <Elapsed since={row.startedAt} />
+          </span>
+        )}
+        {!row.isLive && row.title !== null && took !== null && <span className="tone-subtle">{took}</span>}
+        <Icon of={ChevronRight} size="sm" className="ui-chevron" />
+      </summary>
+      {isOpen && row.text !== "" && <Markdown text={row.text} isLive={row.isLive} className="timeline-reasoning-text" />}
+    </details>
+  );
+}
+
+function titleOf(row: ReasoningRow, took: string | null): string {
+  if (row.title !== null) return row.title;
+  if (row.isLive) return "Thinking";
+  return took === null ? "Thought" : `Thought for ${took.replace(/\.\d s$/, " s").replace(/^0 s$/, "a moment")}`;
 }
