@@ -1,6 +1,6 @@
 """Small questions on top of a screen: yes or no, one line of text, one or several of a list."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -8,6 +8,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.dom import DOMNode
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.button import ButtonVariant
@@ -15,8 +16,6 @@ from textual.widgets.option_list import Option
 
 from chatd.terminal.safe_text import safe_line, safe_text
 from chatd.terminal.session import app_of
-
-# Small questions on top of a screen: yes or no, and one line of text.
 
 
 class Question(ModalScreen[bool]):
@@ -52,6 +51,16 @@ class Question(ModalScreen[bool]):
         self.dismiss(answer)
 
 
+def ask(node: DOMNode, question: Question, go_on: Callable[[], object]) -> None:
+    """Call `go_on` if the answer is yes."""
+
+    def answered(is_sure: bool | None) -> None:  # noqa: FBT001
+        if is_sure:
+            go_on()
+
+    app_of(node).push_screen(question, answered)
+
+
 class LinePrompt(ModalScreen[str | None]):
     """One line of text; None if the person left it as it was or gave up."""
 
@@ -76,8 +85,6 @@ class LinePrompt(ModalScreen[str | None]):
     def action_give_up(self) -> None:
         self.dismiss(None)
 
-
-# A screen that lets a person choose one thing of a list, or several, by typing and arrows.
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -107,8 +114,8 @@ def filter_picks(picks: Sequence[Pick[T]], query: str) -> list[Pick[T]]:
 
 
 class PickerFrame(ModalScreen[R | None], Generic[T, R]):
-    """The list with its search. `T` is what a line stands for, `R` what the screen returns; None if
-    it was closed."""
+    """Lets a person choose one thing of a list, or several, by typing and arrows. `T` is what a
+    line stands for, `R` what the screen returns; None if it was closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Close"),
@@ -246,11 +253,9 @@ class Picker(PickerFrame[T, T], Generic[T]):
         self.dismiss(pick.value)
 
 
-# A picker in which several things are chosen: Enter takes one or gives it back.
-
-
 class MultiPicker(PickerFrame[str, tuple[str, ...]]):
-    """Returns the values of all that are chosen, in the order of the list."""
+    """Enter takes one or gives it back. Returns the values of all that are chosen, in the order of
+    the list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "done", "Keep and close")]
 

@@ -27,7 +27,7 @@ from chatd.terminal.chats.chat_list import ChatList
 from chatd.terminal.chats.switch_screen import Choice, GoTo, RunCommand, SwitchScreen
 from chatd.terminal.composer.composer import Composer
 from chatd.terminal.composer.queue_view import QueueView
-from chatd.terminal.dialogs import Question
+from chatd.terminal.dialogs import Question, ask
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.messages import (
     EditMessage,
@@ -396,7 +396,7 @@ class MainScreen(Screen[None]):
             return
         what = "A message is" if count == 1 else f"{count} messages are"
         text = f"{what} not sent yet and would be lost. Leave all the same?"
-        app.push_screen(Question(text, yes="Leave"), lambda sure: app.exit() if sure else None)
+        ask(self, Question(text, yes="Leave"), app.exit)
 
 
 def can_interrupt(chat: FollowedChat) -> bool:

@@ -30,7 +30,7 @@ from chatd.terminal.chats.chat_directory import (
 )
 from chatd.terminal.chats.chat_rows import list_rows
 from chatd.terminal.chats.chat_tree import ChatTree
-from chatd.terminal.dialogs import LinePrompt, Question
+from chatd.terminal.dialogs import LinePrompt, Question, ask
 from chatd.terminal.messages import COPY_READY, OpenChat, ShowNotice, telling_errors
 from chatd.terminal.session import app_of, session_of
 
@@ -326,16 +326,9 @@ class ChatList(Vertical):
                     f"Delete «{chat.title}» with its messages and subagents? This cannot be undone."
                 )
                 question = Question(text, yes="Delete", is_dangerous=True)
-                self._ask(question, lambda: self.run_worker(partial(self._delete, chat)))
+                ask(self, question, lambda: self.run_worker(partial(self._delete, chat)))
             case _:
                 raise AssertionError(what)
-
-    def _ask(self, question: Question, go_on: Callable[[], object]) -> None:
-        def answered(is_sure: bool | None) -> None:  # noqa: FBT001
-            if is_sure:
-                go_on()
-
-        app_of(self).push_screen(question, answered)
 
     def _rename(self, chat: Chat) -> None:
         def named(title: str | None) -> None:
@@ -357,7 +350,7 @@ class ChatList(Vertical):
             archive()
         else:
             text = f"«{chat.title}» is working. Interrupt and archive it?"
-            self._ask(Question(text, yes="Archive"), archive)
+            ask(self, Question(text, yes="Archive"), archive)
 
     def _undo_archive(self) -> None:
         """Of the chat that was archived last, with its pin."""

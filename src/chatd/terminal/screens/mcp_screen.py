@@ -24,7 +24,7 @@ from chatd.client.resources import (
 )
 from chatd.client.server import ServerApi
 from chatd.domain.ids import ChatId, McpServerId
-from chatd.terminal.dialogs import Question
+from chatd.terminal.dialogs import Question, ask
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.safe_text import safe_line, safe_text
 from chatd.terminal.session import app_of, session_of
@@ -427,13 +427,9 @@ class McpScreen(Screen[None]):
             f"Disconnect {server.display_name or server.slug}? Your chats can no longer use its"
             " tools. The tokens are deleted here and revoked there."
         )
-
-        def decide(is_wanted: bool | None) -> None:  # noqa: FBT001
-            if is_wanted:
-                self.run_worker(partial(self._disconnect, server), group="disconnect")
-
         question = Question(text, yes="Disconnect", is_dangerous=True)
-        app_of(self).push_screen(question, decide)
+        disconnect = partial(self._disconnect, server)
+        ask(self, question, lambda: self.run_worker(disconnect, group="disconnect"))
 
     async def _disconnect(self, server: McpServer) -> None:
         try:

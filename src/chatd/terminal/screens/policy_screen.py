@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.domain.ids import ChatId
 from chatd.domain.tool_policy.rules import PolicyAction, ToolRule
-from chatd.terminal.dialogs import Question
+from chatd.terminal.dialogs import Question, ask
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.safe_text import safe_line, safe_text
 from chatd.terminal.screens.policy_rules import (
@@ -115,7 +115,14 @@ class RuleScreen(ModalScreen[None]):
 
     def action_save(self) -> None:
         try:
-            rule = rule_of_draft(self._draft())
+            rule = rule_of_draft(
+                RuleDraft(
+                    tool=self.query_one("#rule-tool", Input).value,
+                    args=self.query_one("#rule-args", TextArea).text,
+                    action=self.query_one(ActionChoice).action,
+                    reason=self.query_one("#rule-reason", Input).value,
+                )
+            )
         except RuleProblem as problem:
             self._show_problem(str(problem))
             return
@@ -127,14 +134,6 @@ class RuleScreen(ModalScreen[None]):
             self._show_problem(problem)
         elif self.is_current:
             self.dismiss()
-
-    def _draft(self) -> RuleDraft:
-        return RuleDraft(
-            tool=self.query_one("#rule-tool", Input).value,
-            args=self.query_one("#rule-args", TextArea).text,
-            action=self.query_one(ActionChoice).action,
-            reason=self.query_one("#rule-reason", Input).value,
-        )
 
     def _show_problem(self, text: str) -> None:
         self._problem.update(safe_text(text))
@@ -270,13 +269,9 @@ class PolicyScreen(Screen[None]):
         rule = self._rule
         if rule is None or not self._may_change():
             return
-
-        def decide(is_wanted: bool | None) -> None:  # noqa: FBT001
-            if is_wanted:
-                self.run_worker(partial(self._remove, rule), group="save")
-
         text = f"Remove the rule «{ACTIONS[rule.action]}: {rule_text(rule)}»?"
-        app_of(self).push_screen(Question(text, yes="Remove"), decide)
+        remove = partial(self._remove, rule)
+        ask(self, Question(text, yes="Remove"), lambda: self.run_worker(remove, group="save"))
 
     def _may_change(self) -> bool:
         if self._policy is None:
