@@ -9,8 +9,8 @@ import pytest
 from chatd.api.routes.administration.costs import csv_pieces
 from chatd.domain.chat.states import State
 from chatd.store.model.costs import ExportedCost
-from tests.engine.test_event_loop import ticking
 from tests.support.api.server import ADMINISTRATOR, OTHER_OWNER, OTHER_USER, ApiServer
+from tests.support.eventually import ticking
 from tests.support.factories import CHAT, OWNER
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed

@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from tests.api.test_sse import answer
 from tests.support.api.server import OTHER_USER, ApiServer
 from tests.support.mcp.raw_client import (
     Json,
@@ -38,7 +37,7 @@ async def test_chats_are_listed_page_by_page(server: ApiServer, client: RawClien
 
 async def test_a_chat_is_read_as_markdown(server: ApiServer, client: RawClient) -> None:
     chat_id = await server.create("tell me")
-    await answer(server, chat_id, "long " * 3000)
+    await server.play_turn(chat_id, "long " * 3000)
     uri = f"chatd://chats/{chat_id}"
 
     (content,) = msgspec.convert(

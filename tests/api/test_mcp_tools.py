@@ -5,7 +5,6 @@ import asyncio
 import msgspec
 import pytest
 
-from tests.api.test_sse import answer
 from tests.support.api.server import ME, OTHER_USER, ApiOptions, ApiServer, serve_api
 from tests.support.mcp.raw_client import Json, RawClient, call_body, error_text
 
@@ -54,10 +53,10 @@ async def test_a_whole_conversation_is_read_in_pages_and_pieces(
     server: ApiServer, client: RawClient
 ) -> None:
     chat_id = await server.create("tell me")
-    await answer(server, chat_id, "so " * 5000)
+    await server.play_turn(chat_id, "so " * 5000)
     sent = await client.run("send_message", {"chat_id": str(chat_id), "message": "and then?"})
     assert sent["queued"] is False
-    await answer(server, chat_id, "the end")
+    await server.play_turn(chat_id, "the end")
 
     page = await client.run("read_chat", {"chat_id": str(chat_id), "limit": 3})
     messages = msgspec.convert(page["messages"], list[Json])

@@ -8,7 +8,6 @@ import pytest
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire
 from chatd.domain.ids import ChatId
-from tests.api.test_sse import answer
 from tests.support.api.server import OTHER_USER, ApiOptions, ApiServer, serve_api
 from tests.support.api.shares import share, two_replicas
 from tests.support.clock import FakeClock
@@ -43,7 +42,7 @@ async def test_a_wait_ends_with_the_answer(server: ApiServer, client: RawClient)
         assert first is not None
         assert first.id
         assert (first.data, first.retry) == ("", 3000)
-        await answer(server, chat_id, "It is done.")
+        await server.play_turn(chat_id, "It is done.")
         result = content_of(await events.answer())
 
     assert (result["status"], result["done"], result["answer"]) == ("waiting", True, "It is done.")
@@ -54,7 +53,7 @@ async def test_a_chat_that_waits_is_answered_at_once_also_as_json(
     server: ApiServer, client: RawClient
 ) -> None:
     chat_id = await server.create("tell me")
-    await answer(server, chat_id, "Yes.")
+    await server.play_turn(chat_id, "Yes.")
 
     reply = await client.post(wait_body(chat_id), {"Accept": "application/json"})
 
@@ -106,7 +105,7 @@ async def test_a_wait_that_was_cut_is_continued_by_another_replica(dsn: str) -> 
         async with RawClient(first.http).stream(wait_body(chat_id, progressToken=3)) as events:
             cut = await events.next()
             assert cut is not None
-        await answer(first, chat_id, "While you were away.")
+        await first.play_turn(chat_id, "While you were away.")
 
         async with RawClient(second.http).resume(cut.id) as events:
             while (event := await events.next()) is not None and not event.data.count("result"):
@@ -177,7 +176,7 @@ async def test_a_cancelled_request_of_another_session_goes_on(
         params = {"requestId": 7}
         body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
         await other.post(body)
-        await answer(server, chat_id, "Here.")
+        await server.play_turn(chat_id, "Here.")
         assert content_of(await events.answer())["answer"] == "Here."
 
 

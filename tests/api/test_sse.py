@@ -2,7 +2,6 @@
 stream without an error in the log."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -11,19 +10,18 @@ from chatd.api.deps import StreamLimits
 from chatd.api.request import Message
 from chatd.api.stream_access import AccessChecks
 from chatd.api.streams import CLIENT_GONE_END, ClientStream
-from chatd.domain.chat.change import Change
 from chatd.domain.chat.parts import TextPart
-from chatd.domain.chat.row import Chat, Episode
+from chatd.domain.chat.row import Episode
 from chatd.domain.chat.states import State
-from chatd.domain.chat.worker_transitions import acquire, finish_turn
+from chatd.domain.chat.worker_transitions import acquire
 from chatd.domain.chat_views.events import Cursor
-from chatd.domain.ids import ChatId
 from tests.support.api.server import (
     ME,
     OTHER_USER,
     USERS,
     ApiOptions,
     ApiServer,
+    answered,
     authorized,
     message_body,
     serve_api,
@@ -38,20 +36,10 @@ from tests.support.api.sse_viewer import (
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
-from tests.support.factories import CHAT, WORKER, draft, text
+from tests.support.factories import CHAT, WORKER
 from tests.support.outcomes import present
-from tests.support.seeds import Seed, step
+from tests.support.seeds import Seed
 from tests.support.store import insert_seed
-
-
-def answered(words: str) -> Callable[[Chat], Change]:
-    return lambda chat: finish_turn(chat, step(chat, draft("assistant", text(words))))
-
-
-async def answer(server: ApiServer, chat_id: ChatId, words: str) -> Chat:
-    """Play the worker for one turn."""
-    await server.act(chat_id, lambda chat: acquire(chat, WORKER))
-    return await server.act(chat_id, answered(words))
 
 
 async def test_a_viewer_gets_the_current_chat_and_its_changes(server: ApiServer) -> None:
@@ -59,7 +47,7 @@ async def test_a_viewer_gets_the_current_chat_and_its_changes(server: ApiServer)
     watcher = SseViewer(chat_id)
     async with event_source(server, watcher.path) as source:
         await watcher.watch(source, reached(1))
-        done = await answer(server, chat_id, "Once upon a time.")
+        done = await server.play_turn(chat_id, "Once upon a time.")
         await watcher.watch(source, reached(done.snapshot_version))
     assert watcher.last_id == str(Cursor.of(done))
     assert watcher.state.settled() == await read_state(server.replica.pool, chat_id)
@@ -89,7 +77,7 @@ async def test_a_disconnected_viewer_resumes_from_its_last_version(server: ApiSe
     watcher = SseViewer(chat_id)
     for number in range(3):
         await watcher.connect_until(server, reached(1))
-        await answer(server, chat_id, f"answer {number}")
+        await server.play_turn(chat_id, f"answer {number}")
         await server.ask("POST", f"/chats/{chat_id}/messages", message_body(f"more {number}"))
         chat = await server.chat(chat_id)
         await watcher.connect_until(server, reached(chat.snapshot_version))
@@ -103,7 +91,7 @@ async def test_a_disconnected_viewer_resumes_from_its_last_version(server: ApiSe
 
 async def test_the_last_event_id_header_wins_over_the_query(server: ApiServer) -> None:
     chat_id = await server.create("one")
-    chat = await answer(server, chat_id, "Two.")
+    chat = await server.play_turn(chat_id, "Two.")
     path = f"/chats/{chat_id}/events?after=1"
     async with event_source(server, path) as source:
         event = await source.json()

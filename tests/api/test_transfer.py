@@ -21,9 +21,9 @@ from chatd.domain.model.protocol import PromptText
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.store.chat import transfer
 from chatd.store.chat.messages import load_history
-from tests.engine.test_event_loop import ticking
 from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, Json, message_body
 from tests.support.api.shares import share
+from tests.support.eventually import ticking
 from tests.support.factories import CHAT, HARNESS, WORKER, draft, result, text
 from tests.support.seeds import Seed, step
 from tests.support.store import insert_seed, open_child

@@ -1,15 +1,14 @@
 """Long chats do not stop the others: what takes long per byte lets other tasks run meanwhile."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 from uuid import UUID
 
 import msgspec
 import pytest
 
-from chatd.aio import run_other_tasks
 from chatd.domain.chat.messages import Message, encode_parts
 from chatd.domain.ids import ModelConfigId, WorkerId
 from chatd.domain.model.protocol import ModelConfig, ModelRequest, PromptMessage, PromptText
@@ -21,6 +20,7 @@ from chatd.store.chat.messages import DECODED_SLICE_CHARS, decode_in_slices
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Row
 from tests.support.clock import FakeClock
+from tests.support.eventually import ticking
 from tests.support.factories import AT, chat, message, text
 from tests.support.providers import anthropic, bedrock, gemini, openai_chat, openai_responses
 from tests.support.providers.client import (
@@ -37,29 +37,6 @@ from tests.support.tables import table
 HISTORY_CHARS = 48_000_000
 MESSAGE_CHARS = 10_000
 WORDS = "word " * (MESSAGE_CHARS // 5)
-
-
-class Ticker:
-    """Counts how often another task ran."""
-
-    def __init__(self) -> None:
-        self.ticks = 0
-
-    async def tick(self) -> None:
-        while True:
-            self.ticks += 1
-            await run_other_tasks()
-
-
-@asynccontextmanager
-async def ticking() -> AsyncGenerator[Ticker]:
-    ticker = Ticker()
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(ticker.tick())
-        await run_other_tasks()
-        ticker.ticks = 0
-        yield ticker
-        task.cancel()
 
 
 def history(chars: int = HISTORY_CHARS) -> list[Message]:

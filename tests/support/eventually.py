@@ -1,9 +1,12 @@
-"""Polling for what sends no event, such as a row in a system view. If there is an event, wait
-for it instead."""
+"""Polling for what sends no event, such as a row in a system view: if there is an event, wait for
+it instead. And whether a piece of work lets other tasks run."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
+
+from chatd.aio import run_other_tasks
 
 T = TypeVar("T")
 
@@ -15,3 +18,27 @@ async def eventually(look: Callable[[], Awaitable[T | None]], *, within_s: float
             if seen := await look():
                 return seen
             await asyncio.sleep(0.005)
+
+
+class Ticker:
+    """Counts how often another task ran."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+
+    async def tick(self) -> None:
+        while True:
+            self.ticks += 1
+            await run_other_tasks()
+
+
+@asynccontextmanager
+async def ticking() -> AsyncGenerator[Ticker]:
+    """Another task that runs whenever this one lets others run."""
+    ticker = Ticker()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(ticker.tick())
+        await run_other_tasks()
+        ticker.ticks = 0
+        yield ticker
+        task.cancel()

@@ -30,6 +30,7 @@ from chatd.clock import SystemClock
 from chatd.domain.access.permissions import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat, Hint
+from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.errors import ChatdError
 from chatd.domain.files import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
@@ -44,11 +45,12 @@ from chatd.store.model.model_configs import StoredModel
 from chatd.store.model.providers import StoredProvider
 from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
-from tests.support.factories import HARNESS, OWNER
+from tests.support.factories import HARNESS, OWNER, WORKER, draft, text
 from tests.support.models import TEST_KEY, ModelRig
 from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.outcomes import present
 from tests.support.providers.server import Gate
+from tests.support.seeds import step
 from tests.support.stream_replica import A, HintNetwork, StreamReplica, env_with, replica_on
 
 QUICK_HASHER: Final = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -175,6 +177,10 @@ class FakeTitles:
         return self.title
 
 
+def answered(words: str) -> Callable[[Chat], Change]:
+    return lambda chat: finish_turn(chat, step(chat, draft("assistant", text(words))))
+
+
 class ApiReply(Struct, frozen=True, kw_only=True):
     status: int
     headers: Mapping[str, str]
@@ -289,6 +295,11 @@ class ApiServer:
         command = deciding(lambda loaded: decide(loaded.chat))
         done = operation(command, self.deps.env.new_change_id(), chat_id)
         return (await transactor.run(done)).chat
+
+    async def play_turn(self, chat_id: ChatId, words: str) -> Chat:
+        """Play the worker for one turn."""
+        await self.act(chat_id, lambda chat: acquire(chat, WORKER))
+        return await self.act(chat_id, answered(words))
 
 
 def check_documented(table: RouteTable, method: str, path: str, code: tuple[int, object]) -> None:
