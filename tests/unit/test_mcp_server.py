@@ -9,11 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from chatd.api.mcp.call_points import CallPoint, encode_point, event_id, read_point
-from chatd.api.mcp.messages import ProtocolError, RpcMessage, encode_error, read_message
-from chatd.api.mcp.texts import ANSWER, LOOK, SUBMIT, next_action
-from chatd.api.mcp.transcripts import answer_text, cut, last_words, message_text
-from chatd.api.mcp.versions import request_version
+from chatd.api.mcp.call_streams import CallPoint, encode_point, event_id, read_point
+from chatd.api.mcp.protocol import (
+    ProtocolError,
+    RpcMessage,
+    encode_error,
+    read_message,
+    request_version,
+)
+from chatd.api.mcp.results import (
+    ANSWER,
+    LOOK,
+    SUBMIT,
+    answer_text,
+    cut,
+    last_words,
+    message_text,
+    next_action,
+)
 from chatd.cli.mcp_stdio import split_lines
 from chatd.domain.chat.messages import PublicMessage
 from chatd.domain.chat.parts import (

@@ -1,37 +1,43 @@
-"""Calls that take long: their events, their progress, and how they end.
+"""Calls that take long: their events, their progress, how they end, and how a client resumes one.
 
-A stream that is cut loses nothing: every event has an id that holds the call (`call_points`), and
-the client continues with it anywhere.
+A stream that is cut loses nothing: the id of every event holds the whole call (`CallPoint`), and
+the client continues with it anywhere, also after a restart, because nothing is stored. Only tools
+that change nothing are resumed, and with the rights of the caller who asks for it: an id that
+somebody made up is no more than a call of such a tool.
 """
 
+import base64
+import binascii
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from chatd.api.auth import ApiCaller
 from chatd.api.errors import STOPPING_TEXT, Draining
-from chatd.api.mcp.call_points import CallPoint, encode_point, event_id
-from chatd.api.mcp.messages import (
+from chatd.api.mcp.protocol import (
     INTERNAL_ERROR,
+    INVALID_PARAMS,
+    Json,
     ProtocolError,
     RequestId,
     encode_error,
     encode_notification,
     encode_result,
 )
-from chatd.api.mcp.methods import McpMethods
-from chatd.api.mcp.tool_errors import run_tool
-from chatd.api.mcp.toolset import Progress, StreamCut, ToolCall, ToolReply, ToolSet
-from chatd.api.request import (
-    ApiReply,
-    Receive,
-    Send,
-    response_body,
-    response_start,
-    send_reply,
+from chatd.api.mcp.toolset import (
+    Progress,
+    StreamCut,
+    ToolCall,
+    ToolReply,
+    ToolSet,
+    run_tool,
+    tool_result,
 )
+from chatd.api.request import ApiReply, Receive, Send, response_body, response_start, send_reply
+from chatd.api.schemas.messages import MAX_INT64
 from chatd.api.sse import SSE_HEADERS
 from chatd.api.streams import (
     CLIENT_GONE_END,
@@ -43,6 +49,54 @@ from chatd.api.streams import (
 )
 from chatd.domain.ids import UserId
 from chatd.stream.fanout import PING
+
+MAX_EVENT_ID_CHARS: Final = 4096
+"""A call with longer arguments cannot be resumed: servers and proxies limit headers."""
+
+
+class CallPoint(Struct, frozen=True, kw_only=True, array_like=True):
+    """A call in progress. `started_ms` is the wall time at which it began."""
+
+    request_id: RequestId
+    progress_token: RequestId | None
+    tool: str
+    arguments: Json
+    started_ms: Annotated[int, Meta(ge=0, le=MAX_INT64)]
+    version: str
+
+
+_DECODER: Final = msgspec.json.Decoder(CallPoint)
+
+
+def encode_point(point: CallPoint) -> str | None:
+    """None for a call that cannot be resumed."""
+    try:
+        encoded = msgspec.json.encode(point)
+    except RecursionError:
+        return None
+    text = base64.urlsafe_b64encode(encoded).decode().rstrip("=")
+    return text if len(text) <= MAX_EVENT_ID_CHARS else None
+
+
+def event_id(point: str, number: int) -> str:
+    """Every event of a stream has its own."""
+    return f"{point}.{number}"
+
+
+def read_point(last_event_id: str) -> CallPoint:
+    """Raises ProtocolError."""
+    text = last_event_id.partition(".")[0]
+    try:
+        if len(last_event_id) > MAX_EVENT_ID_CHARS + 20:
+            raise ValueError
+        decoded = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        return _DECODER.decode(decoded)
+    except (ValueError, binascii.Error, msgspec.DecodeError, RecursionError):
+        raise ProtocolError(
+            INVALID_PARAMS,
+            "Last-Event-ID is not the id of an event of this server. Call the tool again.",
+        ) from None
+
 
 RETRY_MS: Final = 3000
 """How long a client waits before it continues a call after a cut. A client that tries twice bridges
@@ -73,10 +127,9 @@ class LongCall(Struct, frozen=True, kw_only=True):
 
 
 class CallStreams:
-    def __init__(self, registry: StreamRegistry, tools: ToolSet, methods: McpMethods) -> None:
+    def __init__(self, registry: StreamRegistry, tools: ToolSet) -> None:
         self._registry = registry
         self._tools = tools
-        self._methods = methods
         self._open: dict[CallKey, ClientStream] = {}
 
     def cancel(self, caller: ApiCaller, session: str | None, request_id: RequestId) -> None:
@@ -129,7 +182,7 @@ class CallStreams:
             raise Draining(STOPPING_TEXT if end is SERVER_STOPPING_END else end.message)
 
     def _encoded(self, point: CallPoint, reply: ToolReply) -> bytes:
-        return encode_result(point.request_id, self._methods.tool_result(reply, point.version))
+        return encode_result(point.request_id, tool_result(reply, point.version))
 
 
 class CallEvents:

@@ -1,18 +1,22 @@
 """The tools of the MCP server: chats, for a program that lets chatd work."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, Generic, TypeVar, cast
 from uuid import UUID
 
 import msgspec
+from msgspec import Struct
 
+from chatd.api.accounts.request_limits import RouteGroup
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
-from chatd.api.mcp import arguments, texts
-from chatd.api.mcp.chat_results import chat_result, list_result, read_result, wait_result
-from chatd.api.mcp.chat_waits import BUSY, ChatWaits
-from chatd.api.mcp.messages import Json
-from chatd.api.mcp.results import (
+from chatd.api.mcp import results, schemas
+from chatd.api.mcp.chat_waits import ChatWaits
+from chatd.api.mcp.protocol import Json
+from chatd.api.mcp.results import chat_result, list_result, read_result, wait_result
+from chatd.api.mcp.schemas import (
+    BUSY,
     ChatResult,
     ListResult,
     ReadResult,
@@ -20,16 +24,76 @@ from chatd.api.mcp.results import (
     SubmittedResult,
     WaitResult,
 )
-from chatd.api.mcp.route_calls import RouteCall, RouteCalls
-from chatd.api.mcp.tool_declaration import ChatTool, list_tool, read_arguments
-from chatd.api.mcp.toolset import ListedTool, ToolCall, ToolReply
+from chatd.api.mcp.toolset import ListedTool, RouteCall, RouteCalls, ToolCall, ToolHints, ToolReply
 from chatd.api.schemas.chats import ChatPage, SubagentPage
 from chatd.api.schemas.messages import MessagePage, SentReply
 from chatd.domain.access.permissions import has_permission, require_permission
 from chatd.domain.chat_views.public_chat import PublicChat
-from chatd.domain.errors import NotFound
+from chatd.domain.decode_errors import describe_decode_error
+from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId
 from chatd.domain.list_page import MAX_PAGE_SIZE
+
+INSTRUCTIONS: Final = (
+    "chatd runs AI agent chats that go on by themselves, also while no client is connected. Begin"
+    " with start_chat, then call wait_for_chat until `done` is true; if the time is over, call it"
+    " again. send_message continues a chat, and read_chat shows its history. If no reply came to"
+    " start_chat, send_message or fork_chat, repeat the call with the same `key`: nothing happens"
+    " twice. To stop waiting does not stop a chat: interrupt_chat does."
+)
+
+A = TypeVar("A", bound=Struct)
+
+
+class ChatTool(Struct, Generic[A], frozen=True, kw_only=True):
+    """One tool. Its schemas and its reader follow from the types of its arguments and its result.
+
+    `hints` must be true, or the client is misled. `endpoint` is the route that the tool calls,
+    whose permission it needs.
+    """
+
+    name: str
+    description: str
+    hints: ToolHints
+    endpoint: str
+    arguments: type[A]
+    result: type[Struct]
+    run: Callable[[ToolCall, A], Awaitable[Struct]]
+    group: RouteGroup = "requests"
+    streams: bool = False
+
+
+def list_tool(tool: ChatTool[Any]) -> ListedTool:
+    return ListedTool(
+        name=tool.name,
+        title=tool.hints.title,
+        description=tool.description,
+        input_schema=_schema(tool.arguments),
+        output_schema=_schema(tool.result),
+        annotations=tool.hints,
+    )
+
+
+@cache
+def _schema(kind: type[Struct]) -> Json:
+    """An object at the top, as clients demand, and the types that it uses below. Made once in a
+    process, which may have several servers (tests have hundreds)."""
+    _, found = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
+    components = cast("dict[str, Json]", found)
+    top = {name: value for name, value in components.pop(kind.__name__).items() if name != "title"}
+    return {**top, "$defs": components} if components else top
+
+
+def read_arguments(kind: type[A], given: Json) -> A:
+    """Raises InvalidInput."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(given), type=kind)
+    except msgspec.ValidationError as error:
+        field, text = describe_decode_error(error, kind)
+        raise InvalidInput(field or "arguments", text) from None
+    except RecursionError:
+        raise InvalidInput("arguments", "are nested too deeply") from None
+
 
 _ONE: Final = "GET /chats/{chat_id}"
 _MESSAGES: Final = "GET /chats/{chat_id}/messages"
@@ -45,7 +109,7 @@ class ChatToolSet:
 
     @property
     def instructions(self) -> str:
-        return texts.INSTRUCTIONS
+        return INSTRUCTIONS
 
     def listed(self, caller: ApiCaller) -> Sequence[ListedTool]:
         return [
@@ -74,72 +138,135 @@ class ChatToolSet:
         return (
             ChatTool(
                 name="start_chat",
+                description=(
+                    "Start a chat with its first message. An AI agent begins to work on it at"
+                    " once and goes on by itself. Returns the chat_id without waiting: call"
+                    " wait_for_chat for the answer."
+                ),
+                hints=ToolHints(title="Start a chat", read_only_hint=False, open_world_hint=True),
                 endpoint="POST /chats",
-                arguments=arguments.StartChat,
+                arguments=schemas.StartChat,
                 result=ChatResult,
                 run=self.start_chat,
                 group="chats",
             ),
             ChatTool(
                 name="send_message",
+                description=(
+                    "Send a message to a chat. A chat that waits begins to answer at once;"
+                    " when_busy decides what happens in one that works. Call wait_for_chat for the"
+                    " answer."
+                ),
+                # It can remove a turn: when_busy=rollback.
+                hints=ToolHints(
+                    title="Send a message",
+                    read_only_hint=False,
+                    destructive_hint=True,
+                    open_world_hint=True,
+                ),
                 endpoint="POST /chats/{chat_id}/messages",
-                arguments=arguments.SendMessage,
+                arguments=schemas.SendMessage,
                 result=SentResult,
                 run=self.send_message,
             ),
             ChatTool(
                 name="wait_for_chat",
+                description=(
+                    "Wait until a chat has answered, has failed or needs results, and return its"
+                    " answer. The time is bounded: with done=false the chat still works, so call"
+                    " it again. A wait reads only: to cancel it does not stop the chat."
+                ),
+                hints=ToolHints(
+                    title="Wait for an answer", read_only_hint=True, idempotent_hint=True
+                ),
                 endpoint=_ONE,
-                arguments=arguments.WaitForChat,
+                arguments=schemas.WaitForChat,
                 result=WaitResult,
                 run=self.wait_for_chat,
                 streams=True,
             ),
             ChatTool(
                 name="read_chat",
+                description=(
+                    "Read messages of a chat as text, the newest ones first to come. Long"
+                    " messages are cut; message_id and offset read the rest."
+                ),
+                hints=ToolHints(title="Read a chat", read_only_hint=True, idempotent_hint=True),
                 endpoint=_MESSAGES,
-                arguments=arguments.ReadChat,
+                arguments=schemas.ReadChat,
                 result=ReadResult,
                 run=self.read_chat,
             ),
             ChatTool(
                 name="interrupt_chat",
+                description=(
+                    "Stop what a chat does now. What it has said so far is kept, and a message"
+                    " continues it."
+                ),
+                hints=ToolHints(
+                    title="Interrupt a chat", read_only_hint=False, idempotent_hint=True
+                ),
                 endpoint="POST /chats/{chat_id}/interrupt",
-                arguments=arguments.InterruptChat,
+                arguments=schemas.InterruptChat,
                 result=ChatResult,
                 run=self.interrupt_chat,
             ),
             ChatTool(
                 name="fork_chat",
+                description=(
+                    "Copy a chat, up to a message, into a new one that waits for a message. The"
+                    " first one is not changed."
+                ),
+                hints=ToolHints(title="Copy a chat", read_only_hint=False),
                 endpoint="POST /chats/{chat_id}/fork",
-                arguments=arguments.ForkChat,
+                arguments=schemas.ForkChat,
                 result=ChatResult,
                 run=self.fork_chat,
             ),
             ChatTool(
                 name="list_chats",
+                description="List your chats, or search them.",
+                hints=ToolHints(title="List chats", read_only_hint=True, idempotent_hint=True),
                 endpoint="GET /chats",
-                arguments=arguments.ListChats,
+                arguments=schemas.ListChats,
                 result=ListResult,
                 run=self.list_chats,
             ),
             ChatTool(
                 name="submit_results",
+                description=(
+                    "Give a chat with the status requires_action the results of all its"
+                    " pending_calls of the kind client, which wait_for_chat lists. The chat then"
+                    " goes on."
+                ),
+                hints=ToolHints(title="Submit results", read_only_hint=False, open_world_hint=True),
                 endpoint="POST /chats/{chat_id}/tool-results",
-                arguments=arguments.SubmitResults,
+                arguments=schemas.SubmitResults,
                 result=SubmittedResult,
                 run=self.submit_results,
             ),
             ChatTool(
                 name="answer_calls",
+                description=(
+                    "Approve or deny calls of a chat (pending_calls of the kind approval), or"
+                    " answer its questions (kind question). They are meant for a person: ask your"
+                    " user first. The chat goes on when no call waits."
+                ),
+                # A call that is approved may do anything.
+                hints=ToolHints(
+                    title="Approve or answer",
+                    read_only_hint=False,
+                    destructive_hint=True,
+                    open_world_hint=True,
+                ),
                 endpoint="POST /chats/{chat_id}/answers",
-                arguments=arguments.AnswerCalls,
+                arguments=schemas.AnswerCalls,
                 result=SubmittedResult,
                 run=self.answer_calls,
             ),
         )
 
-    async def start_chat(self, call: ToolCall, given: arguments.StartChat) -> ChatResult:
+    async def start_chat(self, call: ToolCall, given: schemas.StartChat) -> ChatResult:
         body: Json = {
             "content": [{"type": "text", "text": given.message}],
             "model": given.model,
@@ -152,9 +279,9 @@ class ChatToolSet:
         }
         wanted = RouteCall(endpoint="POST /chats", body=body, key=given.key or call.key)
         chat = await self._routes.fetch(call, wanted, PublicChat)
-        return chat_result(chat, texts.WAIT)
+        return chat_result(chat, results.WAIT)
 
-    async def send_message(self, call: ToolCall, given: arguments.SendMessage) -> SentResult:
+    async def send_message(self, call: ToolCall, given: schemas.SendMessage) -> SentResult:
         body: Json = {
             "content": [{"type": "text", "text": given.message}],
             "busy_behavior": given.when_busy,
@@ -172,10 +299,10 @@ class ChatToolSet:
             chat_id=str(sent.chat_id),
             queued=sent.queued,
             message_id=sent.message_id,
-            next=texts.WAIT,
+            next=results.WAIT,
         )
 
-    async def wait_for_chat(self, call: ToolCall, given: arguments.WaitForChat) -> WaitResult:
+    async def wait_for_chat(self, call: ToolCall, given: schemas.WaitForChat) -> WaitResult:
         shown = await self._waits.wait(call, ChatId(given.chat_id), given.timeout_s)
         if shown.status not in BUSY:
             return wait_result(shown)
@@ -188,7 +315,7 @@ class ChatToolSet:
         page = await self._routes.fetch(call, wanted, SubagentPage)
         return wait_result(shown, [one for one in page.items if one.status == "requires_action"])
 
-    async def read_chat(self, call: ToolCall, given: arguments.ReadChat) -> ReadResult:
+    async def read_chat(self, call: ToolCall, given: schemas.ReadChat) -> ReadResult:
         path = _path(given.chat_id)
         query: Json = {"limit": given.limit, "before_id": given.before, "after_id": given.after}
         if given.message_id is not None:
@@ -201,16 +328,16 @@ class ChatToolSet:
         chat = await self._routes.fetch(call, RouteCall(endpoint=_ONE, path=path), PublicChat)
         return read_result(chat, page, given)
 
-    async def interrupt_chat(self, call: ToolCall, given: arguments.InterruptChat) -> ChatResult:
+    async def interrupt_chat(self, call: ToolCall, given: schemas.InterruptChat) -> ChatResult:
         wanted = RouteCall(
             endpoint="POST /chats/{chat_id}/interrupt",
             path=_path(given.chat_id),
             body={"queue": given.queue},
         )
         chat = await self._routes.fetch(call, wanted, PublicChat)
-        return chat_result(chat, texts.next_step(chat.status))
+        return chat_result(chat, results.next_step(chat.status))
 
-    async def fork_chat(self, call: ToolCall, given: arguments.ForkChat) -> ChatResult:
+    async def fork_chat(self, call: ToolCall, given: schemas.ForkChat) -> ChatResult:
         wanted = RouteCall(
             endpoint="POST /chats/{chat_id}/fork",
             path=_path(given.chat_id),
@@ -218,9 +345,9 @@ class ChatToolSet:
             key=given.key or call.key,
         )
         chat = await self._routes.fetch(call, wanted, PublicChat)
-        return chat_result(chat, texts.SEND)
+        return chat_result(chat, results.SEND)
 
-    async def list_chats(self, call: ToolCall, given: arguments.ListChats) -> ListResult:
+    async def list_chats(self, call: ToolCall, given: schemas.ListChats) -> ListResult:
         query = {
             "q": given.query,
             "status": given.status,
@@ -232,9 +359,7 @@ class ChatToolSet:
         )
         return list_result(page)
 
-    async def submit_results(
-        self, call: ToolCall, given: arguments.SubmitResults
-    ) -> SubmittedResult:
+    async def submit_results(self, call: ToolCall, given: schemas.SubmitResults) -> SubmittedResult:
         wanted = RouteCall(
             endpoint="POST /chats/{chat_id}/tool-results",
             path=_path(given.chat_id),
@@ -242,9 +367,9 @@ class ChatToolSet:
             key=given.key or call.key,
         )
         await self._routes.send(call, wanted)
-        return SubmittedResult(chat_id=str(given.chat_id), next=texts.WAIT)
+        return SubmittedResult(chat_id=str(given.chat_id), next=results.WAIT)
 
-    async def answer_calls(self, call: ToolCall, given: arguments.AnswerCalls) -> SubmittedResult:
+    async def answer_calls(self, call: ToolCall, given: schemas.AnswerCalls) -> SubmittedResult:
         wanted = RouteCall(
             endpoint="POST /chats/{chat_id}/answers",
             path=_path(given.chat_id),
@@ -254,7 +379,7 @@ class ChatToolSet:
         chat = await self._routes.fetch(call, wanted, PublicChat)
         is_over = chat.status != "requires_action"
         return SubmittedResult(
-            chat_id=str(chat.id), next=texts.WAIT if is_over else texts.next_step(chat.status)
+            chat_id=str(chat.id), next=results.WAIT if is_over else results.next_step(chat.status)
         )
 
 

@@ -10,12 +10,12 @@ from typing import Final
 
 from chatd.aio import first_of
 from chatd.api.deps import ApiDeps
+from chatd.api.mcp.results import last_words, spoken_text
+from chatd.api.mcp.schemas import BUSY
 from chatd.api.mcp.toolset import Progress, ToolCall
-from chatd.api.mcp.transcripts import last_words, spoken_text
 from chatd.api.read_audit import audit_read
 from chatd.client.frames import read_event
 from chatd.client.state import ShownChat, reduce, start
-from chatd.domain.chat.states import PublicStatus
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.stream.fanout import Lagged
@@ -26,7 +26,6 @@ REPORT_INTERVAL_S: Final = 1.0
 REPORT_ANYWAY_S: Final = 5.0
 """Between two reports without anything new: some clients give up a call that reports nothing."""
 REOPEN_DELAY_S: Final = 1.0
-BUSY: Final[frozenset[PublicStatus]] = frozenset({"pending", "running", "interrupting"})
 
 
 class ChatWaits:

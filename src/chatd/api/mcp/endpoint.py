@@ -5,48 +5,53 @@ A POST carries one message and gets JSON, or server-sent events if the tool take
 id of a session only distinguishes the requests of one client from those of others.
 """
 
-from collections.abc import Iterable, Mapping
-from importlib import metadata
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
+
+import msgspec
 
 from chatd.api.accounts.accounts import Accounts
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import MethodNotAllowed, Unauthorized, error_reply
-from chatd.api.mcp.call_points import CallPoint, read_point
-from chatd.api.mcp.call_streams import CallStreams, LongCall
-from chatd.api.mcp.chat_resources import ChatResources
+from chatd.api.mcp.call_streams import CallPoint, CallStreams, LongCall, read_point
 from chatd.api.mcp.chat_tools import ChatToolSet
-from chatd.api.mcp.exchange import (
-    SESSION_HEADER,
-    Exchange,
-    accepts_events,
-    progress_token,
-    read_call,
-    request_key,
-    routing_headers,
-    session_version,
-)
-from chatd.api.mcp.messages import (
+from chatd.api.mcp.protocol import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    SERVER_INFO,
+    SESSION_HEADER,
+    STATELESS_VERSIONS,
+    VERSIONS,
+    Exchange,
+    Json,
     ProtocolError,
     RequestId,
     RpcMessage,
+    accepts_events,
+    complete_result,
     encode_error,
     encode_result,
+    negotiate_version,
+    progress_token,
+    read_call,
     read_message,
-)
-from chatd.api.mcp.methods import RESOURCE_NOT_FOUND, McpMethods
-from chatd.api.mcp.resources import ResourceSet
-from chatd.api.mcp.route_calls import RouteCalls
-from chatd.api.mcp.tool_errors import run_tool
-from chatd.api.mcp.toolset import Progress, ToolCall, ToolSet
-from chatd.api.mcp.versions import (
-    STATELESS_VERSIONS,
+    request_key,
     request_version,
+    routing_headers,
+    session_version,
+)
+from chatd.api.mcp.resources import ChatResources, ResourceSet
+from chatd.api.mcp.toolset import (
+    Progress,
+    Requester,
+    RouteCalls,
+    ToolCall,
+    ToolSet,
+    run_tool,
+    tool_result,
 )
 from chatd.api.request import (
     LARGE_BODY_BYTES,
@@ -60,8 +65,18 @@ from chatd.api.request import (
 )
 from chatd.api.route import ApiRoute, MountedRoute
 from chatd.api.streams import StreamRegistry
-from chatd.domain.errors import ChatdError
+from chatd.domain.errors import ChatdError, NotFound
 from chatd.domain.ports import Env
+
+RESOURCE_NOT_FOUND: Final = -32002
+"""Up to 2025-11-25; later versions have INVALID_PARAMS for it."""
+
+_CAPABILITIES: Final[Json] = {"tools": {}, "resources": {}}
+_NOT_CACHED: Final[Json] = {"ttlMs": 0, "cacheScope": "private"}
+"""What is listed depends on the caller's rights, which can change."""
+
+Method = Callable[[RpcMessage, Requester], Awaitable[Json]]
+
 
 MCP_PATH: Final = "/mcp"
 MAX_MESSAGE_BYTES: Final = LARGE_BODY_BYTES
@@ -91,10 +106,87 @@ def mount_mcp(
     deps: ApiDeps, tools: ToolSet, resources: ResourceSet, registry: StreamRegistry
 ) -> MountedRoute:
     """The protocol with these tools and resources."""
-    methods = McpMethods(tools, resources, metadata.version("chatd"))
-    streams = CallStreams(registry, tools, methods)
+    methods = McpMethods(tools, resources)
+    streams = CallStreams(registry, tools)
     endpoint = McpEndpoint(deps.accounts, deps.env, tools, streams, methods)
     return MountedRoute(path=MCP_PATH, methods=("GET", "POST"), serve=endpoint.serve)
+
+
+class McpMethods:
+    """The methods that are answered at once."""
+
+    def __init__(self, tools: ToolSet, resources: ResourceSet) -> None:
+        self._tools = tools
+        self._resources = resources
+        both: Mapping[str, Method] = {
+            "tools/list": self._list_tools,
+            "resources/list": self._list_resources,
+            "resources/templates/list": self._list_templates,
+            "resources/read": self._read_resource,
+        }
+        self._handshake = {**both, "initialize": self._initialize, "ping": self._ping}
+        self._stateless = {**both, "server/discover": self._discover}
+
+    async def answer(self, message: RpcMessage, version: str, by: Requester) -> Json:
+        """Raises ProtocolError, ChatdError."""
+        is_stateless = version in STATELESS_VERSIONS
+        method = (self._stateless if is_stateless else self._handshake).get(message.method)
+        if method is None:
+            raise ProtocolError(
+                METHOD_NOT_FOUND,
+                "This server has no such method; it has tools and resources.",
+                data=message.method,
+            )
+        try:
+            result = await method(message, by)
+        except NotFound as error:
+            code = INVALID_PARAMS if is_stateless else RESOURCE_NOT_FOUND
+            raise ProtocolError(code, error.message) from None
+        return complete_result(result | _NOT_CACHED, version) if is_stateless else result
+
+    async def _initialize(self, message: RpcMessage, by: Requester) -> Json:
+        del by
+        return {
+            "protocolVersion": negotiate_version(message.params.get("protocolVersion")),
+            "capabilities": _CAPABILITIES,
+            "serverInfo": SERVER_INFO,
+            "instructions": self._tools.instructions,
+        }
+
+    async def _discover(self, message: RpcMessage, by: Requester) -> Json:
+        del message, by
+        return {
+            "supportedVersions": list(VERSIONS),
+            "capabilities": _CAPABILITIES,
+            "instructions": self._tools.instructions,
+        }
+
+    async def _ping(self, message: RpcMessage, by: Requester) -> Json:
+        del message, by
+        return {}
+
+    async def _list_tools(self, message: RpcMessage, by: Requester) -> Json:
+        del message
+        return {"tools": msgspec.to_builtins(self._tools.listed(by.caller))}
+
+    async def _list_resources(self, message: RpcMessage, by: Requester) -> Json:
+        page = await self._resources.list_page(by, _text(message, "cursor", optional=True))
+        return msgspec.to_builtins(page)
+
+    async def _list_templates(self, message: RpcMessage, by: Requester) -> Json:
+        del message, by
+        return {"resourceTemplates": msgspec.to_builtins(self._resources.templates)}
+
+    async def _read_resource(self, message: RpcMessage, by: Requester) -> Json:
+        uri = _text(message, "uri") or ""
+        return {"contents": list(await self._resources.read(by, uri))}
+
+
+def _text(message: RpcMessage, name: str, *, optional: bool = False) -> str | None:
+    value = message.params.get(name)
+    if isinstance(value, str) or (optional and value is None):
+        return value
+    raise ProtocolError(INVALID_PARAMS, f"params.{name} must be a text.")
 
 
 class McpEndpoint:
@@ -185,7 +277,7 @@ class McpEndpoint:
             await self._streams.serve(long, exchange.receive, exchange.send)
             return
         reply = await run_tool(self._tools, name, call)
-        body = encode_result(request_id, self._methods.tool_result(reply, version))
+        body = encode_result(request_id, tool_result(reply, version))
         more = {"retry-after": "1"} if reply.retryable else {}
         await send_reply(exchange.send, ApiReply(body=body, headers=more))
 
