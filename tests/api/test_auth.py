@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.api.auth import ADMIN_TOKEN_FILE, admin_token
+from chatd.api.accounts.authenticator import ADMIN_TOKEN_FILE, admin_token
 from chatd.domain.errors import ChatdError
 
 

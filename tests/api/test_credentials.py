@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from aiohttp import WSMsgType
 
-from chatd.api.accounts.accounts import AccountsConfig
+from chatd.api.accounts.authenticator import AccountsConfig
 from chatd.api.accounts.request_limits import RequestLimits
 from chatd.store.notifications import ConfigChanges
 from tests.support.api.accounts import Browser, create_token, create_user, listening_changes

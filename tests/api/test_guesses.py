@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from chatd.api.accounts import passwords
-from chatd.api.accounts.accounts import AccountsConfig
+from chatd.api.accounts.authenticator import AccountsConfig
 from chatd.api.accounts.request_limits import (
     ADDRESS_ATTEMPTS_PER_MINUTE,
     MAX_SIGN_IN_DELAY_S,
@@ -199,7 +198,7 @@ async def test_a_flood_of_sign_ins_reaches_no_database_and_keeps_no_known_browse
     ada = await Browser(server).sign_in()
     for number in range(2 * ADDRESS_ATTEMPTS_PER_MINUTE + 10):
         await sign_in(server, {**WRONG, "username": f"user{number}"})
-    monkeypatch.setattr(passwords, "MAX_WAITING_SLOW_HASHES", 0)
+    monkeypatch.setattr("chatd.api.accounts.sign_in.MAX_WAITING_SLOW_HASHES", 0)
     server.sent.clear()
     assert (await sign_in(server, WRONG)).code == (429, "rate_limited")
     assert not server.sent

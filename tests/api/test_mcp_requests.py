@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from chatd.api.accounts.accounts import AccountsConfig
+from chatd.api.accounts.authenticator import AccountsConfig
 from chatd.api.accounts.request_limits import RequestLimits
 from chatd.api.mcp.endpoint import MAX_MESSAGE_BYTES
 from tests.support.api.server import ME, ApiOptions, ApiServer, serve_api

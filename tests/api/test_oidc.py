@@ -8,8 +8,8 @@ import pytest
 from aiohttp import CookieJar
 from msgspec.structs import replace
 
-from chatd.api.accounts.accounts import AccountsConfig
-from chatd.api.accounts.oidc_client import OidcConfig
+from chatd.api.accounts.authenticator import AccountsConfig
+from chatd.api.accounts.oidc import OidcConfig
 from chatd.domain.access.accounts import IdentityRules
 from tests.support.api.accounts import create_user
 from tests.support.api.oidc import CLIENT_SECRET, OidcBrowser, free_port, running_provider

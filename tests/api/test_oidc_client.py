@@ -9,7 +9,7 @@ from aiohttp import web
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
-from chatd.api.accounts.oidc_client import OidcClient, OidcConfig, ProviderTokens
+from chatd.api.accounts.oidc import OidcClient, OidcConfig, ProviderTokens
 from chatd.api.errors import IdentityProviderFailed, Unauthorized
 from tests.support.clock import FakeClock
 

@@ -8,7 +8,6 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.api.auth import ApiCaller
 from chatd.api.pages import (
     InvalidCursor,
     ItemPosition,
@@ -17,7 +16,7 @@ from chatd.api.pages import (
     TimePosition,
     cut_whole,
 )
-from chatd.api.request import ApiRequest, Message
+from chatd.api.request import ApiCaller, ApiRequest, Message
 from chatd.api.schemas.messages import MessageListQuery
 from chatd.domain.access.permissions import UserActor
 from chatd.domain.ids import UserId

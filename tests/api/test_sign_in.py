@@ -7,7 +7,7 @@ from uuid import UUID
 import aiohttp
 import pytest
 
-from chatd.api.accounts.accounts import AccountsConfig
+from chatd.api.accounts.authenticator import AccountsConfig
 from chatd.api.accounts.sign_in import create_link
 from chatd.api.accounts.site import SiteConfig
 from chatd.domain.access.permissions import ADMIN_USER_ID, SystemActor

@@ -5,11 +5,9 @@ import asyncio
 
 import pytest
 
-from chatd.api.auth import ApiCaller
 from chatd.api.deps import StreamLimits
-from chatd.api.request import Message
-from chatd.api.stream_access import AccessChecks
-from chatd.api.streams import CLIENT_GONE_END, ClientStream
+from chatd.api.request import ApiCaller, Message
+from chatd.api.streams import CLIENT_GONE_END, AccessChecks, ClientStream
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Episode
 from chatd.domain.chat.states import State

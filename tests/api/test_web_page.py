@@ -11,9 +11,7 @@ import pytest
 from msgspec.structs import replace
 from yarl import URL
 
-from chatd.api.web_page import files
-from chatd.api.web_page.files import PageFile
-from chatd.api.web_page.replies import reply_file
+from chatd.api.web_page import PageFile, reply_file
 from tests.support.api.server import ApiOptions, ApiReply, ApiServer, serve_api
 
 DOCUMENT = '<!doctype html><title>chatd</title><script src="/assets/index-1.js"></script>'
@@ -238,7 +236,7 @@ async def test_a_new_build_is_served_while_the_server_runs_and_never_mixed_with_
 async def test_a_page_beyond_the_limits_is_not_read(
     dsn: str, page_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MAX_PAGE_BYTES", 100)
+    monkeypatch.setattr("chatd.api.web_page.MAX_PAGE_BYTES", 100)
     async with serve_api(dsn, ApiOptions(page_dir=page_dir)) as server:
         assert "chatd lite" in (await get(server, "/")).content.decode()
 

@@ -2,14 +2,17 @@
 
 import pytest
 
-from chatd.api.accounts.cookies import (
+from chatd.api.accounts.site import (
     PLAIN_COOKIE,
     SECURE_COOKIE,
+    Site,
+    SiteConfig,
     cleared_cookie,
+    host_name,
+    is_loopback,
     session_cookie,
     session_secret,
 )
-from chatd.api.accounts.site import Site, SiteConfig, host_name, is_loopback
 from chatd.api.request import Scope
 from chatd.domain.errors import Forbidden
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.api.auth import ADMIN_TOKEN_FILE, admin_token
+from chatd.api.accounts.authenticator import ADMIN_TOKEN_FILE, admin_token
 from chatd.domain.errors import ChatdError
 from chatd.workspaces.agents.agent_session import HOST_ID_FILE, SECRET_FILE, host_id, server_secret
 

@@ -1,23 +1,25 @@
-"""The ASGI application: requests, event streams and WebSockets.
+"""The ASGI application: requests, event streams and WebSockets, and the health pages of operators.
 
 Dispatches each request by the route table, turns errors into replies, counts requests, and adds
 the headers that every response has. Only pages and public routes are served without a credential.
 """
 
+import asyncio
+import hmac
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from chatd.api.accounts import pages
 from chatd.api.accounts.pages import SignInPages
 from chatd.api.accounts.request_limits import route_group
 from chatd.api.deps import ApiDeps
-from chatd.api.docs_pages import ApiDocs
-from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, error_reply
-from chatd.api.health import HealthRoutes
+from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, Unauthorized, error_reply
 from chatd.api.mcp.endpoint import build_mcp_route
+from chatd.api.openapi.docs_pages import ApiDocs
 from chatd.api.request import (
     ApiReply,
     ApiRequest,
@@ -26,6 +28,8 @@ from chatd.api.request import (
     Receive,
     Scope,
     Send,
+    header,
+    reply,
     send_reply,
 )
 from chatd.api.route import (
@@ -33,59 +37,115 @@ from chatd.api.route import (
     ApiMetrics,
     ApiRoute,
     MountedRoute,
+    Page,
     PageRoute,
     RouteTable,
     StreamRoute,
 )
 from chatd.api.routes.account.git_credentials import GitCredentialRoutes
-from chatd.api.routes.account.mcp_servers import McpServerRoutes
-from chatd.api.routes.account.oidc import OidcRoutes
 from chatd.api.routes.account.push import PushRoutes
 from chatd.api.routes.account.schedules import ScheduleRoutes
-from chatd.api.routes.account.sign_in import SignInRoutes
+from chatd.api.routes.account.sign_in import OidcRoutes, SignInRoutes
 from chatd.api.routes.account.skills import SkillRoutes
 from chatd.api.routes.account.tokens import TokenRoutes
 from chatd.api.routes.account.webhooks import WebhookRoutes
 from chatd.api.routes.administration.audit import AuditRoutes
 from chatd.api.routes.administration.costs import CostRoutes
 from chatd.api.routes.administration.demo import DemoRoutes
-from chatd.api.routes.administration.groups import GroupRoutes
-from chatd.api.routes.administration.mcp_servers import McpServerConfigRoutes
 from chatd.api.routes.administration.models import ModelRoutes
 from chatd.api.routes.administration.providers import ProviderRoutes
 from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.administration.spend_limits import SpendLimitRoutes
-from chatd.api.routes.administration.users import UserRoutes
+from chatd.api.routes.administration.users import GroupRoutes, UserRoutes
 from chatd.api.routes.answers import AnswerRoutes
 from chatd.api.routes.chat_lists import ChatListRoutes
-from chatd.api.routes.chats import ChatRoutes
+from chatd.api.routes.chats import ChatRoutes, TitleRoutes
 from chatd.api.routes.copies import CopyRoutes
 from chatd.api.routes.debug import DebugRoutes
 from chatd.api.routes.files import ChatFileRoutes, FileRoutes
-from chatd.api.routes.messages import MessageRoutes
+from chatd.api.routes.mcp_servers import McpServerConfigRoutes, McpServerRoutes
+from chatd.api.routes.messages import MessageRoutes, QueueRoutes
 from chatd.api.routes.prompts import PromptRoutes
-from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runs import RunRoutes
 from chatd.api.routes.shares import ShareRoutes
-from chatd.api.routes.titles import TitleRoutes
 from chatd.api.routes.tool_policies import ToolPolicyRoutes
 from chatd.api.routes.workspace.builds import BuildRoutes
 from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
-from chatd.api.routes.workspace.templates import TemplateRoutes
 from chatd.api.routes.workspace.workspace_effects import WorkspaceEffectRoutes
 from chatd.api.routes.workspace.workspace_files import WorkspaceFileRoutes
-from chatd.api.routes.workspace.workspaces import WorkspaceRoutes
+from chatd.api.routes.workspace.workspaces import TemplateRoutes, WorkspaceRoutes
+from chatd.api.schemas.chats import HealthReply
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
-from chatd.api.stream_access import AccessChecks
-from chatd.api.streams import StreamRegistry
+from chatd.api.streams import AccessChecks, StreamRegistry
 from chatd.api.terminal_socket import TERMINAL_PATH, TerminalSockets, terminal_chat
-from chatd.api.web_page.files import PageFiles
-from chatd.api.web_page.lite import LitePage
-from chatd.api.web_page.routes import WebPage
+from chatd.api.web_page import LitePage, PageFiles, WebPage
 from chatd.api.websocket import WebSockets
 from chatd.domain.access.permissions import require_permission
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.log_event import LogEvent
+from chatd.store.conn import DATABASE_CAUSES
+from chatd.store.pool import Pool
+
+HEALTH_TIMEOUT_S: Final = 2.0
+
+
+class HealthRoutes:
+    """Public pages: they show nothing that belongs to a user. With `metrics_token` the metrics need
+    it as a bearer token."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        registry: CollectorRegistry,
+        draining: Callable[[], bool],
+        database_error: Callable[[], str | None] = lambda: None,
+        *,
+        metrics_token: str | None = None,
+    ) -> None:
+        """`database_error` is the code of the latest write's error while writes fail: a database
+        with a full disk still answers a ping."""
+        self._pool = pool
+        self._registry = registry
+        self._draining = draining
+        self._database_error = database_error
+        self._metrics_token = metrics_token
+
+    @property
+    def pages(self) -> Mapping[str, Page | PageRoute]:
+        metrics = PageRoute(serve=self.metrics)
+        return {"/healthz": self.alive, "/readyz": self.ready, "/metrics": metrics}
+
+    async def alive(self) -> ApiReply:
+        return reply(HealthReply(status="ok"))
+
+    async def ready(self) -> ApiReply:
+        """Not ready while draining, so that a load balancer sends no new requests."""
+        if self._draining():
+            return reply(HealthReply(status="draining"), 503)
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                await self._pool.ping()
+        except ChatdError as error:
+            return _unavailable(error.code)
+        except TimeoutError:
+            return _unavailable("database_timeout")
+        if (code := self._database_error()) is not None:
+            return _unavailable(code)
+        return reply(HealthReply(status="ok"))
+
+    async def metrics(self, scope: Scope) -> ApiReply:
+        if self._metrics_token is not None:
+            wanted = f"Bearer {self._metrics_token}".encode()
+            given = (header(scope, b"authorization") or "").encode(errors="replace")
+            if not hmac.compare_digest(given, wanted):
+                raise Unauthorized("The metrics need the token of server.metrics_token.")
+        return ApiReply(body=generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _unavailable(code: str) -> ApiReply:
+    message = DATABASE_CAUSES.get(code, "the database does not answer")
+    return reply(HealthReply(status="unavailable", reason=code, message=message), 503)
+
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
 from chatd.aio import retry_unavailable
-from chatd.api.accounts.accounts import Accounts
+from chatd.api.accounts.authenticator import Accounts
 from chatd.api.request import ApiRequest
 from chatd.api.schemas.runtime_settings import RetentionDays
-from chatd.api.web_page.files import PACKAGED_PAGE
+from chatd.api.web_page import PACKAGED_PAGE
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound
 from chatd.domain.files import FileLimits

@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import aclosing
+from datetime import datetime
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, Generic, Literal, TypeVar, cast, get_origin
@@ -17,9 +18,10 @@ import msgspec
 from msgspec import Struct
 
 from chatd.api import validation
-from chatd.api.auth import ApiCaller
 from chatd.api.errors import ClientDisconnected, RequestTimeout, TooLarge, Unauthorized
 from chatd.api.schemas.messages import MAX_INT64
+from chatd.domain.access.accounts import CredentialKind
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat_views.events import CURSOR_PATTERN, Cursor
 from chatd.domain.decode_errors import describe_decode_error, describe_invalid_json
@@ -39,6 +41,22 @@ from chatd.domain.ids import (
 )
 from chatd.domain.text import clip
 from chatd.domain.workspace.entities import BuildId, TemplateId
+
+
+class ApiCaller(Struct, frozen=True, kw_only=True):
+    """`credential_id` is None for the administrator's token and for a signed link. `kind` is that
+    of the credential; that of a ticket is its parent's."""
+
+    actor: UserActor
+    credential_id: CredentialId | None = None
+    expires_at: datetime | None = None
+    kind: CredentialKind = "token"
+    username: str = ""
+
+    @property
+    def user_id(self) -> UserId:
+        return self.actor.user_id
+
 
 Scope = MutableMapping[str, Any]
 Message = Mapping[str, Any]

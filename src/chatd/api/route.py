@@ -12,9 +12,8 @@ from typing import Final, Literal, Protocol
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from chatd.api.auth import ApiCaller
 from chatd.api.errors import MethodNotAllowed
-from chatd.api.request import ApiReply, ApiRequest, BodySpec, Receive, Scope, Send
+from chatd.api.request import ApiCaller, ApiReply, ApiRequest, BodySpec, Receive, Scope, Send
 from chatd.domain.access.permissions import Permission
 
 PREFIX: Final = "/api/v1"

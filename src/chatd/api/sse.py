@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import AGENT_CODES
-from chatd.api.read_audit import audit_read
+from chatd.api.operations import audit_read
 from chatd.api.request import (
+    ApiCaller,
     ApiRequest,
     Receive,
     Scope,
@@ -27,8 +27,7 @@ from chatd.api.request import (
     response_start,
 )
 from chatd.api.route import StreamRoute
-from chatd.api.routes.workspace.build_requests import require_workspaces
-from chatd.api.routes.workspace.builds import load_log, require_build
+from chatd.api.routes.workspace.builds import load_log, require_build, require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.schemas.chats import AfterQuery
 from chatd.api.schemas.messages import MAX_INT64, StreamEnded

@@ -15,12 +15,20 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, Struct
 
-from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import error_reply
-from chatd.api.request import Message, Receive, Scope, Send, read_json, read_query, read_uuid
+from chatd.api.request import (
+    ApiCaller,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    read_json,
+    read_query,
+    read_uuid,
+)
 from chatd.api.route import PREFIX
-from chatd.api.routes.workspace.build_requests import require_workspaces
+from chatd.api.routes.workspace.builds import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.streams import ClientStream, StreamEnd, StreamRegistry, end_for_error
 from chatd.domain.chat.row import Chat

@@ -13,11 +13,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Struct
 
-from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import error_reply
-from chatd.api.read_audit import audit_read
-from chatd.api.request import Message, Receive, Send, read_cursor, read_json, read_uuid
+from chatd.api.operations import audit_read
+from chatd.api.request import ApiCaller, Message, Receive, Send, read_cursor, read_json, read_uuid
 from chatd.api.schemas.messages import CursorText, Version
 from chatd.api.streams import ClientStream, StreamRegistry, end_for_error
 from chatd.domain.description import STREAM_CURSOR, describe

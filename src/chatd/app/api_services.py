@@ -2,15 +2,13 @@
 
 import asyncio
 
-from chatd.api.accounts.accounts import AccountsConfig, build_accounts
-from chatd.api.accounts.oidc_client import OidcConfig
+from chatd.api.accounts.authenticator import ADMIN_TOKEN_FILE as TOKEN_FILE
+from chatd.api.accounts.authenticator import AccountsConfig, admin_token, build_accounts
+from chatd.api.accounts.oidc import OidcConfig
 from chatd.api.accounts.request_limits import RequestLimits
 from chatd.api.accounts.site import SiteConfig
-from chatd.api.application import HealthApplication, build_application
-from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
-from chatd.api.auth import admin_token
+from chatd.api.application import HealthApplication, HealthRoutes, build_application
 from chatd.api.deps import ApiDeps, StreamLimits
-from chatd.api.health import HealthRoutes
 from chatd.api.schemas.runtime_settings import RetentionDays
 from chatd.api.server import Application
 from chatd.app.composition import Composition, file_limits

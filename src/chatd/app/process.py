@@ -5,8 +5,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 
+from chatd.api.accounts.authenticator import admin_token
 from chatd.api.accounts.site import Site
-from chatd.api.auth import admin_token
 from chatd.app.api_services import accounts_config
 from chatd.app.composition import Composition
 from chatd.app.database import connect_config, keep_database_up, open_database, wait_until_accepted

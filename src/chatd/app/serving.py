@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from chatd.api.accounts.authenticator import ADMIN_TOKEN_FILE as TOKEN_FILE
 from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
-from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
 from chatd.api.server import Application, BoundAddress, ListenError, bind
 from chatd.api.server import serve as listen
 from chatd.app.api_services import build_served_application

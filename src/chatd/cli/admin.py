@@ -15,8 +15,7 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from chatd.api.accounts.passwords import Passwords
-from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
+from chatd.api.accounts.sign_in import Passwords, create_link, local_url, sign_in_link
 from chatd.app.database import connect_config, has_database, open_database
 from chatd.cli.process import read_settings
 from chatd.cli.target import read_address

@@ -16,7 +16,7 @@ from typing import Final
 
 import chatd
 from chatd import sealed_secrets
-from chatd.api.web_page.files import is_built
+from chatd.api.web_page import is_built
 from chatd.app import process
 from chatd.app.role import LifecycleCallbacks, ProcessRole, ReadyInfo
 from chatd.cli.admin import administration_command, database_name, print_line

@@ -19,7 +19,7 @@ from argon2 import PasswordHasher
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
-from chatd.api.accounts.accounts import AccountsConfig, build_accounts
+from chatd.api.accounts.authenticator import AccountsConfig, build_accounts
 from chatd.api.application import ApiApplication, build_application
 from chatd.api.deps import ApiDeps, StreamLimits, WorkspaceControl
 from chatd.api.error_codes import ERROR_CODES

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 from chatd.api.mcp.endpoint import mount_mcp
 from chatd.api.request import Receive, Scope, Send
 from chatd.api.route import ApiMetrics, ServeExchange
-from chatd.api.stream_access import AccessChecks
-from chatd.api.streams import StreamRegistry
+from chatd.api.streams import AccessChecks, StreamRegistry
 from tests.support.api.server import ME, ApiServer, listening
 from tests.support.mcp.fixture_tools import FixtureResources, FixtureTools
 

@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from chatd.api.auth import ApiCaller
 from chatd.api.mcp.protocol import Json
 from chatd.api.mcp.resources import ListedResource, ResourcePage, ResourceTemplate
 from chatd.api.mcp.toolset import ListedTool, Progress, Requester, StreamCut, ToolCall, ToolReply
+from chatd.api.request import ApiCaller
 from chatd.domain.errors import Conflict, NotFound
 
 PIXEL: Final = (

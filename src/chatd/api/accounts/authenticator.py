@@ -1,40 +1,51 @@
 """Finds the caller of a request: by a bearer token, a one-time ticket, or the cookie of a session.
 
 A secret that this replica has read lately costs no look-up. An unknown one is looked up once, and
-guesses take a slow lane, so that they neither load the database nor keep valid secrets out.
+guesses take a slow lane, so that they neither load the database nor keep valid secrets out. The
+cache is used only while this replica hears of changes: a change of a credential or a user drops
+what is cached of it, and a look-up that began before the change stores nothing.
+
+The settings give the administrator's token, or the first start creates it and stores it in the data
+directory. `Accounts` is what routes need of accounts, built from one configuration.
 """
 
 import hmac
+import secrets
+import string
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
+from argon2 import PasswordHasher
 from msgspec import Struct
 
 from chatd.aio import retry_unavailable
-from chatd.api.accounts.cookies import session_secret
-from chatd.api.accounts.request_limits import LookUpLanes
-from chatd.api.accounts.site import SAFE_METHODS, Site
-from chatd.api.auth import ApiCaller
+from chatd.api.accounts.oidc import OidcClient, OidcConfig, OidcSignIn
+from chatd.api.accounts.request_limits import LookUpLanes, RateLimits, RequestLimits
+from chatd.api.accounts.sign_in import Passwords, SignIn
+from chatd.api.accounts.site import SAFE_METHODS, Site, SiteConfig, session_secret
 from chatd.api.errors import Unauthorized
-from chatd.api.request import Scope, header
-from chatd.domain.access.accounts import ActiveCredential
+from chatd.api.request import ApiCaller, Scope, header
+from chatd.domain.access.accounts import ActiveCredential, IdentityRules
 from chatd.domain.access.secret_text import digest, is_csrf_token, is_opaque_secret, is_token
 from chatd.domain.deployment.config_change import ConfigChange
-from chatd.domain.errors import Forbidden
+from chatd.domain.errors import ChatdError, Forbidden
 from chatd.domain.ids import UserId
-from chatd.domain.ports import Clock
+from chatd.domain.ports import Clock, Env
+from chatd.sealed_secrets import MAX_SECRET_BYTES, KeyRing, load_or_create
 from chatd.store.account import credentials
 from chatd.store.account.runtime_settings import DEPLOYMENT
 from chatd.store.conn import Conn
 from chatd.store.notifications import ConfigChanges
+from chatd.store.pool import Pool
 
-# The credentials that this replica has read lately, so that a request costs no look-up.
-#
-# Used only while this replica hears of changes. A change of a credential or a user drops what is
-# cached of it, and a look-up that began before the change stores nothing.
+ADMIN_TOKEN_FILE: Final = "admin-token"
 
+_MIN_TOKEN_CHARS: Final = 16
+"""A guessed token lets its holder run commands in workspaces."""
+_TOKEN_CHARS: Final = frozenset(string.ascii_letters + string.digits + string.punctuation)
 MAX_CACHED_CREDENTIALS: Final = 20_000
 MAX_CACHED_REFUSALS: Final = 2_000
 """Of secrets that are not valid. They take no place of valid ones."""
@@ -275,3 +286,92 @@ def _take_ticket(scope: Scope) -> str | None:
     rest = [(name, value) for name, value in pairs if name != TICKET_PARAMETER]
     scope["query_string"] = urlencode(rest).encode("latin-1")
     return tickets[0]
+
+
+def admin_token(given: str | None, data_dir: Path) -> str:
+    """The token from the settings, else the one stored in the data directory, which is created
+    if missing. Processes that start together agree on one token."""
+    if given is not None:
+        return _check_token(given, "CHATD_ADMIN_TOKEN", "Unset it to have one created.")
+    path = data_dir / ADMIN_TOKEN_FILE
+    try:
+        text = load_or_create(path, lambda: secrets.token_urlsafe(32))
+    except OSError as error:
+        raise ChatdError(f"cannot store the token in {path}: {error.strerror}") from error
+    return _check_token(text, str(path), "Remove the file to have one created.")
+
+
+def _check_token(token: str, source: str, remedy: str) -> str:
+    """A header could not carry some tokens, and short ones can be guessed."""
+    if not (_MIN_TOKEN_CHARS <= len(token) < MAX_SECRET_BYTES and _TOKEN_CHARS.issuperset(token)):
+        raise ChatdError(
+            f"{source} must have {_MIN_TOKEN_CHARS} to {MAX_SECRET_BYTES - 1} characters: letters,"
+            f" digits and punctuation, without spaces. {remedy}"
+        )
+    return token
+
+
+class AccountsConfig(Struct, frozen=True, kw_only=True):
+    """`has_passwords`: users may sign in with a password."""
+
+    site: SiteConfig = SiteConfig()
+    limits: RequestLimits = RequestLimits()
+    has_passwords: bool = True
+    oidc: OidcConfig | None = None
+    identity_rules: IdentityRules = IdentityRules()
+    managed_groups: tuple[str, ...] = ()
+
+
+class Accounts(Struct, frozen=True, kw_only=True):
+    site: Site
+    authenticator: Authenticator
+    passwords: Passwords
+    sign_in: SignIn
+    limits: RateLimits
+    changes: ConfigChanges
+    has_passwords: bool = True
+    oidc: OidcSignIn | None = None
+
+    @property
+    def oidc_name(self) -> str | None:
+        return None if self.oidc is None else self.oidc.name
+
+
+def build_accounts(
+    pool: Pool,
+    env: Env,
+    changes: ConfigChanges,
+    config: AccountsConfig,
+    *,
+    fixed: Mapping[str, UserId],
+    key_ring: KeyRing,
+    hasher: PasswordHasher | None = None,
+) -> Accounts:
+    """`fixed` are tokens that no row holds. `hasher` is given by tests. Raises ValueError for an
+    address or a network of the settings that is none."""
+    site = Site(config.site)
+    passwords = Passwords(hasher)
+    lanes = LookUpLanes(env.clock)
+    sign_in = SignIn(pool, env, site, passwords, lanes)
+    oidc = None
+    if config.oidc is not None:
+        oidc = OidcSignIn(
+            pool,
+            env,
+            site,
+            sign_in,
+            OidcClient(config.oidc, env.clock),
+            key_ring=key_ring,
+            rules=config.identity_rules,
+            managed_groups=config.managed_groups,
+        )
+    return Accounts(
+        site=site,
+        authenticator=Authenticator(pool, env.clock, changes, site, lanes=lanes, fixed=fixed),
+        passwords=passwords,
+        sign_in=sign_in,
+        limits=RateLimits(config.limits, env.clock),
+        changes=changes,
+        has_passwords=config.has_passwords,
+        oidc=oidc,
+    )

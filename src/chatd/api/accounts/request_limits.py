@@ -11,15 +11,18 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from chatd.api.accounts.passwords import PasswordLane
-from chatd.api.auth import ApiCaller
 from chatd.api.errors import RateLimited
+from chatd.api.request import ApiCaller
 from chatd.domain.access.accounts import Bucket, is_full, take
 from chatd.domain.access.secret_text import digest
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock, Env
 from chatd.store.account import credentials
 from chatd.store.conn import Conn
+
+PasswordLane = Literal["known", "usual", "slow"]
+"""`known`: of users in browsers that they have used before; one hash at once is theirs alone.
+`slow`: of addresses with many failures; one at once of the usual ones."""
 
 MAX_BUCKETS: Final = 50_000
 TESTS_PER_MINUTE: Final = 6

@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from chatd.api.auth import ApiCaller
 from chatd.api.errors import STOPPING_TEXT, Draining
 from chatd.api.mcp.protocol import (
     INTERNAL_ERROR,
@@ -36,7 +35,15 @@ from chatd.api.mcp.toolset import (
     run_tool,
     tool_result,
 )
-from chatd.api.request import ApiReply, Receive, Send, response_body, response_start, send_reply
+from chatd.api.request import (
+    ApiCaller,
+    ApiReply,
+    Receive,
+    Send,
+    response_body,
+    response_start,
+    send_reply,
+)
 from chatd.api.schemas.messages import MAX_INT64
 from chatd.api.sse import SSE_HEADERS
 from chatd.api.streams import (

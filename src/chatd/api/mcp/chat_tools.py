@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct
 
 from chatd.api.accounts.request_limits import RouteGroup
-from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.mcp import results, schemas
 from chatd.api.mcp.chat_waits import ChatWaits
@@ -25,6 +24,7 @@ from chatd.api.mcp.schemas import (
     WaitResult,
 )
 from chatd.api.mcp.toolset import ListedTool, RouteCall, RouteCalls, ToolCall, ToolHints, ToolReply
+from chatd.api.request import ApiCaller
 from chatd.api.schemas.chats import ChatPage, SubagentPage
 from chatd.api.schemas.messages import MessagePage, SentReply
 from chatd.domain.access.permissions import has_permission, require_permission

@@ -13,7 +13,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.mcp.results import last_words, spoken_text
 from chatd.api.mcp.schemas import BUSY
 from chatd.api.mcp.toolset import Progress, ToolCall
-from chatd.api.read_audit import audit_read
+from chatd.api.operations import audit_read
 from chatd.client.frames import read_event
 from chatd.client.state import ShownChat, reduce, start
 from chatd.domain.errors import ChatdError, NotFound, Unavailable

@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.api.accounts.accounts import Accounts
-from chatd.api.auth import ApiCaller
+from chatd.api.accounts.authenticator import Accounts
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import MethodNotAllowed, Unauthorized, error_reply
 from chatd.api.mcp.call_streams import CallPoint, CallStreams, LongCall, read_point
@@ -55,6 +54,7 @@ from chatd.api.mcp.toolset import (
 )
 from chatd.api.request import (
     LARGE_BODY_BYTES,
+    ApiCaller,
     ApiReply,
     Receive,
     Scope,

@@ -16,8 +16,7 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from chatd.api.auth import ApiCaller
-from chatd.api.request import Receive, Scope, Send, header
+from chatd.api.request import ApiCaller, Receive, Scope, Send, header
 
 RequestId: TypeAlias = int | str
 Json: TypeAlias = dict[str, Any]

@@ -14,12 +14,11 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from chatd.api.auth import ApiCaller
 from chatd.api.errors import STOPPING_TEXT, Draining, error_reply
 from chatd.api.mcp.protocol import Json, complete_result
-from chatd.api.request import KEY_HEADER, ApiReply, ApiRequest, Message, Receive, Scope
+from chatd.api.request import KEY_HEADER, ApiCaller, ApiReply, ApiRequest, Message, Receive, Scope
 from chatd.api.route import PREFIX, ApiRoute
-from chatd.api.stream_access import StreamAccess
+from chatd.api.streams import StreamAccess
 from chatd.domain.access.permissions import Permission, require_permission
 from chatd.domain.errors import ChatdError
 from chatd.log_event import LogEvent

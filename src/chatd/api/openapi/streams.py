@@ -13,8 +13,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import StructType, UnionType, type_info
 
-from chatd.api.openapi.parameters import header_parameter, path_parameters, query_parameters
-from chatd.api.openapi.schemas import Json, SchemaCollection, build_example
+from chatd.api.openapi.schemas import (
+    Json,
+    SchemaCollection,
+    build_example,
+    header_parameter,
+    path_parameters,
+    query_parameters,
+)
 from chatd.api.route import StreamRoute
 from chatd.api.schemas.messages import StreamEnded
 from chatd.api.terminal_socket import (

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from chatd.api import validation
 from chatd.api.deps import ApiDeps
-from chatd.api.read_audit import audit_read
+from chatd.api.operations import audit_read
 from chatd.api.request import (
     ApiReply,
     ApiRequest,

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from chatd.api.deps import ApiDeps
+from chatd.api.operations import audit_read
 from chatd.api.pages import Paging, TimePosition
-from chatd.api.read_audit import audit_read
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.chat_workspaces import require_chat

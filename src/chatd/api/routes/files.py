@@ -11,15 +11,14 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import FILE_STORE_CODES, UPLOAD_CODES
 from chatd.api.errors import RangeNotSatisfiable
-from chatd.api.operations import REPLAYED
+from chatd.api.operations import REPLAYED, audit_file_read, audit_read
 from chatd.api.pages import Paging, TimePosition
-from chatd.api.read_audit import audit_file_read, audit_read
 from chatd.api.request import (
     NO_CONTENT,
+    ApiCaller,
     ApiReply,
     ApiRequest,
     Scope,

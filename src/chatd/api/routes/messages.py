@@ -1,23 +1,33 @@
-"""Routes that list, send and edit messages and submit client tool results."""
+"""Routes that list, send and edit messages, submit client tool results, and change the queue."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from chatd.api import validation
-from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.operations import (
     REPLAYED,
     appended_result,
+    audit_read,
+    queued_result,
     replayed_result,
     run_operation,
     send_result,
 )
-from chatd.api.pages import NumberPosition, Paging
-from chatd.api.read_audit import audit_read
-from chatd.api.request import LARGE_BODY_BYTES, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole
+from chatd.api.request import (
+    LARGE_BODY_BYTES,
+    NO_CONTENT,
+    ApiCaller,
+    ApiReply,
+    ApiRequest,
+    BodySpec,
+    reply,
+)
 from chatd.api.route import ApiRoute
 from chatd.api.routes.administration.models import check_effort, find_model
 from chatd.api.schemas.messages import (
@@ -25,21 +35,41 @@ from chatd.api.schemas.messages import (
     InputPart,
     MessageListQuery,
     MessagePage,
+    MoveQueuedBody,
+    QueueReply,
     SendMessageBody,
     SentReply,
     ToolResultsBody,
 )
-from chatd.domain.chat.commands import EditMessage, SendMessage, SubmitToolResults
-from chatd.domain.chat.messages import UserInput, public_message, public_queued
+from chatd.domain.access.permissions import Permission
+from chatd.domain.chat.commands import (
+    DeleteQueued,
+    EditMessage,
+    EditQueued,
+    MoveQueued,
+    PromoteQueued,
+    SendMessage,
+    SubmitToolResults,
+)
+from chatd.domain.chat.messages import (
+    PublicQueuedMessage,
+    QueuedMessage,
+    UserInput,
+    public_message,
+    public_queued,
+)
 from chatd.domain.chat.parts import Part
+from chatd.domain.chat.transitions import LoadedChat
+from chatd.domain.chat.user_transitions import sort_queue
 from chatd.domain.chat_views.public_chat import PublicChat, public_chat
-from chatd.domain.errors import InvalidInput, NotFound
+from chatd.domain.errors import InvalidInput, NotFound, QueuedMessageGone
 from chatd.domain.files import StoredFile
-from chatd.domain.ids import ChatId, FileId, McpServerId, MessageId, ModelConfigId
+from chatd.domain.ids import ChatId, FileId, McpServerId, MessageId, ModelConfigId, QueueId
+from chatd.domain.list_page import ListQuery
 from chatd.store import files, mcp_servers
 from chatd.store.chat import chats, message_pages
 from chatd.store.chat.message_pages import MessageRange, StoredMessagePage
-from chatd.store.chat.operation import AppliedChange
+from chatd.store.chat.operation import AppliedChange, OperationOutcome
 
 _SEND: Final = BodySpec(SendMessageBody, LARGE_BODY_BYTES)
 _EDIT: Final = BodySpec(EditMessageBody, LARGE_BODY_BYTES)
@@ -133,7 +163,7 @@ class MessageRoutes:
         cursor = (
             paging.make_cursor(NumberPosition(found.messages[-1].id)) if found.has_more else None
         )
-        return reply(_public(request.chat_id, found, cursor))
+        return reply(_page(request.chat_id, found, cursor))
 
     async def send_message(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_SEND)
@@ -229,7 +259,7 @@ def _range(query: MessageListQuery, last: NumberPosition | None) -> MessageRange
     )
 
 
-def _public(chat_id: ChatId, page: StoredMessagePage, cursor: str | None) -> MessagePage:
+def _page(chat_id: ChatId, page: StoredMessagePage, cursor: str | None) -> MessagePage:
     seen = (public_message(chat_id, row) for row in page.messages)
     return MessagePage(
         items=tuple(message for message in seen if message is not None),
@@ -238,3 +268,170 @@ def _public(chat_id: ChatId, page: StoredMessagePage, cursor: str | None) -> Mes
         next_cursor=cursor,
         version=page.chat.snapshot_version,
     )
+
+
+_MOVE: Final = BodySpec(MoveQueuedBody)
+
+
+class QueueRoutes:
+    """List, edit, move, promote and delete queued messages."""
+
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        item = "/chats/{chat_id}/queue/{queue_id}"
+        return (
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/queue",
+                permission="chats.read",
+                summary="List queued messages in order",
+                handle=self.list_queue,
+                query=ListQuery,
+                replies={200: QueueReply},
+            ),
+            ApiRoute(
+                endpoint=f"PATCH {item}",
+                permission="chats.write",
+                summary="Edit a queued message",
+                handle=self.edit_queued,
+                body_spec=_EDIT,
+                replies={200: PublicQueuedMessage},
+                errors=(
+                    *CHAT_STATE_CODES,
+                    *("queued_message_gone", "too_many_files", "effort_not_supported"),
+                ),
+            ),
+            ApiRoute(
+                endpoint=f"POST {item}/move",
+                permission="chats.write",
+                summary="Move a queued message before another one, or to the end",
+                handle=self.move_queued,
+                body_spec=_MOVE,
+                replies={200: QueueReply},
+                errors=(*CHAT_STATE_CODES, "queued_message_gone"),
+            ),
+            ApiRoute(
+                endpoint=f"POST {item}/promote",
+                permission="chats.write",
+                summary="Promote a queued message: 200 when sent, 202 after an interrupt",
+                description=(
+                    "200: the message is in history. 202: the running answer is interrupted first."
+                ),
+                handle=self.promote_queued,
+                replies={200: SentReply, 202: SentReply},
+                errors=(*CHAT_STATE_CODES, "queued_message_gone"),
+                starts_work=True,
+            ),
+            ApiRoute(
+                endpoint=f"DELETE {item}",
+                permission="chats.write",
+                summary="Delete a queued message, if it is still in the queue",
+                handle=self.delete_queued,
+                replies={204: None},
+                errors=(*CHAT_STATE_CODES, "queued_message_gone"),
+            ),
+        )
+
+    async def list_queue(self, request: ApiRequest) -> ApiReply:
+        paging = Paging(request, request.query(ListQuery), ItemPosition)
+        found = await self._load(request)
+        await audit_read(self._deps, request.caller, found.chat)
+        whole = _queue_reply(found)
+        # A queue is short, and read whole.
+        shown, cursor = cut_whole(paging, whole.items, lambda item: UUID(int=item.id))
+        page = msgspec.structs.replace(
+            whole, items=tuple(shown), has_more=cursor is not None, next_cursor=cursor
+        )
+        return reply(page)
+
+    async def edit_queued(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_EDIT)
+        user_input = await build_user_input(self._deps, request.caller, request.chat_id, body)
+        command = EditQueued(id=request.queue_id, prompt=user_input)
+        outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
+        seen = _rewritten(outcome) or _find(
+            await self._load(request, "chats.write"), request.queue_id
+        )
+        if seen is None:
+            raise QueuedMessageGone(
+                "The message left the queue after it was edited; its new text is in history."
+            )
+        return reply(public_queued(request.chat_id, seen))
+
+    async def move_queued(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_MOVE)
+        before = None if body.before is None else QueueId(body.before)
+        command = MoveQueued(id=request.queue_id, before=before)
+        await run_operation(self._deps, request.caller, request.chat_id, command)
+        return reply(_queue_reply(await self._load(request, "chats.write")))
+
+    async def promote_queued(self, request: ApiRequest) -> ApiReply:
+        item = request.queue_id
+        command = PromoteQueued(id=item)
+        outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
+        change = outcome.change if isinstance(outcome, AppliedChange) else None
+        if change is None or change.promote > 0:
+            first = None if change is None else change.after.next_message_id - change.promote
+            return reply(appended_result(outcome, None if first is None else MessageId(first)))
+        return reply(queued_result(outcome, item, _steering(outcome, item)), 202)
+
+    async def delete_queued(self, request: ApiRequest) -> ApiReply:
+        command = DeleteQueued(id=request.queue_id)
+        await run_operation(self._deps, request.caller, request.chat_id, command)
+        return NO_CONTENT
+
+    async def _load(self, request: ApiRequest, permission: Permission = "chats.read") -> LoadedChat:
+        found = await self._deps.retry(
+            lambda: chats.load_for_transition(
+                self._deps.pool,
+                request.caller.actor,
+                request.chat_id,
+                permission,
+                with_queue=True,
+            ),
+        )
+        if found is None:
+            raise NotFound("There is no such chat.")
+        return found
+
+
+def _queue_reply(found: LoadedChat) -> QueueReply:
+    """The whole queue as one page."""
+    queue = tuple(public_queued(found.chat.id, row) for row in sort_queue(found.queue))
+    return QueueReply(
+        items=queue,
+        has_more=False,
+        next_cursor=None,
+        queued_messages=queue,
+        version=found.chat.snapshot_version,
+    )
+
+
+def _find(loaded: LoadedChat | None, item: QueueId) -> QueuedMessage | None:
+    queue = () if loaded is None else loaded.queue
+    return next((row for row in queue if row.id == item), None)
+
+
+def _rewritten(outcome: OperationOutcome) -> QueuedMessage | None:
+    """The queued message as it was, with the values that the change replaced."""
+    if not isinstance(outcome, AppliedChange) or outcome.change is None:
+        return None
+    new = outcome.change.rewrite[0]
+    row = _find(outcome.loaded, new.id)
+    if row is None:
+        return None
+    return msgspec.structs.replace(
+        row,
+        content=new.prompt.content,
+        model_config_id=new.prompt.model_config_id,
+        reasoning_effort=new.prompt.reasoning_effort,
+        mode=new.prompt.mode,
+    )
+
+
+def _steering(outcome: OperationOutcome, item: QueueId) -> PublicQueuedMessage | None:
+    row = _find(outcome.loaded, item) if isinstance(outcome, AppliedChange) else None
+    if row is None:
+        return None
+    return public_queued(outcome.chat.id, msgspec.structs.replace(row, steer=True))

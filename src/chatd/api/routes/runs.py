@@ -8,8 +8,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from chatd.api.deps import ApiDeps
+from chatd.api.operations import audit_read
 from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole
-from chatd.api.read_audit import audit_read
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.chat_workspaces import require_chat

@@ -7,11 +7,13 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, convert, structs
 
-from chatd.domain.access.accounts import AuditOutcome, UserStatus
+from chatd.domain.access.accounts import AuditOutcome, Credential, Group, User, UserStatus
 from chatd.domain.access.permissions import Role, TokenScope
+from chatd.domain.access.secret_text import token_label
 from chatd.domain.description import CREATED_AT, UPDATED_AT, USER_ID, describe
+from chatd.domain.ids import CredentialId
 from chatd.domain.list_page import ListPage, ListQuery
 
 GROUP_ID_EXAMPLE = "0193c5a6-2a10-7c31-8f42-1b2c3d4e5f60"
@@ -432,3 +434,32 @@ class AuditEntryReply(Struct, frozen=True, kw_only=True):
 
 class AuditPage(ListPage[AuditEntryReply], frozen=True, kw_only=True):
     """A page of the audit log."""
+
+
+# Replies about users, sessions, tokens and groups, made from their rows.
+
+
+def user_reply(user: User) -> UserReply:
+    return UserReply(**structs.asdict(user))
+
+
+def group_reply(group: Group) -> GroupReply:
+    return GroupReply(**structs.asdict(group))
+
+
+def session_reply(session: Credential, current: CredentialId | None) -> SessionReply:
+    return SessionReply(
+        id=session.id,
+        is_current=session.id == current,
+        created_at=session.created_at,
+        last_used_at=session.last_used_at,
+        expires_at=session.expires_at,
+        ends_at=session.ends_at,
+        ip=session.ip,
+        user_agent=session.user_agent,
+    )
+
+
+def token_reply(token: Credential) -> TokenReply:
+    fields = {"prefix": token_label(token.id)} | structs.asdict(token)
+    return convert(fields, TokenReply)

@@ -1,32 +1,48 @@
-"""Routes to sign in and out, to see who is signed in, and for one-time tickets."""
+"""Routes to sign in and out, also by an OpenID provider, to see who is signed in, and for one-time
+tickets.
+"""
 
 import secrets
+from collections.abc import Awaitable
 from typing import Final
+from urllib.parse import parse_qsl
 
 from msgspec import structs
 
-from chatd.api.accounts.cookies import cleared_cookie, session_secret
+from chatd.api.accounts.oidc import OidcAnswer, OidcSignIn
+from chatd.api.accounts.pages import SIGN_IN_PATH
 from chatd.api.accounts.sign_in import SignedIn
+from chatd.api.accounts.site import cleared_cookie, session_secret
 from chatd.api.deps import ApiDeps
-from chatd.api.error_codes import SIGN_IN_CODES
-from chatd.api.errors import Unauthorized
-from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.error_codes import IDENTITY_CODES, SIGN_IN_CODES
+from chatd.api.errors import IdentityProviderFailed, Unauthorized
+from chatd.api.request import (
+    MAX_QUERY_PARAMETERS,
+    NO_CONTENT,
+    ApiReply,
+    ApiRequest,
+    BodySpec,
+    header,
+    reply,
+)
 from chatd.api.route import ApiRoute
-from chatd.api.routes.account.account_replies import user_reply
 from chatd.api.schemas.accounts import (
     LinkBody,
     LoginBody,
     MeReply,
+    OidcCallbackQuery,
+    OidcStartQuery,
     PasswordBody,
     SetupReply,
     SignedInReply,
     SignInMethodsReply,
     TicketReply,
+    user_reply,
 )
 from chatd.domain.access.accounts import User, check_password
 from chatd.domain.access.permissions import SystemActor
 from chatd.domain.access.secret_text import SECRET_BYTES, csrf_token, digest, secret_text
-from chatd.domain.errors import Conflict, Forbidden
+from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.ids import CredentialId
 from chatd.store.account import credentials, users
 from chatd.store.account.credentials import TICKET_LIFETIME, NewCredential
@@ -223,3 +239,85 @@ def _signed_in(done: SignedIn) -> ApiReply:
         user=user_reply(done.user), csrf_token=done.csrf_token, expires_at=done.expires_at
     )
     return structs.replace(reply(body), cookies=done.cookies)
+
+
+PROBLEM: Final = "problem"
+"""The parameter of the page to sign in on that names the code of a failure."""
+
+
+class OidcRoutes:
+    """Lead a browser to the OpenID provider and take it back. A browser that shows pages gets a
+    failure as the page to sign in on, which says what to do; other clients get it as every
+    error."""
+
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /auth/oidc/start",
+                permission="public",
+                summary="Go to the OpenID provider to sign in",
+                handle=self.start_oidc_sign_in,
+                query=OidcStartQuery,
+                replies={302: None},
+                errors=IDENTITY_CODES,
+            ),
+            ApiRoute(
+                endpoint="GET /auth/oidc/callback",
+                permission="public",
+                summary="Come back from the OpenID provider; the reply sets the session's cookie",
+                handle=self.finish_oidc_sign_in,
+                query=OidcCallbackQuery,
+                replies={302: None},
+                errors=IDENTITY_CODES,
+            ),
+        )
+
+    async def start_oidc_sign_in(self, request: ApiRequest) -> ApiReply:
+        return await _or_page(request, self._start(request))
+
+    async def finish_oidc_sign_in(self, request: ApiRequest) -> ApiReply:
+        return await _or_page(request, self._finish(request))
+
+    async def _start(self, request: ApiRequest) -> ApiReply:
+        query = request.query(OidcStartQuery)
+        address, cookie = await self._oidc().start(request.scope, query.next)
+        return ApiReply(status=302, headers={"location": address}, cookies=(cookie,))
+
+    async def _finish(self, request: ApiRequest) -> ApiReply:
+        answer = _read_answer(request.scope["query_string"])
+        signed_in, path, cookie = await self._oidc().finish(request.scope, answer)
+        return ApiReply(
+            status=302, headers={"location": path}, cookies=(*signed_in.cookies, cookie)
+        )
+
+    def _oidc(self) -> OidcSignIn:
+        if self._deps.accounts.oidc is None:
+            raise NotFound("No OpenID provider is configured.")
+        return self._deps.accounts.oidc
+
+
+async def _or_page(request: ApiRequest, answer: Awaitable[ApiReply]) -> ApiReply:
+    """Only codes of identities, never words of the provider, go into the address."""
+    try:
+        return await answer
+    except (Unauthorized, Forbidden, IdentityProviderFailed) as error:
+        if error.code not in IDENTITY_CODES or not _shows_pages(request):
+            raise
+        return ApiReply(status=302, headers={"location": f"{SIGN_IN_PATH}?{PROBLEM}={error.code}"})
+
+
+def _shows_pages(request: ApiRequest) -> bool:
+    return "text/html" in (header(request.scope, b"accept") or "")
+
+
+def _read_answer(query: bytes) -> OidcAnswer:
+    """Providers add parameters of their own, so unknown ones are ignored."""
+    try:
+        pairs = parse_qsl(query.decode("latin-1"), max_num_fields=MAX_QUERY_PARAMETERS)
+    except ValueError:
+        raise InvalidInput("query", f"at most {MAX_QUERY_PARAMETERS} parameters") from None
+    found = dict(pairs)
+    return OidcAnswer(code=found.get("code"), state=found.get("state"), error=found.get("error"))

@@ -10,12 +10,13 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import Paging, TimePosition
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import PREFIX, ApiRoute
-from chatd.api.routes.account.account_replies import session_reply, token_reply
 from chatd.api.schemas.accounts import (
     CreatedTokenReply,
     NewTokenBody,
     SessionPage,
     TokenPage,
+    session_reply,
+    token_reply,
 )
 from chatd.domain.access.accounts import (
     Credential,

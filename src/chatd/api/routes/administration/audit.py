@@ -10,12 +10,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import Paging
 from chatd.api.request import ApiReply, ApiRequest, StreamedReply, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.accounts import (
-    AuditEntryReply,
-    AuditExportQuery,
-    AuditPage,
-    AuditQuery,
-)
+from chatd.api.schemas.accounts import AuditEntryReply, AuditExportQuery, AuditPage, AuditQuery
 from chatd.domain.access.accounts import AuditEntry
 from chatd.domain.access.audit_text import (
     OBJECT_TYPES,

@@ -5,14 +5,13 @@ from uuid import UUID
 
 import msgspec
 
-from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import AGENT_CODES, CHAT_STATE_CODES
-from chatd.api.read_audit import audit_read
-from chatd.api.request import ApiReply, ApiRequest, reply
+from chatd.api.operations import audit_read
+from chatd.api.request import ApiCaller, ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.chats import get_view
-from chatd.api.routes.workspace.build_requests import require_workspaces
+from chatd.api.routes.workspace.builds import require_workspaces
 from chatd.api.schemas.workspaces import (
     ChatDiffReply,
     ChatReply,

@@ -11,11 +11,11 @@ from msgspec import Meta, Struct
 
 from chatd.api.deps import ApiDeps, WorkspaceControl
 from chatd.api.error_codes import BROWSE_CODES
+from chatd.api.operations import audit_workspace_read
 from chatd.api.pages import ItemPosition, Paging, cut_whole
-from chatd.api.read_audit import audit_workspace_read
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.workspace.build_requests import require_workspaces
+from chatd.api.routes.workspace.builds import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.routes.workspace.workspace_files import MAX_PATH_CHARS
 from chatd.api.schemas.workspaces import SCOPE_TEXT

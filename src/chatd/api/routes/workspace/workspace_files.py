@@ -13,12 +13,12 @@ from msgspec import Meta, Struct
 
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import BROWSE_CODES
+from chatd.api.operations import audit_workspace_read
 from chatd.api.pages import ItemPosition, Paging, cut_whole
-from chatd.api.read_audit import audit_workspace_read
 from chatd.api.request import ApiReply, ApiRequest, StreamedReply, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.files import ACCESS_KINDS
-from chatd.api.routes.workspace.build_requests import require_workspaces
+from chatd.api.routes.workspace.builds import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat

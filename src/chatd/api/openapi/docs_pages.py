@@ -23,7 +23,7 @@ SWAGGER_UI_FILES: Final[Mapping[str, str]] = {
     "swagger-ui.css": "text/css; charset=utf-8",
     "LICENSE": "text/plain; charset=utf-8",
 }
-_PACKAGED: Final = Path(__file__).with_name("swagger_ui")
+_PACKAGED: Final = Path(__file__).parent.with_name("swagger_ui")
 _PACKAGE: Final = "flask_swagger_ui"
 """A package that carries the files of Swagger UI. Its code is never imported."""
 _ASSET_HEADERS: Final = {"cache-control": "public, max-age=3600"}
