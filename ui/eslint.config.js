@@ -49,10 +49,7 @@ export default ts.config(
     rules: {
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
       "@typescript-eslint/no-confusing-void-expression": ["error", { ignoreArrowShorthand: true }],
-      "no-restricted-properties": [
-        "error",
-        { object: "window", property: "open", message: "Use a link with rel=noreferrer." },
-      ],
+      "no-restricted-properties": ["error", { object: "window", property: "open", message: "Use a link with rel=noreferrer." }],
       "no-restricted-syntax": [
         "error",
         {
@@ -76,7 +73,10 @@ export default ts.config(
       "no-restricted-syntax": [
         "error",
         { selector: "CallExpression[callee.property.name='waitForTimeout']", message: "Wait for what the test needs, not for a time." },
-        { selector: "CallExpression[callee.name='setTimeout'], CallExpression[callee.object.name='window'][callee.property.name='setTimeout']", message: "Wait for what the test needs, not for a time." },
+        {
+          selector: "CallExpression[callee.name='setTimeout'], CallExpression[callee.object.name='window'][callee.property.name='setTimeout']",
+          message: "Wait for what the test needs, not for a time.",
+        },
         { selector: "Literal[value='networkidle']", message: "Wait for what the test looks at: a quiet network says little." },
       ],
     },

@@ -67,7 +67,16 @@ export default defineConfig({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     // What every screen needs is one file: it is smaller than its parts. So is what shows messages, texts and code.
-    rolldownOptions: { output: { advancedChunks: { groups: [{ name: "base", test: (id) => everywhere.some((one) => one.test(id)), priority: 1 }, { name: "timeline", test: /src\/(?:text\/(?!highlight)|timeline\/)/ }] } } },
+    rolldownOptions: {
+      output: {
+        advancedChunks: {
+          groups: [
+            { name: "base", test: (id) => everywhere.some((one) => one.test(id)), priority: 1 },
+            { name: "timeline", test: /src\/(?:text\/(?!highlight)|timeline\/)/ },
+          ],
+        },
+      },
+    },
   },
   server: { proxy: { "/api": { target: server, ws: true }, "/sign-in": server, "/docs": server, "/lite": server } },
   test: {

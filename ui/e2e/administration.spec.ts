@@ -29,7 +29,10 @@ test("the audit log says who did what by name, is filtered by person, object, da
   const log = page.getByRole("table", { name: "Audit log" });
   await expect(log).toContainText("admin suspended the user grace");
   await expect(log).toContainText("admin created the group Compilers");
-  await log.getByRole("row", { name: /suspended the user grace/ }).getByText("Details").click();
+  await log
+    .getByRole("row", { name: /suspended the user grace/ })
+    .getByText("Details")
+    .click();
   await expect(log).toContainText('"suspended"');
   await expectGoodState(page, "the audit log");
 

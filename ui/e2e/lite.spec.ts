@@ -25,7 +25,11 @@ test("the lite page sends a message, shows the answer as it is written, and list
 test.describe("without cookies in the end", () => {
   test.use({ ownContext: true });
 
-  test("the lite page shows an error of a chat, and says how to sign in again, and how to get the page where it is not built", async ({ page, context, faults }) => {
+  test("the lite page shows an error of a chat, and says how to sign in again, and how to get the page where it is not built", async ({
+    page,
+    context,
+    faults,
+  }) => {
     faults.expect(/status of 401/);
     await page.goto("/lite");
     await page.getByRole("textbox", { name: "Message" }).fill("show me a permanent error");

@@ -77,7 +77,13 @@ const placeOf = (chat: ChatScreen, text: string): Promise<number | null> =>
     return row === undefined ? null : row.getBoundingClientRect().top - log.getBoundingClientRect().top;
   }, text);
 
-test("an older page that fails says so and is tried again; one that comes leaves the row that is read where it is", async ({ page, chat, server, context, faults }) => {
+test("an older page that fails says so and is tried again; one that comes leaves the row that is read where it is", async ({
+  page,
+  chat,
+  server,
+  context,
+  faults,
+}) => {
   faults.expect(/ERR_CONNECTION_RESET/);
   const id = await importChat(server, "A chat of some pages", longTranscript(3000));
   let isDown = true;

@@ -2,7 +2,13 @@
 import { expectGoodState } from "./everywhere";
 import { expect, test } from "./wired";
 
-test("an MCP server is connected by OAuth, its tools are called, its hostile text stays text, an interrupt stops a call, and it is disconnected", async ({ page, chat, model, servers, faults }) => {
+test("an MCP server is connected by OAuth, its tools are called, its hostile text stays text, an interrupt stops a call, and it is disconnected", async ({
+  page,
+  chat,
+  model,
+  servers,
+  faults,
+}) => {
   // The browser visits the authorization server, which sends it back at once.
   faults.expect(new RegExp(`^request to ${servers.issuer}`));
   model.answer("who am I", { calls: ["notes__whoami", "notes__read_note"], pieces: ["You are there."], perSecond: 100 });

@@ -123,6 +123,12 @@ function sendChunk(response: ServerResponse, delta: object, finish_reason: strin
 /** Adds the provider and a model of it to the server; returns the model's id. */
 export async function addModel(server: ChatdServer, model: ModelServer, name: string, key = GOOD_KEY): Promise<string> {
   await server.api("POST", "/providers", { name, kind: "openai-compat", base_url: model.url, api_keys: [key] });
-  const added = await server.api<{ id: string }>("POST", "/models", { name, provider: name, model: "wire", prices: { input: "10", output: "10" }, capabilities: { context_limit: 1_000_000 } });
+  const added = await server.api<{ id: string }>("POST", "/models", {
+    name,
+    provider: name,
+    model: "wire",
+    prices: { input: "10", output: "10" },
+    capabilities: { context_limit: 1_000_000 },
+  });
   return added.id;
 }

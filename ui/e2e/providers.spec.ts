@@ -10,7 +10,10 @@ const RUN = "window.hostile=1";
 
 async function chooseModel(page: Page, name: string): Promise<void> {
   await page.getByRole("button", { name: /^Model:/ }).click();
-  await page.locator(".composer-model-list").getByRole("button", { name: new RegExp(name) }).click();
+  await page
+    .locator(".composer-model-list")
+    .getByRole("button", { name: new RegExp(name) })
+    .click();
 }
 
 const failed = (chat: ChatScreen) => chat.log.locator(".timeline-callout.is-bad");

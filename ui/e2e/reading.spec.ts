@@ -14,7 +14,17 @@ test("on a phone a long notice wraps, words of tables stay whole, and emphasis i
     { role: "user", content: [text("hello")] },
     { role: "assistant", content: [text(table)] },
     { role: "assistant", content: [{ type: "tool-call", tool_call_id: "s", tool_name: "chat_summarized", args: {} }] },
-    { role: "tool", content: [{ type: "tool-result", tool_call_id: "s", tool_name: "chat_summarized", result: { summary: `A ${"x".repeat(400)}`, context_tokens: 184_000, kept_messages: 3 } }] },
+    {
+      role: "tool",
+      content: [
+        {
+          type: "tool-result",
+          tool_call_id: "s",
+          tool_name: "chat_summarized",
+          result: { summary: `A ${"x".repeat(400)}`, context_tokens: 184_000, kept_messages: 3 },
+        },
+      ],
+    },
   ]);
   await chat.open(id);
   const mark = chat.log.getByRole("note").filter({ hasText: "Context compacted" });
@@ -46,12 +56,18 @@ test("a card that is opened stays under the pointer, and Back leads to the place
   await chat.log.evaluate((log) => log.scrollBy(0, -900));
   const read = await chat.log.evaluate((log) => {
     const middle = log.getBoundingClientRect().top + log.clientHeight / 2;
-    return [...log.querySelectorAll("article")].find((row) => row.getBoundingClientRect().bottom > middle && /^(?:Answer|Question)/.test(row.textContent))?.textContent ?? "";
+    return (
+      [...log.querySelectorAll("article")].find((row) => row.getBoundingClientRect().bottom > middle && /^(?:Answer|Question)/.test(row.textContent))
+        ?.textContent ?? ""
+    );
   });
   const readRow = chat.log.getByRole("article").filter({ hasText: read });
   await expect(readRow).toBeInViewport();
   const place = await readRow.boundingBox();
-  await chat.sidebar.getByRole("treeitem", { name: /Elsewhere/ }).first().click();
+  await chat.sidebar
+    .getByRole("treeitem", { name: /Elsewhere/ })
+    .first()
+    .click();
   await page.waitForURL(new RegExp(other));
   await expect(chat.log).toContainText("Answer 4.");
   await page.goBack();
@@ -80,7 +96,10 @@ test("a part of the page that is gone with an old build is got by one reload; on
     return route.fulfill({ status: 404, body: "gone" });
   });
   missing = 1;
-  await page.getByRole("link", { name: /settings/i }).first().click();
+  await page
+    .getByRole("link", { name: /settings/i })
+    .first()
+    .click();
   await expect(page.getByRole("heading", { level: 1, name: "General" })).toBeVisible();
   missing = 1000;
   await page.getByRole("link", { name: "Shortcuts" }).click();

@@ -6,10 +6,24 @@ const NO_CHAT = "/c/00000000-0000-4000-8000-000000000000";
 
 const PATHS = {
   "pages of chats": ["/", "/new", "/search?q=answer", NO_CHAT],
-  settings: ["general", "account", "notifications", "keys", "connections", "skills", "tools", "tokens", "usage", "shortcuts"].map((name) => `/settings/${name}`),
-  "pages of administrators": ["providers", "models", "mcp", "tools", "behaviour", "prompts", "limits", "usage", "users", "groups", "templates", "workers", "audit"].map(
-    (name) => `/admin/${name}`,
+  settings: ["general", "account", "notifications", "keys", "connections", "skills", "tools", "tokens", "usage", "shortcuts"].map(
+    (name) => `/settings/${name}`,
   ),
+  "pages of administrators": [
+    "providers",
+    "models",
+    "mcp",
+    "tools",
+    "behaviour",
+    "prompts",
+    "limits",
+    "usage",
+    "users",
+    "groups",
+    "templates",
+    "workers",
+    "audit",
+  ].map((name) => `/admin/${name}`),
 };
 
 test.describe.configure({ mode: "parallel" });

@@ -10,7 +10,12 @@ test("chats are pinned, and moved by dragging, by the menu and by keys; the orde
   for (const name of names) await importChat(server, name, [{ role: "user", content: [text("hello")] }]);
   await page.goto("/");
   const row = (name: string) => chat.sidebar.getByRole("treeitem", { name: new RegExp(name) });
-  const order = () => chat.sidebar.locator("[role=treeitem][aria-level='2']").filter({ hasText: /^\s*Pin / }).locator(".sidebar-row-title").allTextContents();
+  const order = () =>
+    chat.sidebar
+      .locator("[role=treeitem][aria-level='2']")
+      .filter({ hasText: /^\s*Pin / })
+      .locator(".sidebar-row-title")
+      .allTextContents();
   for (const name of names) {
     await row(name).click({ button: "right" });
     await page.getByRole("menuitem", { name: "Pin", exact: true }).click();

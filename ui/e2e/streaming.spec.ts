@@ -22,7 +22,10 @@ function longAnswer(tokens: number): string[] {
       `\`\`\`python\ndef part_${number}(items: list[int]) -> int:\n    return sum(one * ${number} for one in items)\n\`\`\``,
       `| name | value |\n|---|---|\n| part | ${number} |\n| size | ${number * 2} |\n\n`,
     ].join("\n\n");
-  const words = Array.from({ length: Math.ceil(tokens / 40) }, (_, at) => section(at + 1)).join("").match(/\s*\S{1,12}/g) ?? [];
+  const words =
+    Array.from({ length: Math.ceil(tokens / 40) }, (_, at) => section(at + 1))
+      .join("")
+      .match(/\s*\S{1,12}/g) ?? [];
   return words.slice(0, tokens);
 }
 

@@ -28,7 +28,11 @@ export const test = base.extend<object, { model: ModelServer; servers: OauthServ
   servers: [
     // eslint-disable-next-line no-empty-pattern
     async ({}, use) => {
-      const started = spawn(python, ["-m", "tests.support.mcp.oauth_servers"], { cwd: repository, stdio: ["pipe", "pipe", "inherit"], env: { ...process.env, PYTHONPATH: `${repository}:${join(repository, "src")}` } });
+      const started = spawn(python, ["-m", "tests.support.mcp.oauth_servers"], {
+        cwd: repository,
+        stdio: ["pipe", "pipe", "inherit"],
+        env: { ...process.env, PYTHONPATH: `${repository}:${join(repository, "src")}` },
+      });
       const [line] = (await once(createInterface({ input: started.stdout }), "line")) as [string];
       await use(JSON.parse(line) as OauthServers);
       started.stdin.end();

@@ -6,7 +6,10 @@ import { chromium } from "@playwright/test";
 const directory = fileURLToPath(new URL("../public/", import.meta.url));
 const mark = await readFile(`${directory}icon.svg`, "utf8");
 /** A maskable icon fills its square, with the mark in the safe zone of 80 %. */
-const maskable = mark.replace('rx="5"', "").replace('viewBox="0 0 20 20"', 'viewBox="-2.5 -2.5 25 25"').replace('<rect width="20" height="20"', '<rect x="-2.5" y="-2.5" width="25" height="25"');
+const maskable = mark
+  .replace('rx="5"', "")
+  .replace('viewBox="0 0 20 20"', 'viewBox="-2.5 -2.5 25 25"')
+  .replace('<rect width="20" height="20"', '<rect x="-2.5" y="-2.5" width="25" height="25"');
 const icons = [
   ["icon-192.png", mark, 192],
   ["icon-512.png", mark, 512],

@@ -10,8 +10,7 @@ let calls: Call[] = [];
 let replies: (() => Response | Promise<Response>)[] = [];
 
 function json(status: number, body: unknown, headers: Record<string, string> = {}): () => Response {
-  return () =>
-    new Response(JSON.stringify(body), { status, headers: { "Content-Type": "application/json", ...headers } });
+  return () => new Response(JSON.stringify(body), { status, headers: { "Content-Type": "application/json", ...headers } });
 }
 
 function headerOf(call: Call | undefined, name: string): string | null {
@@ -55,12 +54,7 @@ test("a read needs no token, a change fetches it once for many", async () => {
     api.POST("/api/v1/chats/{chat_id}/messages", { path: { chat_id: "c" }, body }),
     api.POST("/api/v1/chats/{chat_id}/messages", { path: { chat_id: "c" }, body }),
   ]);
-  expect(calls.map((call) => call.url)).toEqual([
-    "/api/v1/chats",
-    "/api/v1/auth/me",
-    "/api/v1/chats/c/messages",
-    "/api/v1/chats/c/messages",
-  ]);
+  expect(calls.map((call) => call.url)).toEqual(["/api/v1/chats", "/api/v1/auth/me", "/api/v1/chats/c/messages", "/api/v1/chats/c/messages"]);
   expect(headerOf(calls[3], "X-CSRF-Token")).toBe("t1");
 });
 
@@ -72,9 +66,7 @@ test("a refused token is replaced and the request sent again", async () => {
 });
 
 test("an error has what the server said", async () => {
-  replies = [
-    json(429, { code: "rate_limited", message: "Slow down.", validations: [] }, { "Retry-After": "7" }),
-  ];
+  replies = [json(429, { code: "rate_limited", message: "Slow down.", validations: [] }, { "Retry-After": "7" })];
   const error = await failureOf(api.GET("/api/v1/chats"));
   expect(error).toMatchObject({ status: 429, code: "rate_limited", message: "Slow down.", retryAfterMs: 7000, isTemporary: true });
 });

@@ -11,11 +11,7 @@ interface Operation {
   responses: object;
 }
 
-type OperationOf<P extends keyof paths, M extends Method> = paths[P] extends Record<M, infer O>
-  ? O extends Operation
-    ? O
-    : never
-  : never;
+type OperationOf<P extends keyof paths, M extends Method> = paths[P] extends Record<M, infer O> ? (O extends Operation ? O : never) : never;
 export type PathsOf<M extends Method> = {
   [P in keyof paths]: OperationOf<P, M> extends never ? never : P;
 }[keyof paths];
@@ -32,11 +28,7 @@ type BodyOf<O extends Operation> =
         : Blob | string
     : never;
 
-type ReplyContent<R> = R extends { content: infer C }
-  ? C extends { "application/json": infer J }
-    ? J
-    : string
-  : undefined;
+type ReplyContent<R> = R extends { content: infer C } ? (C extends { "application/json": infer J } ? J : string) : undefined;
 type ReplyOf<O extends Operation> = {
   [S in keyof O["responses"]]: S extends 200 | 201 | 202 | 204 ? ReplyContent<O["responses"][S]> : never;
 }[keyof O["responses"]];
@@ -58,10 +50,7 @@ export type RequestOptions<O extends Operation> = PathOption<O> &
   BodyOption<O> & { headers?: Record<string, string>; signal?: AbortSignal; timeoutMs?: number };
 
 type Rest<T> = Partial<T> extends T ? [options?: T] : [options: T];
-type Caller<M extends Method> = <P extends PathsOf<M>>(
-  path: P,
-  ...rest: Rest<RequestOptions<OperationOf<P, M>>>
-) => Promise<ReplyOf<OperationOf<P, M>>>;
+type Caller<M extends Method> = <P extends PathsOf<M>>(path: P, ...rest: Rest<RequestOptions<OperationOf<P, M>>>) => Promise<ReplyOf<OperationOf<P, M>>>;
 
 type QueryValue = string | number | boolean | null | undefined | readonly (string | number)[];
 
@@ -261,10 +250,5 @@ export function errorBody(status: number, text: string): ErrorBody {
 }
 
 function isErrorBody(value: unknown): value is ErrorBody {
-  return (
-    typeof value === "object" &&
-    value !== null &&
-    typeof (value as ErrorBody).code === "string" &&
-    typeof (value as ErrorBody).message === "string"
-  );
+  return typeof value === "object" && value !== null && typeof (value as ErrorBody).code === "string" && typeof (value as ErrorBody).message === "string";
 }

@@ -3,7 +3,14 @@ import { connectionWords, isUsed, type McpServer, withServer } from "./queries";
 
 const connection = { state: "ready" as const, reason: "", connected_at: null, expires_at: null };
 const server = (id: string, availability: McpServer["availability"]): McpServer => ({
-  id, slug: id, display_name: id, description: "", availability, auth: "none", allow_in_plan_mode: false, connection,
+  id,
+  slug: id,
+  display_name: id,
+  description: "",
+  availability,
+  auth: "none",
+  allow_in_plan_mode: false,
+  connection,
 });
 const servers = [server("forced", "force_on"), server("on", "default_on"), server("off", "default_off")];
 

@@ -76,8 +76,7 @@ async function playChime(about: string): Promise<void> {
 // Signs for somebody who looks elsewhere: a count in the title, and a chime if wanted.
 
 /** Chats with something to see: they need you, or have an unread answer. */
-export const countNotices = (chats: readonly ListChat[]): number =>
-  chats.filter((chat) => familyNeedsYou(chat) || isUnread(chat)).length;
+export const countNotices = (chats: readonly ListChat[]): number => chats.filter((chat) => familyNeedsYou(chat) || isUnread(chat)).length;
 
 export const titleText = (count: number, chatTitle: string | null): string =>
   `${count > 0 ? `(${count}) ` : ""}${chatTitle === null || chatTitle === "" ? "chatd" : `${chatTitle} · chatd`}`;

@@ -89,15 +89,11 @@ export function labelsOf(rows: readonly Row[]): { labels: Record<string, string>
 /** Names and values that chats are found and filtered by. */
 export function LabelsDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }) {
   const amend = useAmendChat();
-  const [rows, setRows] = useState<Row[]>(() => [
-    ...Object.entries(chat.labels).map(([key, value]) => ({ key, value })),
-    { key: "", value: "" },
-  ]);
+  const [rows, setRows] = useState<Row[]>(() => [...Object.entries(chat.labels).map(([key, value]) => ({ key, value })), { key: "", value: "" }]);
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
   const { labels, repeated } = labelsOf(rows);
-  const setRow = (index: number, change: Partial<Row>) =>
-    setRows(rows.map((row, at) => (at === index ? { ...row, ...change } : row)));
+  const setRow = (index: number, change: Partial<Row>) => setRows(rows.map((row, at) => (at === index ? { ...row, ...change } : row)));
 
   const save = async () => {
     setBusy(true);
@@ -122,10 +118,20 @@ export function LabelsDialog({ chat, onClose }: { chat: ListChat; onClose: () =>
           {rows.map((row, index) => (
             <li key={index}>
               <div className="ui-field">
-                <input aria-label={`Name of label ${index + 1}`} placeholder="team" value={row.key} onChange={(event) => setRow(index, { key: event.target.value })} />
+                <input
+                  aria-label={`Name of label ${index + 1}`}
+                  placeholder="team"
+                  value={row.key}
+                  onChange={(event) => setRow(index, { key: event.target.value })}
+                />
               </div>
               <div className="ui-field">
-                <input aria-label={`Value of label ${index + 1}`} placeholder="blue" value={row.value} onChange={(event) => setRow(index, { value: event.target.value })} />
+                <input
+                  aria-label={`Value of label ${index + 1}`}
+                  placeholder="blue"
+                  value={row.value}
+                  onChange={(event) => setRow(index, { value: event.target.value })}
+                />
               </div>
               <IconButton icon={Trash2} label={`Remove label ${index + 1}`} onClick={() => setRows(rows.filter((_, at) => at !== index))} />
             </li>

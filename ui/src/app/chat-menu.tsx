@@ -1,6 +1,20 @@
 /** What can be done with a chat, for its row and for the top bar. */
 import {
-  Archive, ArchiveRestore, ArrowDown, ArrowUp, Bug, Download, Link2, Pencil, Pin, PinOff, Search, Share2, Shield, Tag as TagIcon, Trash2,
+  Archive,
+  ArchiveRestore,
+  ArrowDown,
+  ArrowUp,
+  Bug,
+  Download,
+  Link2,
+  Pencil,
+  Pin,
+  PinOff,
+  Search,
+  Share2,
+  Shield,
+  Tag as TagIcon,
+  Trash2,
 } from "lucide-react";
 import { lazy, Suspense, useSyncExternalStore } from "react";
 import { useLocation } from "wouter";
@@ -70,21 +84,57 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
   const isRoot = !isSubagent(chat);
   return (
     <>
-      {mayChange && <MenuItem icon={Pencil} onSelect={() => openChatDialog("rename", chat)}>Rename</MenuItem>}
+      {mayChange && (
+        <MenuItem icon={Pencil} onSelect={() => openChatDialog("rename", chat)}>
+          Rename
+        </MenuItem>
+      )}
       {isMine && isRoot && !chat.archived && (
         <MenuItem icon={chat.pin_order > 0 ? PinOff : Pin} onSelect={() => void pin(chat, chat.pin_order > 0 ? 0 : pinnedCount + 1)}>
           {chat.pin_order > 0 ? "Unpin" : "Pin"}
         </MenuItem>
       )}
-      {onMove && <MenuItem icon={ArrowUp} onSelect={() => onMove(-1)}>Move up</MenuItem>}
-      {onMove && <MenuItem icon={ArrowDown} onSelect={() => onMove(1)}>Move down</MenuItem>}
-      {mayChange && isRoot && <MenuItem icon={TagIcon} onSelect={() => openChatDialog("labels", chat)}>Labels</MenuItem>}
-      {isMine && <MenuItem icon={Share2} onSelect={() => openChatDialog("share", chat)}>Share</MenuItem>}
-      {isMine && isRoot && <MenuItem icon={Shield} onSelect={() => openChatDialog("policy", chat)}>Tool policy</MenuItem>}
-      <MenuItem icon={Link2} onSelect={() => void copyLink(chat).catch(report)}>Copy link</MenuItem>
-      <MenuItem icon={Download} onSelect={() => download(chat, "jsonl")} hint="A file that any chatd can import">Export</MenuItem>
-      {withDebug === true && <MenuItem icon={Search} onSelect={() => runCommand("chat.find")}>Find in this chat</MenuItem>}
-      {withDebug === true && <MenuItem icon={Bug} onSelect={() => openPanel("debug")}>Debug</MenuItem>}
+      {onMove && (
+        <MenuItem icon={ArrowUp} onSelect={() => onMove(-1)}>
+          Move up
+        </MenuItem>
+      )}
+      {onMove && (
+        <MenuItem icon={ArrowDown} onSelect={() => onMove(1)}>
+          Move down
+        </MenuItem>
+      )}
+      {mayChange && isRoot && (
+        <MenuItem icon={TagIcon} onSelect={() => openChatDialog("labels", chat)}>
+          Labels
+        </MenuItem>
+      )}
+      {isMine && (
+        <MenuItem icon={Share2} onSelect={() => openChatDialog("share", chat)}>
+          Share
+        </MenuItem>
+      )}
+      {isMine && isRoot && (
+        <MenuItem icon={Shield} onSelect={() => openChatDialog("policy", chat)}>
+          Tool policy
+        </MenuItem>
+      )}
+      <MenuItem icon={Link2} onSelect={() => void copyLink(chat).catch(report)}>
+        Copy link
+      </MenuItem>
+      <MenuItem icon={Download} onSelect={() => download(chat, "jsonl")} hint="A file that any chatd can import">
+        Export
+      </MenuItem>
+      {withDebug === true && (
+        <MenuItem icon={Search} onSelect={() => runCommand("chat.find")}>
+          Find in this chat
+        </MenuItem>
+      )}
+      {withDebug === true && (
+        <MenuItem icon={Bug} onSelect={() => openPanel("debug")}>
+          Debug
+        </MenuItem>
+      )}
       {mayChange && isRoot && (
         <>
           <MenuSeparator />
@@ -96,7 +146,9 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
           >
             {chat.archived ? "Unarchive" : "Archive"}
           </MenuItem>
-          <MenuItem icon={Trash2} danger onSelect={() => openChatDialog("delete", chat)}>Delete</MenuItem>
+          <MenuItem icon={Trash2} danger onSelect={() => openChatDialog("delete", chat)}>
+            Delete
+          </MenuItem>
         </>
       )}
     </>
@@ -142,8 +194,8 @@ function DeleteDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }
       title="Delete this chat?"
       description={
         <>
-          “{chat.title}”{subagents > 0 && `, with its ${subagents === 1 ? "subagent" : `${subagents} subagents`},`} is deleted for
-          good. Archive it instead to keep it out of the list.
+          “{chat.title}”{subagents > 0 && `, with its ${subagents === 1 ? "subagent" : `${subagents} subagents`},`} is deleted for good. Archive it instead to
+          keep it out of the list.
         </>
       }
       action="Delete"

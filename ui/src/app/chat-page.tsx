@@ -21,7 +21,14 @@ export function GonePage() {
         <SidebarButton />
         <h1 className="ui-screen-reader">No such chat</h1>
       </header>
-      <EmptyState icon={Unplug} actions={<Link className="ui-button" href={NEW_CHAT_PATH}>New chat</Link>}>
+      <EmptyState
+        icon={Unplug}
+        actions={
+          <Link className="ui-button" href={NEW_CHAT_PATH}>
+            New chat
+          </Link>
+        }
+      >
         This chat does not exist, or is not shared with you.
       </EmptyState>
     </>
@@ -40,7 +47,16 @@ export function ChatPage({ chatId }: { chatId: string }) {
       <TopBar chatId={chatId} />
       <FindBar key={`${chatId}-find`} chatId={chatId} />
       {isPhone && <ConnectionBadge />}
-      {details.error !== null && <ErrorNote error={details.error} action={<Button size="xs" onClick={() => void details.refetch()}>Try again</Button>} />}
+      {details.error !== null && (
+        <ErrorNote
+          error={details.error}
+          action={
+            <Button size="xs" onClick={() => void details.refetch()}>
+              Try again
+            </Button>
+          }
+        />
+      )}
       <ErrorBoundary what="The messages of this chat cannot be shown." className="timeline-log app-error">
         <Suspense fallback={<div className="timeline-log" />}>
           <Timeline key={chatId} chatId={chatId} />

@@ -44,8 +44,18 @@ export function Columns({ sidebar, main, mainLabel, panel, onClosePanel, screen 
   const showSidebar = isPhone ? screen === "list" : !hidden;
   const style = { "--side": `${sidebarWidth}px`, "--panel": `${panelWidth}px` } as CSSProperties;
   return (
-    <div className={`app-layout ${showSidebar ? "app-with-sidebar" : ""} ${panel !== null && !isNarrow ? "app-with-panel" : ""}`} style={style} data-screen={screen}>
-      {showSidebar && isPhone && <PhoneScreen title="Chats"><nav className="sidebar-column" id="sidebar" aria-label="Chats">{sidebar}</nav></PhoneScreen>}
+    <div
+      className={`app-layout ${showSidebar ? "app-with-sidebar" : ""} ${panel !== null && !isNarrow ? "app-with-panel" : ""}`}
+      style={style}
+      data-screen={screen}
+    >
+      {showSidebar && isPhone && (
+        <PhoneScreen title="Chats">
+          <nav className="sidebar-column" id="sidebar" aria-label="Chats">
+            {sidebar}
+          </nav>
+        </PhoneScreen>
+      )}
       {showSidebar && !isPhone && (
         <nav className="sidebar-column" id="sidebar" aria-label="Chats">
           {sidebar}
@@ -58,7 +68,13 @@ export function Columns({ sidebar, main, mainLabel, panel, onClosePanel, screen 
         </main>
       )}
       {overlay && <div className="ui-scrim" onClick={onClosePanel} aria-hidden="true" />}
-      {panel !== null && isPhone && screen === "panel" && <PhoneScreen title="Panel"><aside className="panel-column" id="panel" aria-label="Panel">{panel}</aside></PhoneScreen>}
+      {panel !== null && isPhone && screen === "panel" && (
+        <PhoneScreen title="Panel">
+          <aside className="panel-column" id="panel" aria-label="Panel">
+            {panel}
+          </aside>
+        </PhoneScreen>
+      )}
       {panel !== null && !isPhone && (
         <aside className={`panel-column ${overlay ? "is-over" : ""}`} id="panel" aria-label="Panel">
           <Separator label="Width of the panel" controls="panel" side="left" value={panelWidth} {...PANEL_LIMITS} onChange={setPanelWidth} />

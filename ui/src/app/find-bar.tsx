@@ -85,7 +85,17 @@ function OpenBar({ chatId, box, onClose }: OpenBarProps) {
     <search className="app-find-bar">
       <div className="ui-field">
         <Icon of={Search} className="tone-subtle" />
-        <input ref={box} type="text" aria-label="Find in this chat" placeholder="Find in this chat" autoFocus maxLength={500} value={text} onChange={(event) => setText(event.target.value)} onKeyDown={press} />
+        <input
+          ref={box}
+          type="text"
+          aria-label="Find in this chat"
+          placeholder="Find in this chat"
+          autoFocus
+          maxLength={500}
+          value={text}
+          onChange={(event) => setText(event.target.value)}
+          onKeyDown={press}
+        />
         <span className="tone-muted ui-number">{state}</span>
       </div>
       <IconButton icon={ChevronUp} label="Earlier message" shortcut="Enter" disabled={ids.length === 0} onClick={() => step(-1)} />

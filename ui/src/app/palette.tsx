@@ -42,8 +42,14 @@ function ChatItem({ chat, onChoose }: { chat: ListChat; onChoose: (path: string)
     <Cmdk.Item value={`chat ${chat.id}`} className="ui-menu-item" onSelect={() => onChoose(chatPath(match?.chat_id ?? chat.id, match?.message_id))}>
       <StatusIcon status={shownStatus(chat)} />
       <b className="ui-ellipsis">{match !== null && !inMessage ? <Highlighted text={match.text} places={match.highlights} /> : chat.title}</b>
-      <span className="tone-subtle ui-meta"><Time at={chat.updated_at} /></span>
-      {inMessage && <p className="ui-ellipsis"><Highlighted text={match.text} places={match.highlights} /></p>}
+      <span className="tone-subtle ui-meta">
+        <Time at={chat.updated_at} />
+      </span>
+      {inMessage && (
+        <p className="ui-ellipsis">
+          <Highlighted text={match.text} places={match.highlights} />
+        </p>
+      )}
     </Cmdk.Item>
   );
 }
@@ -82,10 +88,14 @@ export function Palette({ onClose }: { onClose: () => void }) {
             <Cmdk.List className="app-palette-list">
               {found.length > 0 && (
                 <Cmdk.Group heading={words === "" ? "Recent" : "Chats"}>
-                  {found.map((chat) => <ChatItem key={chat.id} chat={chat} onChoose={go} />)}
+                  {found.map((chat) => (
+                    <ChatItem key={chat.id} chat={chat} onChoose={go} />
+                  ))}
                   {search.data?.has_more === true && words !== "" && (
                     <Cmdk.Item value="all results" className="ui-menu-item" onSelect={() => go(`${SEARCH_PATH}?q=${encodeURIComponent(words)}`)}>
-                      <Icon of={Search} /><b>All results for “{words}”</b><span />
+                      <Icon of={Search} />
+                      <b>All results for “{words}”</b>
+                      <span />
                     </Cmdk.Item>
                   )}
                 </Cmdk.Group>
@@ -97,7 +107,8 @@ export function Palette({ onClose }: { onClose: () => void }) {
                 <Cmdk.Group heading="Commands">
                   {commands.map((one) => (
                     <Cmdk.Item key={one.text} value={`command ${one.text}`} className="ui-menu-item" onSelect={() => run(one)}>
-                      <Icon of={one.icon} /><b>{one.text}</b>
+                      <Icon of={one.icon} />
+                      <b>{one.text}</b>
                       {one.command === undefined ? <span /> : <kbd>{shortcutOf(one.command)}</kbd>}
                     </Cmdk.Item>
                   ))}

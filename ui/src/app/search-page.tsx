@@ -16,7 +16,11 @@ function Hit({ chat }: { chat: ListChat }) {
         <StatusIcon status={shownStatus(chat)} />
         <span className="ui-strong ui-ellipsis">{chat.title}</span>
         <Time at={chat.updated_at} />
-        {match !== null && <p className="tone-muted"><Highlighted text={match.text} places={match.highlights} /></p>}
+        {match !== null && (
+          <p className="tone-muted">
+            <Highlighted text={match.text} places={match.highlights} />
+          </p>
+        )}
       </Link>
     </li>
   );
@@ -38,8 +42,16 @@ function Hits({ words }: { words: string }) {
   return (
     <>
       {indexing}
-      <ul className="app-hits">{list.chats.map((chat) => <Hit key={chat.id} chat={chat} />)}</ul>
-      {list.hasMore && <Button onClick={list.loadMore} busy={list.isLoadingMore}>More</Button>}
+      <ul className="app-hits">
+        {list.chats.map((chat) => (
+          <Hit key={chat.id} chat={chat} />
+        ))}
+      </ul>
+      {list.hasMore && (
+        <Button onClick={list.loadMore} busy={list.isLoadingMore}>
+          More
+        </Button>
+      )}
     </>
   );
 }
@@ -59,7 +71,14 @@ export function SearchPage() {
       <div className="app-search-page">
         <div className="ui-field">
           <Icon of={Search} className="tone-subtle" />
-          <input type="search" aria-label="Words to search for" autoFocus value={words} onChange={(event) => setWords(event.target.value)} placeholder='Words, "a phrase", title:build, label:team:blue, archived:true' />
+          <input
+            type="search"
+            aria-label="Words to search for"
+            autoFocus
+            value={words}
+            onChange={(event) => setWords(event.target.value)}
+            placeholder='Words, "a phrase", title:build, label:team:blue, archived:true'
+          />
         </div>
         {settled !== "" && <Hits words={settled} />}
       </div>

@@ -72,7 +72,12 @@ const SearchPage = lazy(async () => ({ default: (await import("./search-page")).
 function MainScreen({ path }: { path: string }) {
   const chatId = chatOfPath(path);
   if (chatId !== null) return <ChatPage key={chatId} chatId={chatId} />;
-  if (path === SEARCH_PATH) return <Suspense><SearchPage /></Suspense>;
+  if (path === SEARCH_PATH)
+    return (
+      <Suspense>
+        <SearchPage />
+      </Suspense>
+    );
   return isKnownPath(path) ? <NewChatPage /> : <GonePage />;
 }
 

@@ -29,9 +29,7 @@ async function serve(replies: Replies): Promise<void> {
     });
   });
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  (window as unknown as { happyDOM: { setURL: (url: string) => void } }).happyDOM.setURL(
-    `http://127.0.0.1:${(server.address() as AddressInfo).port}/sign-in`,
-  );
+  (window as unknown as { happyDOM: { setURL: (url: string) => void } }).happyDOM.setURL(`http://127.0.0.1:${(server.address() as AddressInfo).port}/sign-in`);
 }
 
 function show(search = "") {
@@ -120,7 +118,9 @@ describe("the sign-in page", () => {
     open("#secret-2");
     expect(screen.queryByRole("alert")).toBeNull();
     await user.click(await screen.findByRole("button", { name: "Sign in" }));
-    await waitFor(() => expect(sent.filter((one) => one.path === "/api/v1/auth/link").map((one) => one.body)).toEqual([{ secret: "secret-1" }, { secret: "secret-2" }]));
+    await waitFor(() =>
+      expect(sent.filter((one) => one.path === "/api/v1/auth/link").map((one) => one.body)).toEqual([{ secret: "secret-1" }, { secret: "secret-2" }]),
+    );
   });
 
   it("uses a one-time link only when the button is pressed, and offers another way after a used one", async () => {

@@ -78,7 +78,16 @@ function PasswordForm({ onSignedIn, username: known }: Omit<SignInFormProps, "ne
 function SignInForm({ next, onSignedIn, username }: SignInFormProps) {
   const methods = useSignInMethods();
   if (methods.error !== null) {
-    return <ErrorNote error={methods.error} action={<Button size="xs" onClick={() => void methods.refetch()}>Try again</Button>} />;
+    return (
+      <ErrorNote
+        error={methods.error}
+        action={
+          <Button size="xs" onClick={() => void methods.refetch()}>
+            Try again
+          </Button>
+        }
+      />
+    );
   }
   if (methods.data === undefined) return null;
   const { password, oidc } = methods.data;
@@ -207,8 +216,10 @@ function Footnote() {
 }
 
 const PROBLEMS: Readonly<Record<string, string>> = {
-  identity_refused: "The sign-in at the provider did not come to an end: it was refused there, took longer than ten minutes, or began in another browser. Begin again here.",
-  identity_not_allowed: "The provider knows you, but there is no active account for you on this server. Ask an administrator to add you, with the email address that the provider has.",
+  identity_refused:
+    "The sign-in at the provider did not come to an end: it was refused there, took longer than ten minutes, or began in another browser. Begin again here.",
+  identity_not_allowed:
+    "The provider knows you, but there is no active account for you on this server. Ask an administrator to add you, with the email address that the provider has.",
   identity_provider_failed: "The provider did not answer as it should. Try again in a minute. If it lasts, tell the administrator: the server's log says why.",
 };
 

@@ -94,7 +94,13 @@ export function TopBar({ chatId }: { chatId: string }) {
         </Tooltip>
       )}
       {!isPhone && <ForkButton chatId={chatId} />}
-      <IconButton icon={PanelRight} label={tab === null ? "Show panel" : "Hide panel"} shortcut="]" pressed={tab !== null} onClick={() => setTab(tab === null ? "changes" : null)} />
+      <IconButton
+        icon={PanelRight}
+        label={tab === null ? "Show panel" : "Hide panel"}
+        shortcut="]"
+        pressed={tab !== null}
+        onClick={() => setTab(tab === null ? "changes" : null)}
+      />
       {chat !== undefined && (
         <Menu trigger={<IconButton icon={Ellipsis} label="More" />}>
           <ChatMenuItems chat={chat} withDebug />
@@ -174,7 +180,18 @@ export function TopState({ chatId }: { chatId: string }) {
   if (status === null || status === "waiting" || status === "archived") return null;
   // Between two calls of a failing model no worker has the chat.
   if ((status === "running" || status === "pending") && retryAt !== null) {
-    return <StatusState status="retrying" detail={retryAt === "" ? null : <>in <Countdown until={retryAt} /></>} />;
+    return (
+      <StatusState
+        status="retrying"
+        detail={
+          retryAt === "" ? null : (
+            <>
+              in <Countdown until={retryAt} />
+            </>
+          )
+        }
+      />
+    );
   }
   if (status === "error" && held) return <StatusState status="stopped" detail="queue held" />;
   return <StatusState status={status} detail={status === "running" && since !== null ? <Elapsed since={since} /> : null} />;
@@ -188,7 +205,13 @@ export function ConnectionBadge() {
     <div className="app-offline" role="status">
       <Icon of={CloudOff} size="sm" />
       <span className="ui-grow">
-        {state === "offline" || retryAt === null ? "Offline" : <>Reconnecting in <Countdown until={retryAt} /></>}
+        {state === "offline" || retryAt === null ? (
+          "Offline"
+        ) : (
+          <>
+            Reconnecting in <Countdown until={retryAt} />
+          </>
+        )}
         <span className="tone-subtle">What you send is kept.</span>
       </span>
       <button type="button" className="ui-link" onClick={retryNow}>

@@ -16,10 +16,7 @@ export function isSameEpisode(a: Episode | null, b: Episode | null): boolean {
  * server sends all parts of the episode again. So is one after a gap, which the server never makes.
  * The first part of another attempt replaces the preview.
  */
-export function addLivePart(
-  live: LiveParts | null,
-  payload: MessagePartEvent["message_part"],
-): LiveParts | null {
+export function addLivePart(live: LiveParts | null, payload: MessagePartEvent["message_part"]): LiveParts | null {
   const episode = { historyVersion: payload.history_version, attempt: payload.attempt };
   const known = isSameEpisode(live, episode) ? live : null;
   if (payload.seq !== (known?.seq ?? 0) + 1) return live;
@@ -50,9 +47,7 @@ function joinPart(parts: readonly Part[], part: Part): readonly Part[] {
     case "text":
       return last?.type === "text" ? replaceAt(parts, parts.length - 1, appendText(last, part)) : [...parts, part];
     case "reasoning":
-      return last?.type === "reasoning"
-        ? replaceAt(parts, parts.length - 1, appendReasoning(last, part))
-        : [...parts, part];
+      return last?.type === "reasoning" ? replaceAt(parts, parts.length - 1, appendReasoning(last, part)) : [...parts, part];
     case "tool-call":
       return joinCall(parts, part);
     case "tool-result":

@@ -193,10 +193,7 @@ function message(id: number): Message {
 
 function tail(ids: readonly number[]): ChatFeed {
   const group: ChatEvent[] = ids.map((id) => ({ type: "message", chat_id: CHAT_ID, message: message(id) }));
-  return reduceAll(initialFeed(CHAT_ID), [
-    ...group,
-    { type: "version", chat_id: CHAT_ID, version: 9, cursor: "9-a", has_older: true },
-  ]);
+  return reduceAll(initialFeed(CHAT_ID), [...group, { type: "version", chat_id: CHAT_ID, version: 9, cursor: "9-a", has_older: true }]);
 }
 
 test("an older page comes before what is there", () => {

@@ -166,14 +166,9 @@ function episodeAfter(known: Episode | null, events: readonly ChatEvent[]): Epis
  * A message below the oldest loaded one is left out while older ones exist: it comes with its page,
  * and would leave a gap before that.
  */
-function upsertMessages(
-  messages: readonly Message[],
-  changed: readonly Message[],
-  hasOlder: boolean,
-): readonly Message[] {
+function upsertMessages(messages: readonly Message[], changed: readonly Message[], hasOlder: boolean): readonly Message[] {
   const oldest = messages[0]?.id;
-  const wanted =
-    hasOlder && oldest !== undefined ? changed.filter((message) => message.id >= oldest) : changed;
+  const wanted = hasOlder && oldest !== undefined ? changed.filter((message) => message.id >= oldest) : changed;
   if (wanted.length === 0) return messages;
   const last = messages.at(-1)?.id ?? -1;
   if (isAscending(wanted, last)) return [...messages, ...wanted];

@@ -77,9 +77,7 @@ export function take(state: ServerState, step: Step): ServerState {
   const isRunning = state.status === "running";
   switch (step.do) {
     case "send":
-      return isRunning
-        ? state
-        : write(state, { ...append(state, "user", [text(step.text)]), status: "running", error: null });
+      return isRunning ? state : write(state, { ...append(state, "user", [text(step.text)]), status: "running", error: null });
     case "stream":
       return isRunning ? { ...state, parts: [...state.parts, { type: step.kind, text: step.text }] } : state;
     case "call":
@@ -96,13 +94,9 @@ export function take(state: ServerState, step: Step): ServerState {
     case "enqueue":
       return write(state, { queue: [...state.queue, queued(state, step.text)], queueVersion: state.version + 1 });
     case "dequeue":
-      return state.queue.length === 0
-        ? state
-        : write(state, { queue: state.queue.slice(1), queueVersion: state.version + 1 });
+      return state.queue.length === 0 ? state : write(state, { queue: state.queue.slice(1), queueVersion: state.version + 1 });
     case "retry":
-      return isRunning
-        ? write(state, { attempt: state.attempt + 1, parts: [], retry: state.attempt, retryVersion: state.version + 1 })
-        : state;
+      return isRunning ? write(state, { attempt: state.attempt + 1, parts: [], retry: state.attempt, retryVersion: state.version + 1 }) : state;
     case "fail":
       return isRunning ? write(state, { status: "error", error: step.message, attempt: state.attempt + 1, parts: [] }) : state;
     case "edit":

@@ -75,7 +75,13 @@ export function IconButton(props: IconButtonProps) {
       <Icon of={icon} size={iconSize ?? (size === "sm" ? "sm" : "md")} />
     </button>
   );
-  return tooltip ? <Tooltip text={label} shortcut={shortcut}>{button}</Tooltip> : button;
+  return tooltip ? (
+    <Tooltip text={label} shortcut={shortcut}>
+      {button}
+    </Tooltip>
+  ) : (
+    button
+  );
 }
 
 export const TooltipProvider = ({ children }: { children: React.ReactNode }) => (

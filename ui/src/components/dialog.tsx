@@ -103,10 +103,7 @@ export function Drawer({ open, onOpenChange, title, description, trigger, footer
       {trigger && <Primitive.Trigger asChild>{trigger}</Primitive.Trigger>}
       <Primitive.Portal>
         <Primitive.Overlay className="ui-scrim" />
-        <Primitive.Content
-          className="ui-drawer"
-          {...(description === undefined ? { "aria-describedby": undefined } : {})}
-        >
+        <Primitive.Content className="ui-drawer" {...(description === undefined ? { "aria-describedby": undefined } : {})}>
           <header className="app-bar">
             <Primitive.Title className="ui-ellipsis ui-grow">{title}</Primitive.Title>
             <Primitive.Close asChild>

@@ -86,9 +86,13 @@ export class ErrorBoundary extends Component<ErrorBoundaryProps, Caught> {
     // The page is leaving for a newer build.
     if (isReloading()) return null;
     const action = NOT_LOADED.test(error.message) ? (
-      <Button size="sm" icon={RotateCw} onClick={() => window.location.reload()}>Reload the page</Button>
+      <Button size="sm" icon={RotateCw} onClick={() => window.location.reload()}>
+        Reload the page
+      </Button>
     ) : (
-      <Button size="sm" icon={RotateCw} onClick={() => this.setState({ error: null })}>Try again</Button>
+      <Button size="sm" icon={RotateCw} onClick={() => this.setState({ error: null })}>
+        Try again
+      </Button>
     );
     return (
       <div className={this.props.className}>

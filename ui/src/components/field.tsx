@@ -114,13 +114,7 @@ interface ChoiceProps<T extends string> {
 /** Two to four choices side by side, of which one holds. */
 export function Segmented<T extends string>({ label, value, options, onChange }: ChoiceProps<T>) {
   return (
-    <RadioGroup.Root
-      className="ui-segments"
-      aria-label={label}
-      value={value}
-      orientation="horizontal"
-      onValueChange={(next) => onChange(next as T)}
-    >
+    <RadioGroup.Root className="ui-segments" aria-label={label} value={value} orientation="horizontal" onValueChange={(next) => onChange(next as T)}>
       {options.map((option) => (
         <RadioGroup.Item key={option.value} value={option.value} disabled={option.disabled ?? false}>
           {option.label}

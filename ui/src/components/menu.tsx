@@ -81,11 +81,7 @@ function ItemText({ hint, shortcut, children }: Pick<MenuItemProps, "hint" | "sh
 
 export function MenuItem({ icon, hint, shortcut, danger, disabled, onSelect, children }: MenuItemProps) {
   return (
-    <Primitive.Item
-      className={classes("ui-menu-item", danger && "is-danger")}
-      disabled={disabled ?? false}
-      {...(onSelect ? { onSelect } : {})}
-    >
+    <Primitive.Item className={classes("ui-menu-item", danger && "is-danger")} disabled={disabled ?? false} {...(onSelect ? { onSelect } : {})}>
       {icon ? <Icon of={icon} /> : <span />}
       <ItemText hint={hint} shortcut={shortcut}>
         {children}

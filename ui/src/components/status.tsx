@@ -2,16 +2,7 @@ import { type LucideIcon, X } from "lucide-react";
 import type { ReactNode } from "react";
 import { classes, DrawnIcon, Icon, type IconSize } from "./icon";
 
-export type Status =
-  | "waiting"
-  | "pending"
-  | "running"
-  | "retrying"
-  | "interrupting"
-  | "requires_action"
-  | "error"
-  | "done"
-  | "stopped";
+export type Status = "waiting" | "pending" | "running" | "retrying" | "interrupting" | "requires_action" | "error" | "done" | "stopped";
 
 interface StatusLook {
   /** The word; also the icon's name. */
@@ -94,11 +85,7 @@ export const STATUS_LOOKS: Readonly<Record<Status, StatusLook>> = {
 export function StatusIcon({ status, size, decorative }: { status: Status; size?: IconSize; decorative?: boolean }) {
   const look = STATUS_LOOKS[status];
   return (
-    <DrawnIcon
-      size={size}
-      className={classes(`tone-${look.tone}`, look.spins && "ui-spin")}
-      label={decorative === true ? undefined : look.word}
-    >
+    <DrawnIcon size={size} className={classes(`tone-${look.tone}`, look.spins && "ui-spin")} label={decorative === true ? undefined : look.word}>
       {look.shape}
     </DrawnIcon>
   );

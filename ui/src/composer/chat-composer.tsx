@@ -99,7 +99,11 @@ export function ChatComposer({ chatId }: { chatId: string }) {
     const [only] = questions;
     const isText = draft.references.length === 0 && draft.attachments.length === 0;
     if (only === undefined || questions.length > 1 || only.count > 1 || !isText) {
-      toast(isText ? "More than one question waits. Answer each in its form, or choose Interrupt to drop them." : "A question waits, and takes no files. Answer it first, or choose Interrupt to drop it.");
+      toast(
+        isText
+          ? "More than one question waits. Answer each in its form, or choose Interrupt to drop them."
+          : "A question waits, and takes no files. Answer it first, or choose Interrupt to drop it.",
+      );
       return;
     }
     setSaving(true);
@@ -185,7 +189,8 @@ function useStop(chatId: string, readNow: () => ChatState) {
   const now = useCallback(() => {
     const waiting = readNow().queue.length;
     toastOnError(api.POST("/api/v1/chats/{chat_id}/interrupt", { path: { chat_id: chatId } }));
-    if (waiting > 0) toast(`Stopping. The queue goes on at once with the ${waiting === 1 ? "message" : `first of ${waiting} messages`} in it; Hold stops that too.`);
+    if (waiting > 0)
+      toast(`Stopping. The queue goes on at once with the ${waiting === 1 ? "message" : `first of ${waiting} messages`} in it; Hold stops that too.`);
   }, [chatId, readNow]);
   const byKey = (): boolean => {
     const state = readNow();

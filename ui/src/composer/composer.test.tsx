@@ -174,9 +174,7 @@ test("the arrow up in an empty box edits the last queued message in its place", 
   const field = screen.getByRole<HTMLTextAreaElement>("textbox", { name: "Queued message" });
   expect(field.value).toBe("second");
   await userEvent.type(field, " and more{Enter}");
-  expect(page.requests).toEqual([
-    { method: "PATCH", path: `${QUEUE}/${id}`, body: { content: [{ type: "text", text: "second and more" }] } },
-  ]);
+  expect(page.requests).toEqual([{ method: "PATCH", path: `${QUEUE}/${id}`, body: { content: [{ type: "text", text: "second and more" }] } }]);
   expect(document.activeElement).toBe(box());
 });
 
@@ -233,10 +231,7 @@ test("a queued message is sent now or removed", async () => {
   await page.show(CHAT_ID, state);
   await userEvent.click(screen.getByRole("button", { name: "Send now" }));
   await userEvent.click(screen.getByRole("button", { name: "Remove" }));
-  expect(page.requests.map(({ method, path }) => `${method} ${path}`)).toEqual([
-    `POST ${QUEUE}/${id}/promote`,
-    `DELETE ${QUEUE}/${id}`,
-  ]);
+  expect(page.requests.map(({ method, path }) => `${method} ${path}`)).toEqual([`POST ${QUEUE}/${id}/promote`, `DELETE ${QUEUE}/${id}`]);
 });
 
 test("Hold stops the answer and keeps the queue", async () => {
@@ -389,12 +384,18 @@ test("a reply that is typed while a question waits answers it", async () => {
   await reply(asking(1), "in the attic");
   expect(screen.getByRole("button", { name: "Answer" })).toBeTruthy();
   await vi.waitFor(() => expect(page.requests).toHaveLength(1));
-  expect(page.requests[0]).toMatchObject({ path: ANSWERS, body: { answers: [{ tool_call_id: "q0", decision: "answer", replies: [{ labels: [], text: "in the attic" }] }] } });
+  expect(page.requests[0]).toMatchObject({
+    path: ANSWERS,
+    body: { answers: [{ tool_call_id: "q0", decision: "answer", replies: [{ labels: [], text: "in the attic" }] }] },
+  });
   await vi.waitFor(() => expect(box().value).toBe(""));
   expect(page.sent).toEqual([]);
 });
 
-test.each([["two questions of one call", [2]], ["two calls", [1, 1]]])("of %s the page asks for the form, and keeps what was typed", async (_, counts) => {
+test.each([
+  ["two questions of one call", [2]],
+  ["two calls", [1, 1]],
+])("of %s the page asks for the form, and keeps what was typed", async (_, counts) => {
   await reply(asking(...counts), "in the attic");
   expect(page.requests).toEqual([]);
   expect(page.sent).toEqual([]);

@@ -88,8 +88,7 @@ function count(tokens: number): string {
 
 type ChatCost = components["schemas"]["ChatCostReply"];
 
-const lastAnswer = (state: ChatState): number =>
-  state.messages.findLast((message) => message.role === "assistant")?.id ?? 0;
+const lastAnswer = (state: ChatState): number => state.messages.findLast((message) => message.role === "assistant")?.id ?? 0;
 
 /** What the chat has cost so far, read again after each answer. */
 export function CostChip({ chatId }: { chatId: string }) {

@@ -79,9 +79,7 @@ function save(key: string, draft: MessageDraft): void {
       localStorage.removeItem(PREFIX + key);
       return;
     }
-    const attachments = draft.attachments
-      .filter((one) => one.state === "done")
-      .map((one) => ({ ...one, previewUrl: null }));
+    const attachments = draft.attachments.filter((one) => one.state === "done").map((one) => ({ ...one, previewUrl: null }));
     const text = JSON.stringify({ at: Date.now(), draft: { ...draft, attachments } });
     if (text.length > MAX_STORED_CHARS) return;
     localStorage.setItem(PREFIX + key, text);

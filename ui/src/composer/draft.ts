@@ -61,9 +61,7 @@ export function contentOf(draft: MessageDraft): InputPart[] {
     end_line: part.end_line,
     content: part.content,
   }));
-  const files = draft.attachments.flatMap((one): InputPart[] =>
-    one.fileId === null ? [] : [{ type: "file", file_id: one.fileId }],
-  );
+  const files = draft.attachments.flatMap((one): InputPart[] => (one.fileId === null ? [] : [{ type: "file", file_id: one.fileId }]));
   const text: InputPart[] = draft.text.trim() === "" ? [] : [{ type: "text", text: draft.text.trim() }];
   return [...references, ...files, ...text];
 }

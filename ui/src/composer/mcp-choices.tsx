@@ -43,7 +43,12 @@ export function McpChoices({ chatId, draft, onDraft }: McpChoicesProps) {
       <MenuSeparator />
       <MenuHeading>MCP servers</MenuHeading>
       {servers.map((server) => (
-        <ServerChoice key={server.id} server={server} isOn={isUsed(server, chosen)} onChange={(isOn) => void save(withServer(servers, chosen, server.id, isOn))} />
+        <ServerChoice
+          key={server.id}
+          server={server}
+          isOn={isUsed(server, chosen)}
+          onChange={(isOn) => void save(withServer(servers, chosen, server.id, isOn))}
+        />
       ))}
     </>
   );

@@ -134,20 +134,17 @@ export function MessageBox(props: MessageBoxProps) {
           <div className="composer-note tone-warn" role="status">
             <Icon of={TriangleAlert} size="sm" />
             <span className="ui-grow">
-              {choice.model?.display_name} cannot read {unreadable.join(", ")}: it is told only that the file is there. Choose another model, or remove the file.
+              {choice.model?.display_name} cannot read {unreadable.join(", ")}: it is told only that the file is there. Choose another model, or remove the
+              file.
             </span>
           </div>
         )}
         <div className={classes("composer-box", isDropping && "is-dropping")}>
-          {slash.commands !== null && (
-            <SlashMenu commands={slash.commands} active={slash.active} state={state} onRun={slash.run} />
-          )}
+          {slash.commands !== null && <SlashMenu commands={slash.commands} active={slash.active} state={state} onRun={slash.run} />}
           <Chips
             draft={draft}
             onRemoveFile={(attachment) => removeFile(draftKey, attachment)}
-            onRemoveReference={(index) =>
-              change((was) => ({ ...was, references: was.references.filter((_, at) => at !== index) }))
-            }
+            onRemoveReference={(index) => change((was) => ({ ...was, references: was.references.filter((_, at) => at !== index) }))}
           />
           <TextBox
             value={draft.text}
@@ -244,11 +241,7 @@ function FileChip({ attachment, onRemove }: { attachment: Attachment; onRemove: 
   const isImage = attachment.mediaType.startsWith("image/");
   return (
     <span className={classes("ui-chip composer-upload", attachment.state === "failed" && "is-bad")} aria-busy={attachment.state === "uploading"}>
-      {attachment.previewUrl === null ? (
-        <Icon of={isImage ? ImageIcon : FileText} size="sm" />
-      ) : (
-        <img src={attachment.previewUrl} alt="" />
-      )}
+      {attachment.previewUrl === null ? <Icon of={isImage ? ImageIcon : FileText} size="sm" /> : <img src={attachment.previewUrl} alt="" />}
       <span className="ui-ellipsis">{attachment.name}</span>
       <span className="tone-subtle" role={attachment.state === "failed" ? "alert" : undefined}>
         {stateText(attachment)}

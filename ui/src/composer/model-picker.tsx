@@ -23,7 +23,11 @@ export function ModelPicker(props: ModelPickerProps) {
   const name = model?.display_name ?? "No model";
   const efforts = model === null ? [] : effortsOf(model);
   const trigger = (
-    <button type="button" className={classes("composer-pick", open && "is-on")} aria-label={`Model: ${name}${effort === null ? "" : `, effort ${effortName(effort)}`}`}>
+    <button
+      type="button"
+      className={classes("composer-pick", open && "is-on")}
+      aria-label={`Model: ${name}${effort === null ? "" : `, effort ${effortName(effort)}`}`}
+    >
       <b className="ui-ellipsis">{name}</b>
       {efforts.length > 0 && effort !== null && (
         <>
@@ -131,7 +135,6 @@ export function useModelChoice(chatId: string | null, draft: MessageDraft): Mode
   const details = useChatDetails(chatId).data;
   const models = data ?? NONE;
   const byId = (id: string | null | undefined) => models.find((one) => one.id === id && one.enabled);
-  const model =
-    byId(draft.modelConfigId) ?? byId(details?.last_model_config_id) ?? models.find((one) => one.is_default) ?? null;
+  const model = byId(draft.modelConfigId) ?? byId(details?.last_model_config_id) ?? models.find((one) => one.is_default) ?? null;
   return { models, model, effort: effortFor(model, draft.effort ?? details?.reasoning_effort), isLoaded: isSuccess };
 }

@@ -50,9 +50,7 @@ export class QueueActions {
 
   /** `before` is the message that comes next; null: it becomes the last. */
   move(id: number, before: number | null): Promise<void> {
-    return this.#unlessGone(
-      api.POST("/api/v1/chats/{chat_id}/queue/{queue_id}/move", { path: this.#path(id), body: { before } }),
-    );
+    return this.#unlessGone(api.POST("/api/v1/chats/{chat_id}/queue/{queue_id}/move", { path: this.#path(id), body: { before } }));
   }
 
   promote(id: number): Promise<void> {

@@ -40,10 +40,12 @@ export function QueueList({ queue, actions, isHeld, isBusy, editing, onEditing, 
   if (queue.length === 0) return null;
   const move = (id: number, before: number | null) => {
     reorder(moved(shown, id, before));
-    toastOnError(actions.move(id, before).catch((error: unknown) => {
-      reorder(null);
-      throw error;
-    }));
+    toastOnError(
+      actions.move(id, before).catch((error: unknown) => {
+        reorder(null);
+        throw error;
+      }),
+    );
   };
   const dropOn = (event: DragEvent, target: QueuedMessage) => {
     event.preventDefault();

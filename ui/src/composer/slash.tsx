@@ -21,8 +21,7 @@ export interface SlashCommand {
 const inChat = (state: SettledState | null) => (state === null ? "Only in a chat" : null);
 const whenIdle = (state: SettledState | null) =>
   inChat(state) ?? (state?.status === "waiting" || state?.status === "error" ? null : "Only while the chat waits");
-const whenBusy = (state: SettledState | null) =>
-  inChat(state) ?? (state?.status === "running" || state?.status === "pending" ? null : "Nothing is running");
+const whenBusy = (state: SettledState | null) => inChat(state) ?? (state?.status === "running" || state?.status === "pending" ? null : "Nothing is running");
 
 export const SLASH_COMMANDS: readonly SlashCommand[] = [
   { name: "compact", effect: "Replace the history by a summary for the model", reason: whenIdle },

@@ -167,8 +167,6 @@ export function usePromptHistory(chatId: string | null, show: (text: string) => 
 async function fetchPrompts(chatId: string | null): Promise<readonly string[]> {
   const query = { limit: MAX_PROMPTS };
   const page =
-    chatId === null
-      ? await api.GET("/api/v1/prompts", { query })
-      : await api.GET("/api/v1/chats/{chat_id}/prompts", { path: { chat_id: chatId }, query });
+    chatId === null ? await api.GET("/api/v1/prompts", { query }) : await api.GET("/api/v1/chats/{chat_id}/prompts", { path: { chat_id: chatId }, query });
   return page.items.map((prompt) => prompt.text);
 }

@@ -2,16 +2,7 @@
 import type { QueryClient } from "@tanstack/react-query";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
-import {
-  applyToPage,
-  applyToPages,
-  removeFromPages,
-  type ChatChange,
-  type ChatFilters,
-  type ChatListPages,
-  type ChatPage,
-  type PublicChat,
-} from "./chat-list";
+import { applyToPage, applyToPages, removeFromPages, type ChatChange, type ChatFilters, type ChatListPages, type ChatPage, type PublicChat } from "./chat-list";
 import type { ListEvent, ServerEvent, SpendWarning } from "./frames";
 import type { TopicHandler } from "./topics";
 
@@ -57,9 +48,7 @@ export class ChatListSync implements TopicHandler {
     this.#remember(change);
     for (const query of this.#client.getQueryCache().findAll({ queryKey: [CHATS_KEY] })) {
       const filters = query.queryKey[1] as ChatFilters;
-      this.#client.setQueryData<ChatListPages>(query.queryKey, (pages) =>
-        pages === undefined ? undefined : applyToPages(pages, change, filters),
-      );
+      this.#client.setQueryData<ChatListPages>(query.queryKey, (pages) => (pages === undefined ? undefined : applyToPages(pages, change, filters)));
     }
     this.#applyToChat(change);
   }
@@ -67,9 +56,7 @@ export class ChatListSync implements TopicHandler {
   /** The chat is no longer shared with the user. A list that is being fetched may still have it. */
   remove(chatId: string): void {
     this.#recent.delete(chatId);
-    this.#client.setQueriesData<ChatListPages>({ queryKey: [CHATS_KEY] }, (pages) =>
-      pages === undefined ? undefined : removeFromPages(pages, chatId),
-    );
+    this.#client.setQueriesData<ChatListPages>({ queryKey: [CHATS_KEY] }, (pages) => (pages === undefined ? undefined : removeFromPages(pages, chatId)));
     this.#client.removeQueries({ queryKey: [CHAT_KEY, chatId] });
     void this.#client.invalidateQueries({ queryKey: [CHATS_KEY] });
   }

@@ -33,7 +33,7 @@ function isEvent(value: unknown): value is ServerEvent {
 export function topicOf(event: ServerEvent): Topic | null {
   if (LIST_EVENTS.has(event.type)) return CHAT_LIST_TOPIC;
   if (isTopicEvent(event)) return (event.topic ?? null) as Topic | null;
-  return isChatEvent(event) ? chatTopic((event).chat_id) : null;
+  return isChatEvent(event) ? chatTopic(event.chat_id) : null;
 }
 
 export function isTopicEvent(event: { type: string }): event is TopicEvent {

@@ -41,11 +41,7 @@ export function useChat(chatId: string): OpenChat {
 }
 
 /** One value of a chat's state; the component renders again only when the value has changed. */
-export function useChatSelector<T>(
-  chatId: string,
-  selector: (state: ChatState) => T,
-  isEqual: (a: T, b: T) => boolean = Object.is,
-): T {
+export function useChatSelector<T>(chatId: string, selector: (state: ChatState) => T, isEqual: (a: T, b: T) => boolean = Object.is): T {
   const store = useFollowedStore(chatId);
   const select = useMemo(() => memoize(store, selector, isEqual), [store, selector, isEqual]);
   return useSyncExternalStore(store.subscribe, select);

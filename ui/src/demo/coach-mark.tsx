@@ -42,9 +42,19 @@ function useAboveComposer(shown: boolean): CSSProperties {
 }
 
 function StepAction({ step, onQueueTwo }: { step: TourStep; onQueueTwo: () => void }) {
-  if (step === "queue") return <Button size="xs" variant="primary" onClick={onQueueTwo}>Queue two for me</Button>;
+  if (step === "queue")
+    return (
+      <Button size="xs" variant="primary" onClick={onQueueTwo}>
+        Queue two for me
+      </Button>
+    );
   if (step === "kill") return <KillButton size="xs" />;
-  if (step === "runs") return <Button size="xs" variant="primary" onClick={() => openPanel("runs")}>Open Runs</Button>;
+  if (step === "runs")
+    return (
+      <Button size="xs" variant="primary" onClick={() => openPanel("runs")}>
+        Open Runs
+      </Button>
+    );
   return null;
 }
 
@@ -58,7 +68,9 @@ function EndMark({ style, onClose }: { style: CSSProperties; onClose: () => void
       </div>
       <footer>
         <span className="ui-grow" />
-        <Button size="xs" variant="quiet" onClick={onClose}>Close</Button>
+        <Button size="xs" variant="quiet" onClick={onClose}>
+          Close
+        </Button>
       </footer>
     </div>
   );
@@ -91,16 +103,21 @@ function Tour({ chatId, onEnd }: { chatId: string; onEnd: () => void }) {
     sent.current = true;
     for (const text of ["think about it", "run a command"]) chat.send({ content: [{ type: "text", text }], busyBehavior: "queue" });
   };
-  const tip = step === "kill" && demo?.available !== true ? { title: "Reload this page", text: "The answer goes on where it was, in the middle of a word." } : TIPS[step];
+  const tip =
+    step === "kill" && demo?.available !== true ? { title: "Reload this page", text: "The answer goes on where it was, in the middle of a word." } : TIPS[step];
   return (
     <div className="demo-coach" role="note" aria-label={`Tip ${TOUR_STEPS.indexOf(step) + 1} of ${TOUR_STEPS.length}`} style={style}>
       <h4>{tip.title}</h4>
       <p>{tip.text}</p>
       <footer>
         <StepAction step={step} onQueueTwo={queueTwo} />
-        <Button size="xs" variant="quiet" onClick={onEnd}>Skip the tour</Button>
+        <Button size="xs" variant="quiet" onClick={onEnd}>
+          Skip the tour
+        </Button>
         <span className="ui-grow" />
-        <span className="ui-number">{TOUR_STEPS.indexOf(step) + 1} of {TOUR_STEPS.length}</span>
+        <span className="ui-number">
+          {TOUR_STEPS.indexOf(step) + 1} of {TOUR_STEPS.length}
+        </span>
       </footer>
     </div>
   );
@@ -120,7 +137,8 @@ function Steps({ chatId }: { chatId: string }) {
   return (
     <>
       <h3 className="panel-heading">
-        Your first minute<span className="ui-grow" />
+        Your first minute
+        <span className="ui-grow" />
         <span className="ui-meta tone-subtle">
           {done.length} of {TOUR_STEPS.length}
         </span>
@@ -130,7 +148,13 @@ function Steps({ chatId }: { chatId: string }) {
           const isDone = done.includes(step);
           return (
             <li key={step} className={step === next ? "is-now" : undefined}>
-              {isDone ? <span className="tone-ok"><StatusIcon status="done" /></span> : <StatusIcon status={step === next ? "running" : "waiting"} decorative />}
+              {isDone ? (
+                <span className="tone-ok">
+                  <StatusIcon status="done" />
+                </span>
+              ) : (
+                <StatusIcon status={step === next ? "running" : "waiting"} decorative />
+              )}
               <span>
                 {step === next ? <b>{TEXTS[step].text}</b> : TEXTS[step].text}
                 <span className="ui-screen-reader">{isDone ? `, ${STATUS_LOOKS.done.word}` : ", to do"}</span>

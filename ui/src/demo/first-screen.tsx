@@ -14,21 +14,35 @@ const FixArt = () => (
   <svg {...frame} className="is-mono">
     <rect x="18" y="12" width="180" height="18" rx="3" fill="var(--del-bg)" />
     <rect x="18" y="30" width="180" height="18" rx="3" fill="var(--add-bg)" />
-    <text x="26" y="24.5" fill="var(--danger)">− return amount - percent</text>
-    <text x="26" y="42.5" fill="var(--ok)">+ return amount * (100 - perc…</text>
-    <text x="26" y="64" fill="var(--muted)">3 passed</text>
+    <text x="26" y="24.5" fill="var(--danger)">
+      − return amount - percent
+    </text>
+    <text x="26" y="42.5" fill="var(--ok)">
+      + return amount * (100 - perc…
+    </text>
+    <text x="26" y="64" fill="var(--muted)">
+      3 passed
+    </text>
   </svg>
 );
 
 const KillArt = () => (
   <svg {...frame}>
-    <text x="18" y="27" fill="var(--muted)">a1</text>
-    <text x="18" y="57" fill="var(--muted)">b2</text>
+    <text x="18" y="27" fill="var(--muted)">
+      a1
+    </text>
+    <text x="18" y="57" fill="var(--muted)">
+      b2
+    </text>
     <rect x="38" y="15" width="76" height="16" rx="4" fill="var(--danger-soft)" stroke="var(--danger)" />
     <rect x="126" y="45" width="72" height="16" rx="4" fill="var(--ok-soft)" stroke="var(--ok)" />
     <path d="M114 23c10 0 2 30 12 30" fill="none" stroke="var(--ok)" strokeWidth="1.5" />
-    <text x="122" y="27" fill="var(--danger)">killed</text>
-    <text x="134" y="56.5" fill="var(--ok)">goes on</text>
+    <text x="122" y="27" fill="var(--danger)">
+      killed
+    </text>
+    <text x="134" y="56.5" fill="var(--ok)">
+      goes on
+    </text>
   </svg>
 );
 
@@ -42,8 +56,12 @@ const TreeArt = () => (
         <path d={`m110 ${y}.3 2.4 2.4 4.6-5.2`} fill="none" stroke="var(--ok)" strokeWidth="1.4" strokeLinecap="round" />
       </g>
     ))}
-    <text x="124" y="24" fill="var(--ok)">the code</text>
-    <text x="124" y="60" fill="var(--ok)">the tests</text>
+    <text x="124" y="24" fill="var(--ok)">
+      the code
+    </text>
+    <text x="124" y="60" fill="var(--ok)">
+      the tests
+    </text>
   </svg>
 );
 
@@ -59,9 +77,28 @@ interface DemoCard {
 
 /** Requests that the demo model plays a script for. The queue, the worker, the tools and the stream are real. */
 const CARDS: readonly DemoCard[] = [
-  { title: "Fix a failing test", text: "It writes a small project, runs its tests, finds the bug and fixes it.", seconds: 30, prompt: "fix the failing test", art: FixArt },
-  { title: "Lose a worker", text: "Kill the process in mid-sentence and see another go on. Stop it when you have seen enough.", seconds: null, prompt: "tell me a long story", art: KillArt, panel: "runs" },
-  { title: "Work with subagents", text: "Two agents look at the code and the tests at the same time, and report.", seconds: 15, prompt: "review this with subagents", art: TreeArt },
+  {
+    title: "Fix a failing test",
+    text: "It writes a small project, runs its tests, finds the bug and fixes it.",
+    seconds: 30,
+    prompt: "fix the failing test",
+    art: FixArt,
+  },
+  {
+    title: "Lose a worker",
+    text: "Kill the process in mid-sentence and see another go on. Stop it when you have seen enough.",
+    seconds: null,
+    prompt: "tell me a long story",
+    art: KillArt,
+    panel: "runs",
+  },
+  {
+    title: "Work with subagents",
+    text: "Two agents look at the code and the tests at the same time, and report.",
+    seconds: 15,
+    prompt: "review this with subagents",
+    art: TreeArt,
+  },
 ];
 
 function useStartDemo() {

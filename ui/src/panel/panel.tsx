@@ -45,7 +45,13 @@ export function Panel({ chatId, tab, onTab, onClose }: PanelProps) {
       }
     >
       <ErrorBoundary key={`${shown.value} ${chatId}`} what={`${shown.label} cannot be shown.`} className="panel-scroll is-top">
-        <Suspense fallback={<div className="panel-scroll"><Skeleton rows={4} /></div>}>
+        <Suspense
+          fallback={
+            <div className="panel-scroll">
+              <Skeleton rows={4} />
+            </div>
+          }
+        >
           <shown.Content chatId={chatId} />
         </Suspense>
       </ErrorBoundary>

@@ -90,7 +90,7 @@ export function useAction<N extends ActionName>(name: N, taker: Taker<N>): void 
   useEffect(() => {
     newest.current = taker;
   });
-  useEffect(() => onAction(name, ((...args: ActionArguments[N]) => newest.current(...args))), [name]);
+  useEffect(() => onAction(name, (...args: ActionArguments[N]) => newest.current(...args)), [name]);
 }
 
 export const focusComposer = (): void => send("focusComposer");

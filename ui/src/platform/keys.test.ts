@@ -13,8 +13,7 @@ const press = (key: string, more: Partial<Press> = {}): Press => ({
   ...more,
 });
 const reading: Situation = { isMac: false, inText: false, inOverlay: false, singleKeys: true };
-const commandOf = (given: Press, situation: Situation = reading) =>
-  new KeyMatcher().match(given, situation, 0)?.shortcut.command ?? null;
+const commandOf = (given: Press, situation: Situation = reading) => new KeyMatcher().match(given, situation, 0)?.shortcut.command ?? null;
 
 describe("the keyboard map", () => {
   it("opens the palette with Ctrl K, and with Cmd K on a Mac, also from a text box", () => {

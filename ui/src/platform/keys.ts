@@ -91,7 +91,12 @@ export function keyText(keys: string, isMac: boolean): string {
   const name = (key: string) => (key === "mod" ? (isMac ? "⌘" : "Ctrl") : (NAMES[key] ?? key.toUpperCase().replace("1-9", "1–9")));
   return keys
     .split(" ")
-    .map((chord) => chord.split(/\+(?!$)/).map(name).join(" "))
+    .map((chord) =>
+      chord
+        .split(/\+(?!$)/)
+        .map(name)
+        .join(" "),
+    )
     .join(" ");
 }
 

@@ -9,11 +9,19 @@ export interface ToastMessage {
 
 const load = () => import("./toaster");
 // Without it the page works; a build that has gone is noticed by stale-build.ts.
-const Toaster = lazy<ComponentType>(() => load().then(({ Toaster: made }) => ({ default: made }), () => ({ default: () => null })));
+const Toaster = lazy<ComponentType>(() =>
+  load().then(
+    ({ Toaster: made }) => ({ default: made }),
+    () => ({ default: () => null }),
+  ),
+);
 
 /** A short message that goes away; with `action` it stays ten seconds. */
 export function toast(message: string | ToastMessage): void {
-  void load().then(({ showToast }) => showToast(message), () => undefined);
+  void load().then(
+    ({ showToast }) => showToast(message),
+    () => undefined,
+  );
 }
 
 /** Where toasts appear. */
@@ -48,9 +56,7 @@ const renewed = (before: string, text: string): string => (before === text ? `${
 
 /** Says a sentence to screen readers, at the borders of a turn only. Assertive: errors and approvals. */
 export function announce(text: string, assertive = false): void {
-  spoken = assertive
-    ? { ...spoken, assertive: renewed(spoken.assertive, text) }
-    : { ...spoken, polite: renewed(spoken.polite, text) };
+  spoken = assertive ? { ...spoken, assertive: renewed(spoken.assertive, text) } : { ...spoken, polite: renewed(spoken.polite, text) };
   for (const listener of listeners) listener();
 }
 

@@ -40,8 +40,7 @@ export function relativeText(moment: Date, now: Date): string {
 }
 
 /** The whole moment, for a title. */
-export const fullText = (moment: Date): string =>
-  moment.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+export const fullText = (moment: Date): string => moment.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 /** Amounts are micros of a dollar: 1,000,000 is one dollar. */
 export const MICROS = 1_000_000;

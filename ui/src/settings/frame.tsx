@@ -57,7 +57,16 @@ export function Section({ title, hint, end, children }: { title: string; hint?: 
 export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; children: (value: T) => ReactNode }) {
   if (query.data !== undefined) return <>{children(query.data)}</>;
   if (query.error !== null) {
-    return <ErrorNote error={query.error} action={<Button size="sm" onClick={() => void query.refetch()}>Try again</Button>} />;
+    return (
+      <ErrorNote
+        error={query.error}
+        action={
+          <Button size="sm" onClick={() => void query.refetch()}>
+            Try again
+          </Button>
+        }
+      />
+    );
   }
   return (
     <div className="settings-card settings-padded">
@@ -111,9 +120,7 @@ const PAGE = 200;
 export const MAX_LISTED = 2000;
 
 /** All items of a list, at most `MAX_LISTED`. */
-export async function readAll<T>(
-  read: (query: { limit: number; cursor?: string }) => Promise<ListPage<T>>,
-): Promise<T[]> {
+export async function readAll<T>(read: (query: { limit: number; cursor?: string }) => Promise<ListPage<T>>): Promise<T[]> {
   const items: T[] = [];
   let cursor: string | null = null;
   do {

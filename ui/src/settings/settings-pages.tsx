@@ -1,8 +1,30 @@
 /** The settings: a list of pages at the left, the chosen one beside it. Administrators see those of the server too. */
 import { useQuery } from "@tanstack/react-query";
 import {
-  Activity, Bell, BookOpen, ChartColumn, ChevronLeft, CircleCheck, Cpu, Gauge, Globe, Key, Keyboard, KeyRound, Layers, type LucideIcon,
-  MessageSquare, Package, Plug, ScrollText, Shield, SlidersHorizontal, ToggleRight, TriangleAlert, User, Users,
+  Activity,
+  Bell,
+  BookOpen,
+  ChartColumn,
+  ChevronLeft,
+  CircleCheck,
+  Cpu,
+  Gauge,
+  Globe,
+  Key,
+  Keyboard,
+  KeyRound,
+  Layers,
+  type LucideIcon,
+  MessageSquare,
+  Package,
+  Plug,
+  ScrollText,
+  Shield,
+  SlidersHorizontal,
+  ToggleRight,
+  TriangleAlert,
+  User,
+  Users,
 } from "lucide-react";
 import { type ComponentType, lazy, Suspense } from "react";
 import { Link, Redirect, Route, Switch as Routes, useLocation } from "wouter";
@@ -76,7 +98,15 @@ export function SettingsPages() {
     <div className={classes("app-layout app-two-columns settings-page", atList && "is-at-list")}>
       {atList ? <PhoneScreen title="Settings">{list}</PhoneScreen> : list}
       <ErrorBoundary what="This page of the settings cannot be shown." resetKey={location} className="settings-main settings-error">
-        <Suspense fallback={<main className="settings-main"><div className="settings-column"><Skeleton rows={5} /></div></main>}>
+        <Suspense
+          fallback={
+            <main className="settings-main">
+              <div className="settings-column">
+                <Skeleton rows={5} />
+              </div>
+            </main>
+          }
+        >
           <Routes>
             {pages.map((entry) => (
               <Route key={entry.path} path={entry.path} component={entry.page} />
@@ -121,8 +151,7 @@ interface Readiness {
 async function readReadiness(): Promise<Readiness> {
   const reply = await fetch("/readyz", { headers: { Accept: "application/json" } });
   const told: unknown = await reply.json().catch(() => null);
-  const version =
-    typeof told === "object" && told !== null && "version" in told && typeof told.version === "string" ? told.version : null;
+  const version = typeof told === "object" && told !== null && "version" in told && typeof told.version === "string" ? told.version : null;
   return { ready: reply.ok, version };
 }
 

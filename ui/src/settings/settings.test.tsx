@@ -57,8 +57,16 @@ const fill = (label: string | RegExp, value: string) => fireEvent.change(screen.
 const sent = (method: string) => asked.filter((one) => one.method === method);
 
 const GATEWAY = {
-  id: "p1", name: "gateway", kind: "anthropic", display_name: "Main gateway", enabled: true, has_api_key: true, source: "database",
-  created_at: "2026-11-01T00:00:00Z", updated_at: "2026-11-01T00:00:00Z", base_url: "https://llm.example.com/v1",
+  id: "p1",
+  name: "gateway",
+  kind: "anthropic",
+  display_name: "Main gateway",
+  enabled: true,
+  has_api_key: true,
+  source: "database",
+  created_at: "2026-11-01T00:00:00Z",
+  updated_at: "2026-11-01T00:00:00Z",
+  base_url: "https://llm.example.com/v1",
   keys: [{ id: "k1", name: "", masked: "…9fQ2", created_at: "2026-11-01T00:00:00Z" }],
 };
 
@@ -91,10 +99,13 @@ describe("providers", () => {
     answer("POST /api/v1/providers", GATEWAY, 201);
     answer("PATCH /api/v1/providers/p1", GATEWAY);
     answer("POST /api/v1/providers/p1/test", { ok: false, model: "m", duration_ms: 80, error_kind: "auth", explanation: "The key was refused (401)." });
-    answer("GET /api/v1/providers/p1/models", page([
-      { model: "old-1", display_name: "Old 1", capabilities: {} },
-      { model: "sable-4", display_name: "Sable 4", capabilities: {}, suggested: true },
-    ]));
+    answer(
+      "GET /api/v1/providers/p1/models",
+      page([
+        { model: "old-1", display_name: "Old 1", capabilities: {} },
+        { model: "sable-4", display_name: "Sable 4", capabilities: {}, suggested: true },
+      ]),
+    );
     answer("POST /api/v1/models", { id: "m1", name: "sable-4" }, 201);
     const user = open(<ProvidersPage />);
     await user.click(await screen.findByRole("button", { name: "Add a provider" }));
@@ -119,11 +130,14 @@ describe("providers", () => {
     answer("GET /api/v1/providers/p1/models", page([{ model: "sable-4", display_name: "Sable 4", capabilities: {}, suggested: true }]));
     answer("GET /api/v1/models", page([demo]));
     const Elsewhere = () => (
-      <output>
-        {[...(useModels().data ?? []).map((model) => model.name), useIsDemo() ? "is demo" : "is set up", useModelNames()("m1")].join(", ")}
-      </output>
+      <output>{[...(useModels().data ?? []).map((model) => model.name), useIsDemo() ? "is demo" : "is set up", useModelNames()("m1")].join(", ")}</output>
     );
-    const user = open(<><Elsewhere /><ProvidersPage /></>);
+    const user = open(
+      <>
+        <Elsewhere />
+        <ProvidersPage />
+      </>,
+    );
     await user.click(await screen.findByRole("button", { name: "Add a provider" }));
     expect(document.querySelector("output")?.textContent).toBe("demo, is demo, ");
     await user.click(screen.getByRole("button", { name: "Save" }));
@@ -170,7 +184,11 @@ describe("providers", () => {
 
   it("shows what is wrong at the field, and keeps what was typed", async () => {
     answer("GET /api/v1/providers", page([]));
-    answer("POST /api/v1/providers", { code: "invalid_input", message: "base_url: must be a URL", validations: [{ field: "base_url", detail: "must be a URL" }] }, 400);
+    answer(
+      "POST /api/v1/providers",
+      { code: "invalid_input", message: "base_url: must be a URL", validations: [{ field: "base_url", detail: "must be a URL" }] },
+      400,
+    );
     const user = open(<ProvidersPage />);
     await user.click(await screen.findByRole("button", { name: "Add a provider" }));
     await user.type(screen.getByLabelText(/Address/), "nowhere");
@@ -195,7 +213,11 @@ describe("git hosts", () => {
 
   it("take the address of an API that is not at its usual place", async () => {
     answer("GET /api/v1/git-credentials", page([]));
-    answer("POST /api/v1/git-credentials", { code: "invalid_input", message: "no", validations: [{ field: "api_url", detail: "must begin with https://" }] }, 400);
+    answer(
+      "POST /api/v1/git-credentials",
+      { code: "invalid_input", message: "no", validations: [{ field: "api_url", detail: "must begin with https://" }] },
+      400,
+    );
     const user = open(<GitHosts />);
     await user.click(await screen.findByRole("button", { name: "Add a token" }));
     fill("Host", "git.example.com");
@@ -224,7 +246,11 @@ it("a page that cannot show what it read leaves the list of pages, and another p
   answer("GET /api/v1/providers", page([null]));
   answer("GET /api/v1/groups", page([]));
   const { hook, navigate } = memoryLocation({ path: "/admin/providers" });
-  open(<Router hook={hook}><SettingsPages /></Router>);
+  open(
+    <Router hook={hook}>
+      <SettingsPages />
+    </Router>,
+  );
   expect((await screen.findByRole("alert")).textContent).toContain("This page of the settings cannot be shown.");
   expect(screen.getByRole("link", { name: "Groups" })).toBeTruthy();
   act(() => navigate("/admin/groups"));
@@ -233,8 +259,15 @@ it("a page that cannot show what it read leaves the list of pages, and another p
 
 describe("limits", () => {
   const LIMITS = {
-    spend_limit_micros: 10_000_000, period: "day", source: "database", updated_at: null, settings_spend_limit_micros: 4_000_000, settings_period: "month",
-    unpriced_model_count: 0, overrides: [], group_overrides: [],
+    spend_limit_micros: 10_000_000,
+    period: "day",
+    source: "database",
+    updated_at: null,
+    settings_spend_limit_micros: 4_000_000,
+    settings_period: "month",
+    unpriced_model_count: 0,
+    overrides: [],
+    group_overrides: [],
   };
   const EVERYONE = { name: "Change the limit for everyone" };
 
@@ -309,10 +342,13 @@ it("shows a new token once, with the scopes that were chosen", async () => {
 });
 
 it("does not let administrators change their own role", async () => {
-  answer("GET /api/v1/users", page([
-    { id: "u1", username: "ada", role: "admin", status: "active", name: "", email: null, is_service: false, has_password: true, last_seen_at: null },
-    { id: "u2", username: "bob", role: "member", status: "active", name: "", email: null, is_service: false, has_password: true, last_seen_at: null },
-  ]));
+  answer(
+    "GET /api/v1/users",
+    page([
+      { id: "u1", username: "ada", role: "admin", status: "active", name: "", email: null, is_service: false, has_password: true, last_seen_at: null },
+      { id: "u2", username: "bob", role: "member", status: "active", name: "", email: null, is_service: false, has_password: true, last_seen_at: null },
+    ]),
+  );
   open(<UsersPage />);
   const own = await screen.findByLabelText<HTMLSelectElement>("Role of ada");
   await vi.waitFor(() => expect(own.disabled).toBe(true));

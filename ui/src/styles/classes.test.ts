@@ -4,7 +4,9 @@ import { describe, expect, it } from "vitest";
 
 /** Areas of the page, the shared parts (`ui`), colours of words (`tone`), and states of another class (`is`). */
 const PREFIXES =
-  "app ask audit changes code composer debug demo diff files is markdown mcp panel policy runs settings sidebar signin terminal timeline tone tool ui usage workspace".split(" ");
+  "app ask audit changes code composer debug demo diff files is markdown mcp panel policy runs settings sidebar signin terminal timeline tone tool ui usage workspace".split(
+    " ",
+  );
 const SOURCES = join(import.meta.dirname, "..");
 const read = (directory: string, ending: RegExp): string =>
   readdirSync(directory, { recursive: true, encoding: "utf8" })
@@ -26,7 +28,8 @@ describe("classes", () => {
   it("that have rules are used", () => {
     // A class made of a value (`is-${size}`) counts by its beginning.
     const isUsed = (name: string): boolean =>
-      new RegExp(`(?<![\\w-])${name}(?![\\w-])`).test(components) || Array.from(name, (_, at) => `${name.slice(0, at)}\${`).some((made, at) => at > 2 && components.includes(made));
+      new RegExp(`(?<![\\w-])${name}(?![\\w-])`).test(components) ||
+      Array.from(name, (_, at) => `${name.slice(0, at)}\${`).some((made, at) => at > 2 && components.includes(made));
     expect([...styled].filter((name) => !isUsed(name))).toEqual([]);
   });
 

@@ -58,7 +58,9 @@ export function diffOfEdit(oldText: string, newText: string): readonly DiffLine[
   let tail = 0;
   const most = Math.min(removed.length, added.length) - head;
   while (tail < most && removed[removed.length - 1 - tail] === added[added.length - 1 - tail]) tail += 1;
-  const line = (type: DiffLine["type"]) => (text: string): DiffLine => ({ type, text, number: null, changed: null });
+  const line =
+    (type: DiffLine["type"]) =>
+    (text: string): DiffLine => ({ type, text, number: null, changed: null });
   return markWords([
     ...removed.slice(0, head).map(line("context")),
     ...removed.slice(head, removed.length - tail).map(line("del")),

@@ -82,7 +82,11 @@ describe("text that streams", () => {
     const reader = new BlockReader();
     for (let end = 0; end < text.length; end += 7) reader.read(text.slice(0, end));
     const streamed = reader.read(text).map((block) => block.raw.trim());
-    expect(streamed.slice(0, -1)).toEqual(readBlocks(text).slice(0, -1).map((block) => block.raw.trim()));
+    expect(streamed.slice(0, -1)).toEqual(
+      readBlocks(text)
+        .slice(0, -1)
+        .map((block) => block.raw.trim()),
+    );
   });
 
   it("keeps the blocks before the last two", () => {
@@ -100,7 +104,9 @@ it("brackets of formulas keep their backslash, other escapes do not", () => {
 
 describe("hostile text", () => {
   const ELEMENTS = new Set(
-    "P EM STRONG DEL CODE PRE BR H3 H4 H5 UL OL LI BLOCKQUOTE HR A SPAN DIV TABLE THEAD TBODY TR TH TD INPUT FIGURE FIGCAPTION BUTTON svg path rect circle".split(" "),
+    "P EM STRONG DEL CODE PRE BR H3 H4 H5 UL OL LI BLOCKQUOTE HR A SPAN DIV TABLE THEAD TBODY TR TH TD INPUT FIGURE FIGCAPTION BUTTON svg path rect circle".split(
+      " ",
+    ),
   );
   const ATTRIBUTES = new Set(
     "class href target rel title start type checked disabled readonly aria-label aria-hidden aria-busy aria-pressed role tabindex scope data-align".split(" "),
@@ -160,10 +166,10 @@ const HOSTILE: readonly string[] = [
   "<javascript:alert(1)>",
   "![x](javascript:alert(1))",
   "![x](data:image/svg+xml;base64,PHN2Zy8+)",
-  "![x\"onerror=alert(1)](https://x.test/\"onload=alert(1))",
-  "[x](https://x.test \"onmouseover=alert(1)\")",
+  '![x"onerror=alert(1)](https://x.test/"onload=alert(1))',
+  '[x](https://x.test "onmouseover=alert(1)")',
   "[x](https://x.test'onmouseover=alert(1))",
-  "```\"><script>alert(1)</script>\nx\n```",
+  '```"><script>alert(1)</script>\nx\n```',
   "```js onload=alert(1)\n</code></pre><script>alert(1)</script>\n```",
   "`<script>`</code><script>alert(1)</script>",
   "| <img src=x onerror=alert(1)> | b |\n|---|---|\n| [x](javascript:1) | <style>*{}</style> |",

@@ -12,7 +12,10 @@ import { RowModel } from "./rows/rows";
 import { at, call, callDelta, chat, live, message, result, text, thought } from "./testing";
 import { OpenRowsProvider } from "./tools/frame";
 
-const WORDS = "the claim now holds its rows inside the transaction that marks them as sent so **a crash** is harmless and `CLAIM` ends in a lock\n\n- and\n- so on\n\n".split(" ");
+const WORDS =
+  "the claim now holds its rows inside the transaction that marks them as sent so **a crash** is harmless and `CLAIM` ends in a lock\n\n- and\n- so on\n\n".split(
+    " ",
+  );
 const OLDER = { hasMore: false, isLoading: false, error: null, load: () => undefined };
 
 const ACTIONS: TimelineActions = {
@@ -20,12 +23,14 @@ const ACTIONS: TimelineActions = {
   buildLog: () =>
     Promise.resolve({
       hasEnded: true,
-      lines: ["template python-3.13, sandbox on this host", "cloning ledger-api at 9c41e07", "uv sync --frozen: 61 packages", "agent connected"].map((line, id) => ({
-        id,
-        at: new Date(id * 3100).toISOString(),
-        level: "info" as const,
-        text: line,
-      })),
+      lines: ["template python-3.13, sandbox on this host", "cloning ledger-api at 9c41e07", "uv sync --frozen: 61 packages", "agent connected"].map(
+        (line, id) => ({
+          id,
+          at: new Date(id * 3100).toISOString(),
+          level: "info" as const,
+          text: line,
+        }),
+      ),
     }),
 };
 
@@ -93,31 +98,35 @@ const DIFF = `--- a/src/ledger/dispatch.py
 const PYTEST = `    assert sent == Counter({e.id: 1 for e in events})
 \u001b[31mE   AssertionError: 17 of 500 events were sent twice\u001b[0m
 \u001b[1m1 failed\u001b[0m, 11 passed in 3.94s`;
-const SOAK = "round 07  500 events  \u001b[32m0 duplicates\u001b[0m  2.9 s\nround 08  500 events  \u001b[32m0 duplicates\u001b[0m  3.1 s\nround 09  312 events  …";
+const SOAK =
+  "round 07  500 events  \u001b[32m0 duplicates\u001b[0m  2.9 s\nround 08  500 events  \u001b[32m0 duplicates\u001b[0m  3.1 s\nround 09  312 events  …";
 
 let nextId = 0;
 const say = (role: Message["role"], ...parts: Part[]): Message => message((nextId += 1), role, ...parts);
 
 function ran(id: string, name: string, args: unknown, value: unknown, seconds = 0.1, more = {}): Message[] {
-  return [
-    say("assistant", call(id, name, args, 0)),
-    say("tool", result(id, name, value, { created_at: at(seconds), ...more })),
-  ];
+  return [say("assistant", call(id, name, args, 0)), say("tool", result(id, name, value, { created_at: at(seconds), ...more }))];
 }
 
 const MESSAGES: readonly Message[] = [
   ...ran("s", "chat_summarized", {}, { summary: "The user looks for **double deliveries**.", context_tokens: 148_000 }),
-  say(
-    "user",
-    text("Since Tuesday’s deploy some customers get the same webhook twice. Find out why, fix it, and add a test that fails without the fix."),
-    { type: "file", media_type: "text/csv", file_id: "6a1f0c9e-0000-4000-8000-000000000001", name: "deliveries-tue.csv" },
-  ),
+  say("user", text("Since Tuesday’s deploy some customers get the same webhook twice. Find out why, fix it, and add a test that fails without the fix."), {
+    type: "file",
+    media_type: "text/csv",
+    file_id: "6a1f0c9e-0000-4000-8000-000000000001",
+    name: "deliveries-tue.csv",
+  }),
   say("assistant", thought("I should look at the dispatcher first.", 0, 6)),
   ...ran("w", "create_workspace", { template_id: "x" }, { created: true, workspace_name: "ledger-api-7f3c", build_id: "b" }, 14),
   ...ran("r1", "read_file", { path: "/w/src/ledger/dispatch.py" }, { content: "1\timport asyncio", total_lines: 80, lines_read: 80 }, 0.03),
   ...ran("r2", "read_file", { path: "/w/src/ledger/claims.sql" }, { content: "1\tSELECT", total_lines: 12, lines_read: 12 }, 0.03),
   ...ran("r3", "read_file", { path: "/w/tests/test_dispatch.py" }, { content: "1\timport", total_lines: 210, lines_read: 210 }, 0.04),
-  ...ran("g", "execute", { command: 'rg -n "claim_batch" src tests' }, { success: true, exit_code: 0, output: "src/a.py:1: claim_batch", wall_duration_ms: 80 }),
+  ...ran(
+    "g",
+    "execute",
+    { command: 'rg -n "claim_batch" src tests' },
+    { success: true, exit_code: 0, output: "src/a.py:1: claim_batch", wall_duration_ms: 80 },
+  ),
   say(
     "assistant",
     thought(
@@ -126,7 +135,12 @@ const MESSAGES: readonly Message[] = [
       11,
     ),
   ),
-  ...ran("a", "spawn_agent", { prompt: "Find other callers of claim_batch", title: "Find other callers of claim_batch" }, { chat_id: "x", title: "Find other callers of claim_batch", status: "running" }),
+  ...ran(
+    "a",
+    "spawn_agent",
+    { prompt: "Find other callers of claim_batch", title: "Find other callers of claim_batch" },
+    { chat_id: "x", title: "Find other callers of claim_batch", status: "running" },
+  ),
   ...ran("t", "execute", { command: "pytest tests/test_dispatch.py -q" }, { success: false, exit_code: 1, output: PYTEST, wall_duration_ms: 4200 }),
   say(
     "assistant",
@@ -134,15 +148,32 @@ const MESSAGES: readonly Message[] = [
       "The test reproduces it: two dispatchers, 500 events, 17 duplicates. The claim has to hold its rows until they are marked as sent, so I will put both into one transaction and let the second dispatcher skip what is locked.",
     ),
   ),
-  ...ran("e0", "edit_files", { files: [{ path: "src/ledger/claims.sql", edits: [] }] }, { error: "The text to replace was found 2 times, in lines 8 and 31. Nothing of this call was applied." }, 1, { is_error: true }),
-  ...ran("d", "execute", { command: "docker compose up -d postgres" }, { error: "stopped before it ended", interrupted: true, running: true, wall_duration_ms: 12_000, output: "Pulling postgres…" }),
+  ...ran(
+    "e0",
+    "edit_files",
+    { files: [{ path: "src/ledger/claims.sql", edits: [] }] },
+    { error: "The text to replace was found 2 times, in lines 8 and 31. Nothing of this call was applied." },
+    1,
+    { is_error: true },
+  ),
+  ...ran(
+    "d",
+    "execute",
+    { command: "docker compose up -d postgres" },
+    { error: "stopped before it ended", interrupted: true, running: true, wall_duration_ms: 12_000, output: "Pulling postgres…" },
+  ),
   say("user", text("No containers here, use the test database that is already running. And keep the `Idempotency-Key` header, receivers rely on it.")),
   ...ran("e", "edit_files", { files: [{ path: "src/ledger/dispatch.py" }] }, { ok: true, files: [{ path: "src/ledger/dispatch.py", diff: DIFF }] }),
   say("user", text("Call the new test `test_overlap`.")),
   ...ran("wr", "write_file", { path: "/w/CHANGES.md", content: "# Fixed\n\n- Webhooks are sent once.\n" }, { ok: true }),
   ...ran("m", "github__create_issue", { title: "Slow receivers", body: "…" }, { output: "Created #41" }, 0.9, { mcp_server_config_id: "github" }),
   ...ran("q", "web_search", { query: "postgres skip locked" }, { results: [{ url: "https://www.postgresql.org/docs/", title: "SELECT" }] }),
-  ...ran("soak", "execute", { command: "python -m ledger.soak --workers 2 &", model_intent: "soak test" }, { success: true, running: true, backgrounded: true, background_process_id: "p-7", output: SOAK, note: "…" }),
+  ...ran(
+    "soak",
+    "execute",
+    { command: "python -m ledger.soak --workers 2 &", model_intent: "soak test" },
+    { success: true, running: true, backgrounded: true, background_process_id: "p-7", output: SOAK, note: "…" },
+  ),
 ];
 
 const REPLY =
@@ -176,12 +207,34 @@ const PENDING: readonly PendingSend[] = [
   { id: "p2", text: "One more, without a connection.", files: [], references: [], isKept: true },
 ];
 
-const retry = { attempt: 1, delay_ms: 8000, error: "The provider is limiting the rate of requests.", kind: "rate_limit", status_code: 429, retrying_at: new Date(Date.now() + 8000).toISOString(), detail: "too many requests" };
+const retry = {
+  attempt: 1,
+  delay_ms: 8000,
+  error: "The provider is limiting the rate of requests.",
+  kind: "rate_limit",
+  status_code: 429,
+  retrying_at: new Date(Date.now() + 8000).toISOString(),
+  detail: "too many requests",
+};
 const failed = { message: "Main gateway refused the API key. Check the key and what it may do.", kind: "auth", status_code: 401, detail: "invalid x-api-key" };
 const QUESTIONS = {
   questions: [
-    { header: "Place", question: "Where should archived invoices go?", options: [{ label: "A second schema", description: "Same database, still easy to query" }, { label: "Files in object storage", description: "Cheapest; restoring takes minutes" }] },
-    { header: "PDFs", question: "What happens to their PDFs?", options: [{ label: "Keep them", description: "About 40 GB stays" }, { label: "Delete them", description: "They can be made again" }] },
+    {
+      header: "Place",
+      question: "Where should archived invoices go?",
+      options: [
+        { label: "A second schema", description: "Same database, still easy to query" },
+        { label: "Files in object storage", description: "Cheapest; restoring takes minutes" },
+      ],
+    },
+    {
+      header: "PDFs",
+      question: "What happens to their PDFs?",
+      options: [
+        { label: "Keep them", description: "About 40 GB stays" },
+        { label: "Delete them", description: "They can be made again" },
+      ],
+    },
   ],
 };
 
@@ -193,8 +246,18 @@ const STATES: Readonly<Record<string, ChatState>> = {
   held: chat(MESSAGES.slice(0, 14), { status: "error", error: { message: "", kind: "queue_held" } }),
   pending: chat(MESSAGES.slice(0, 3), { status: "pending" }),
   rich: chat([MESSAGES[2] ?? say("user"), { ...say("assistant", text(RICH)), finish_reason: "length" }]),
-  writing: chat(MESSAGES.slice(0, 3), { status: "running", live: live([thought("Looking at the claim query, which reads unsent rows."), callDelta("x", "write_file", '{"path":"/w/a.py","content":"import asyncio\\n\\nasync def drain(pool')]) }),
-  asking: chat([...MESSAGES.slice(0, 3), say("assistant", text("The plan is on the right. Two things are yours to decide."), call("ask", "ask_user_question", QUESTIONS)), say("tool", result("ask", "ask_user_question", QUESTIONS))]),
+  writing: chat(MESSAGES.slice(0, 3), {
+    status: "running",
+    live: live([
+      thought("Looking at the claim query, which reads unsent rows."),
+      callDelta("x", "write_file", '{"path":"/w/a.py","content":"import asyncio\\n\\nasync def drain(pool'),
+    ]),
+  }),
+  asking: chat([
+    ...MESSAGES.slice(0, 3),
+    say("assistant", text("The plan is on the right. Two things are yours to decide."), call("ask", "ask_user_question", QUESTIONS)),
+    say("tool", result("ask", "ask_user_question", QUESTIONS)),
+  ]),
   sending: chat(MESSAGES.slice(0, 3)),
   stopped: chat([...MESSAGES.slice(0, 3), { ...say("assistant", text("The claim has to hold")), finish_reason: null }]),
 };

@@ -93,7 +93,10 @@ describe("the tree of chats", () => {
     const { onMovePins, user } = show();
     row(/Second pin/).focus();
     await user.keyboard("{Alt>}{ArrowUp}{/Alt}");
-    expect(onMovePins).toHaveBeenCalledWith([{ id: "p2", pin_order: 1 }, { id: "p1", pin_order: 2 }]);
+    expect(onMovePins).toHaveBeenCalledWith([
+      { id: "p2", pin_order: 1 },
+      { id: "p1", pin_order: 2 },
+    ]);
     onMovePins.mockClear();
     row(/Docs/).focus();
     await user.keyboard("{Alt>}{ArrowUp}{/Alt}");

@@ -44,7 +44,13 @@ export function ChatTree({ sections, currentId, modelName, search, canMove, onMo
   const movePin = (id: string, by: -1 | 1) => onMovePins(pinMoves(pinned, id, pinned.findIndex((chat) => chat.id === id) + by));
   const dropOn = (target: string) => {
     if (dragged.current !== null && dragged.current !== target) {
-      onMovePins(pinMoves(pinned, dragged.current, pinned.findIndex((chat) => chat.id === target)));
+      onMovePins(
+        pinMoves(
+          pinned,
+          dragged.current,
+          pinned.findIndex((chat) => chat.id === target),
+        ),
+      );
     }
     dragged.current = null;
   };
@@ -120,7 +126,16 @@ export function ChatTree({ sections, currentId, modelName, search, canMove, onMo
   );
 }
 
-const SECTION_KEYS: Readonly<Record<string, true>> = { needs: true, pinned: true, shared: true, today: true, yesterday: true, week: true, older: true, found: true };
+const SECTION_KEYS: Readonly<Record<string, true>> = {
+  needs: true,
+  pinned: true,
+  shared: true,
+  today: true,
+  yesterday: true,
+  week: true,
+  older: true,
+  found: true,
+};
 
 interface SectionRowsProps {
   section: Section;
@@ -189,7 +204,14 @@ function RowEnd({ chat, isCurrent }: { chat: ListChat; isCurrent: boolean }): Re
       </span>
     );
   }
-  if (chat.status === "running") return isSubagent(chat) ? <time><Elapsed since={chat.created_at} /></time> : <span />;
+  if (chat.status === "running")
+    return isSubagent(chat) ? (
+      <time>
+        <Elapsed since={chat.created_at} />
+      </time>
+    ) : (
+      <span />
+    );
   return isSubagent(chat) ? <span /> : <Time at={chat.updated_at} />;
 }
 
@@ -212,7 +234,9 @@ function RowSubtitle({ chat, modelName }: { chat: ListChat; modelName: string | 
 }
 
 /** The menu of a row. For keys it opens with Shift F10; the button is for the pointer. */
-function RowMenu(props: { chat: ListChat; open: boolean; setOpen: (open: boolean) => void; onClosed: () => void } & Pick<ChatRowProps, "onMove" | "pinnedCount">) {
+function RowMenu(
+  props: { chat: ListChat; open: boolean; setOpen: (open: boolean) => void; onClosed: () => void } & Pick<ChatRowProps, "onMove" | "pinnedCount">,
+) {
   const { chat, open, setOpen, onClosed, onMove, pinnedCount } = props;
   return (
     <Menu

@@ -69,7 +69,10 @@ export function FilterMenu({ filters, onChange, labels }: FilterProps & { labels
   const toggleLabel = (label: string, on: boolean) =>
     onChange({ ...filters, labels: on ? [...filters.labels, label] : filters.labels.filter((one) => one !== label) });
   return (
-    <Menu trigger={<IconButton icon={ListFilter} label={count > 0 ? `Filter, ${count} set` : "Filter"} className={classes(count > 0 && "is-on")} />} align="start">
+    <Menu
+      trigger={<IconButton icon={ListFilter} label={count > 0 ? `Filter, ${count} set` : "Filter"} className={classes(count > 0 && "is-on")} />}
+      align="start"
+    >
       <MenuHeading>Show only</MenuHeading>
       <MenuChoice keepOpen checked={filters.unread} onChecked={(unread) => onChange({ ...filters, unread })}>
         Unread
@@ -106,8 +109,16 @@ export function FilterChips({ filters, onChange }: FilterProps) {
   if (countFilters(filters) === 0) return null;
   return (
     <div className="sidebar-chips" role="group" aria-label="Filters">
-      {filters.archived && <Chip onRemove={() => onChange({ ...filters, archived: false })} removeLabel="Remove filter Archived">Archived</Chip>}
-      {filters.unread && <Chip onRemove={() => onChange({ ...filters, unread: false })} removeLabel="Remove filter Unread">Unread</Chip>}
+      {filters.archived && (
+        <Chip onRemove={() => onChange({ ...filters, archived: false })} removeLabel="Remove filter Archived">
+          Archived
+        </Chip>
+      )}
+      {filters.unread && (
+        <Chip onRemove={() => onChange({ ...filters, unread: false })} removeLabel="Remove filter Unread">
+          Unread
+        </Chip>
+      )}
       {filters.status !== null && (
         <Chip onRemove={() => onChange({ ...filters, status: null })} removeLabel={`Remove filter ${STATUS_WORDS[filters.status]}`}>
           {STATUS_WORDS[filters.status]}
@@ -119,7 +130,11 @@ export function FilterChips({ filters, onChange }: FilterProps) {
         </Chip>
       )}
       {filters.labels.map((label) => (
-        <Chip key={label} onRemove={() => onChange({ ...filters, labels: filters.labels.filter((one) => one !== label) })} removeLabel={`Remove filter ${label}`}>
+        <Chip
+          key={label}
+          onRemove={() => onChange({ ...filters, labels: filters.labels.filter((one) => one !== label) })}
+          removeLabel={`Remove filter ${label}`}
+        >
           {label.replace(":", ": ")}
         </Chip>
       ))}

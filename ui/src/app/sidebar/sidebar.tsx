@@ -26,9 +26,12 @@ function Sentinel({ onSeen }: { onSeen: () => void }) {
   });
   useEffect(() => {
     if (place.current === null) return;
-    const observer = new IntersectionObserver((entries) => {
-      if (entries.some((entry) => entry.isIntersecting)) newest.current();
-    }, { rootMargin: "400px" });
+    const observer = new IntersectionObserver(
+      (entries) => {
+        if (entries.some((entry) => entry.isIntersecting)) newest.current();
+      },
+      { rootMargin: "400px" },
+    );
     observer.observe(place.current);
     return () => observer.disconnect();
   }, []);
@@ -105,7 +108,14 @@ export function Sidebar({ onHide }: { onHide: () => void }) {
       <div className="sidebar-tree" data-search={search}>
         {list.isLoading && <Skeleton rows={8} label="Loading chats" />}
         {list.error !== null && (
-          <ErrorNote error={list.error} action={<Button size="xs" onClick={() => list.refetch()}>Try again</Button>} />
+          <ErrorNote
+            error={list.error}
+            action={
+              <Button size="xs" onClick={() => list.refetch()}>
+                Try again
+              </Button>
+            }
+          />
         )}
         {list.sections.length > 0 && (
           <ChatTree
@@ -198,7 +208,9 @@ function UsageFoot({ children }: { children?: React.ReactNode }) {
             <b>{spent}</b> {limit === null ? period : `of ${dollars(limit, true)} ${period}`}
           </span>
         </div>
-        {limit !== null && <Meter label={`${spent} spent of ${dollars(limit, true)} ${period}`} value={(data?.current_spend_micros ?? 0) / 1e6} max={limit / 1e6} />}
+        {limit !== null && (
+          <Meter label={`${spent} spent of ${dollars(limit, true)} ${period}`} value={(data?.current_spend_micros ?? 0) / 1e6} max={limit / 1e6} />
+        )}
       </div>
       <Tooltip text="Settings" side="top">
         <Link className="ui-icon-button" href="/settings/general" aria-label="Settings">

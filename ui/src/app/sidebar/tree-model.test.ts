@@ -6,8 +6,7 @@ import { buildSections, nodeOf, pinMoves, treeMove, visibleRows } from "./tree-m
 
 const now = new Date(2026, 10, 17, 12, 0);
 const at = (day: number, hour = 9) => new Date(2026, 10, day, hour).toISOString();
-const keysOf = (chats: readonly ListChat[]) =>
-  buildSections(chats, [], now).map((section) => [section.name, ...section.nodes.map((node) => node.key)]);
+const keysOf = (chats: readonly ListChat[]) => buildSections(chats, [], now).map((section) => [section.name, ...section.nodes.map((node) => node.key)]);
 
 it("a chat between two calls of a failing model is listed as retrying, with or without a worker", () => {
   const retry = { attempt: 2, delay_ms: 8000, error: "The provider is overloaded." };
@@ -26,18 +25,29 @@ describe("the sections of the list", () => {
       makeChat("c", { updated_at: at(12) }),
       makeChat("d", { updated_at: at(10) }),
     ];
-    expect(keysOf(chats)).toEqual([["today", "a"], ["yesterday", "b"], ["week", "c"], ["older", "d"]]);
+    expect(keysOf(chats)).toEqual([
+      ["today", "a"],
+      ["yesterday", "b"],
+      ["week", "c"],
+      ["older", "d"],
+    ]);
   });
 
   it("shows a chat that needs you first and once, also when only its subagent does", () => {
     const child = makeChat("kid", { parent_chat_id: "b", status: "requires_action" });
     const chats = [makeChat("a", { pin_order: 1 }), makeChat("b", { pin_order: 2, children: [child] })];
-    expect(keysOf(chats)).toEqual([["needs", "b"], ["pinned", "a"]]);
+    expect(keysOf(chats)).toEqual([
+      ["needs", "b"],
+      ["pinned", "a"],
+    ]);
   });
 
   it("shows a chat whose plan waits for a decision among those that need you", () => {
     const plan = makeChat("p", { pin_order: 1, status: "waiting", plan_ready: true, action_summary: "A plan is ready to read" });
-    expect(keysOf([makeChat("a", { pin_order: 2 }), plan])).toEqual([["needs", "p"], ["pinned", "a"]]);
+    expect(keysOf([makeChat("a", { pin_order: 2 }), plan])).toEqual([
+      ["needs", "p"],
+      ["pinned", "a"],
+    ]);
     expect([shownStatus(plan), subtitle(plan, "Sable")]).toEqual(["requires_action", "A plan is ready to read"]);
   });
 
@@ -48,11 +58,7 @@ describe("the sections of the list", () => {
 
   it("nests subagents to any depth, and hangs one with a missing parent on the root", () => {
     const root = makeChat("r", {
-      children: [
-        makeChat("c", { parent_chat_id: "b" }),
-        makeChat("b", { parent_chat_id: "r" }),
-        makeChat("lost", { parent_chat_id: "nobody" }),
-      ],
+      children: [makeChat("c", { parent_chat_id: "b" }), makeChat("b", { parent_chat_id: "r" }), makeChat("lost", { parent_chat_id: "nobody" })],
     });
     const node = nodeOf(root);
     expect(node.children.map((child) => child.key)).toEqual(["b", "lost"]);
@@ -115,7 +121,10 @@ describe("moving pinned chats", () => {
   const pinned = [makeChat("a", { pin_order: 1 }), makeChat("b", { pin_order: 2 }), makeChat("c", { pin_order: 3 })];
 
   it("changes only the places that differ", () => {
-    expect(pinMoves(pinned, "b", 0)).toEqual([{ id: "b", pin_order: 1 }, { id: "a", pin_order: 2 }]);
+    expect(pinMoves(pinned, "b", 0)).toEqual([
+      { id: "b", pin_order: 1 },
+      { id: "a", pin_order: 2 },
+    ]);
     expect(pinMoves(pinned, "a", 0)).toEqual([]);
     expect(pinMoves(pinned, "gone", 0)).toEqual([]);
   });

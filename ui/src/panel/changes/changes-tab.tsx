@@ -1,7 +1,14 @@
 /** What the turn, the chat, or the working tree has changed. */
 import { useQueryClient } from "@tanstack/react-query";
 import {
-  ExternalLink, FileDiff as FileDiffIcon, GitBranch, GitMerge, GitPullRequest, GitPullRequestClosed, GitPullRequestDraft, RefreshCw,
+  ExternalLink,
+  FileDiff as FileDiffIcon,
+  GitBranch,
+  GitMerge,
+  GitPullRequest,
+  GitPullRequestClosed,
+  GitPullRequestDraft,
+  RefreshCw,
 } from "lucide-react";
 import { useCallback, useState } from "react";
 import { api, type ApiError } from "@/api/client";
@@ -69,7 +76,11 @@ export function ChangesTab({ chatId }: { chatId: string }) {
       </div>
       <BranchBar chatId={chatId} />
       <div className="panel-scroll" tabIndex={0} role="region" aria-label="Changed files">
-        {missing !== null && <p className="tone-muted" role="status">{missing} has no changes now.</p>}
+        {missing !== null && (
+          <p className="tone-muted" role="status">
+            {missing} has no changes now.
+          </p>
+        )}
         {changes.data === undefined ? (
           <Waiting error={changes.error} onRetry={() => void changes.refetch()} />
         ) : (
@@ -170,9 +181,23 @@ const NOTHING: Readonly<Record<Scope, string>> = {
 };
 
 function NoChanges({ scope, onScope }: { scope: Scope; onScope: (scope: Scope) => void }) {
-  const next = scope === "turn" ? { scope: "chat" as const, label: "Look at the whole chat" } : scope === "chat" ? { scope: "git" as const, label: "Look at the working tree" } : null;
+  const next =
+    scope === "turn"
+      ? { scope: "chat" as const, label: "Look at the whole chat" }
+      : scope === "chat"
+        ? { scope: "git" as const, label: "Look at the working tree" }
+        : null;
   return (
-    <EmptyState icon={FileDiffIcon} actions={next !== null && <Button size="sm" onClick={() => onScope(next.scope)}>{next.label}</Button>}>
+    <EmptyState
+      icon={FileDiffIcon}
+      actions={
+        next !== null && (
+          <Button size="sm" onClick={() => onScope(next.scope)}>
+            {next.label}
+          </Button>
+        )
+      }
+    >
       {NOTHING[scope]}
     </EmptyState>
   );
@@ -226,10 +251,7 @@ export function pullRequestWords(found: PullRequest): string {
 
 /** Null if nothing is known, or nothing differs. */
 export function commitWords(status: Pick<DiffStatus, "ahead" | "behind">): string | null {
-  const words = [
-    (status.ahead ?? 0) > 0 && `${status.ahead} to push`,
-    (status.behind ?? 0) > 0 && `${status.behind} behind`,
-  ].filter((word) => word !== false);
+  const words = [(status.ahead ?? 0) > 0 && `${status.ahead} to push`, (status.behind ?? 0) > 0 && `${status.behind} behind`].filter((word) => word !== false);
   return words.length === 0 ? null : words.join(", ");
 }
 

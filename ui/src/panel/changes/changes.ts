@@ -59,7 +59,9 @@ export function readRepository(found: ScopedDiff): RepositoryChanges {
 /** Repositories whose diff is the same stay the same objects, so that their lines are not drawn again. */
 export function keepSame(before: readonly RepositoryChanges[] | undefined, now: readonly RepositoryChanges[]): readonly RepositoryChanges[] {
   if (before === undefined) return now;
-  const kept = now.map((one) => before.find((old) => old.root === one.root && old.text === one.text && old.branch === one.branch && old.note === one.note) ?? one);
+  const kept = now.map(
+    (one) => before.find((old) => old.root === one.root && old.text === one.text && old.branch === one.branch && old.note === one.note) ?? one,
+  );
   return kept.length === before.length && kept.every((one, index) => one === before[index]) ? before : kept;
 }
 

@@ -92,7 +92,9 @@ export function DiffBody({ chatId, root, file: given, isSplit, onComment }: Diff
       ))}
       {total > most && (
         <button type="button" className="ui-more-lines" onClick={() => setMost(most + STEP)}>
-          {total - most <= STEP ? `Show all ${total.toLocaleString("en")} lines` : `Show ${STEP.toLocaleString("en")} of ${(total - most).toLocaleString("en")} more lines`}
+          {total - most <= STEP
+            ? `Show all ${total.toLocaleString("en")} lines`
+            : `Show ${STEP.toLocaleString("en")} of ${(total - most).toLocaleString("en")} more lines`}
         </button>
       )}
     </div>
@@ -216,7 +218,15 @@ export function LineNote({ place, onAdd, onCancel }: LineNoteProps) {
   return (
     <div className="changes-note-row">
       <div className="changes-note">
-        <textarea autoFocus rows={2} aria-label={`Comment on ${place}`} placeholder="What should change here?" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={press} />
+        <textarea
+          autoFocus
+          rows={2}
+          aria-label={`Comment on ${place}`}
+          placeholder="What should change here?"
+          value={text}
+          onChange={(event) => setText(event.target.value)}
+          onKeyDown={press}
+        />
         <footer>
           <span className="tone-subtle ui-grow">{place}. Goes into your next message.</span>
           <Button size="xs" variant="quiet" onClick={onCancel}>

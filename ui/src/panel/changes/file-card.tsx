@@ -69,7 +69,12 @@ export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, targ
           }}
         />
       </header>
-      {isOpen && (file.hunks.length === 0 ? <p className="changes-file-note">{emptyText(file)}</p> : <DiffBody chatId={chatId} root={root} file={file} isSplit={isSplit} onComment={comment} />)}
+      {isOpen &&
+        (file.hunks.length === 0 ? (
+          <p className="changes-file-note">{emptyText(file)}</p>
+        ) : (
+          <DiffBody chatId={chatId} root={root} file={file} isSplit={isSplit} onComment={comment} />
+        ))}
     </section>
   );
 }

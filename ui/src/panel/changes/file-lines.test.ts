@@ -34,7 +34,12 @@ describe("lines of a diff as they are drawn", () => {
 
   it("sets removed lines beside added ones", () => {
     const pairs = pairLines(lines).map(({ left, right }) => [left?.oldNumber ?? null, right?.newNumber ?? null]);
-    expect(pairs).toEqual([[18, 18], [19, 19], [20, null], [21, 20]]);
+    expect(pairs).toEqual([
+      [18, 18],
+      [19, 19],
+      [20, null],
+      [21, 20],
+    ]);
   });
 
   it("has a key of its own for each line", () => {
@@ -47,7 +52,8 @@ describe("lines of a diff as they are drawn", () => {
 });
 
 describe("repositories that are read again", () => {
-  const read = (text: string) => readRepository({ repo_root: "/home/dev/app", branch: "main", base: "", unified_diff: text, additions: 0, deletions: 0, changed_files: 0 });
+  const read = (text: string) =>
+    readRepository({ repo_root: "/home/dev/app", branch: "main", base: "", unified_diff: text, additions: 0, deletions: 0, changed_files: 0 });
 
   it("stay the same objects while their diff is the same", () => {
     const before = [read(TEXT)];
@@ -79,8 +85,6 @@ const LINES = Array.from({ length: 60 }, (_, index) => `line ${index + 1}`);
 const NEW = LINES.with(9, "line ten").toSpliced(40, 1);
 const TWO_HUNKS = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -10 +10 @@\n-line 10\n+line ten\n@@ -41 +40,0 @@\n-line 41\n";
 
-
-
 describe("unchanged lines above a hunk", () => {
   const file = fileOf(TWO_HUNKS);
 
@@ -89,7 +93,14 @@ describe("unchanged lines above a hunk", () => {
   });
 
   it("are put in with the numbers of both sides", () => {
-    const [first, second] = expandHunks(file, NEW, new Map([[0, 40], [1, 2]])).hunks;
+    const [first, second] = expandHunks(
+      file,
+      NEW,
+      new Map([
+        [0, 40],
+        [1, 2],
+      ]),
+    ).hunks;
     expect(first?.lines.map((line) => line.text).slice(0, 2)).toEqual(["line 1", "line 2"]);
     expect(first).toMatchObject({ oldStart: 1, newStart: 1, oldCount: 10, newCount: 10 });
     expect(second?.lines.map((line) => [line.oldNumber, line.newNumber, line.text])).toEqual([
@@ -100,7 +111,14 @@ describe("unchanged lines above a hunk", () => {
   });
 
   it("leave no gap when all are shown", () => {
-    const whole = expandHunks(file, NEW, new Map([[0, 40], [1, 40]]));
+    const whole = expandHunks(
+      file,
+      NEW,
+      new Map([
+        [0, 40],
+        [1, 40],
+      ]),
+    );
     expect([gapBefore(whole.hunks, 0), gapBefore(whole.hunks, 1)]).toEqual([0, 0]);
   });
 

@@ -77,7 +77,21 @@ afterAll(() => rmSync(repository.root, { recursive: true, force: true }));
 describe("the output of git diff", () => {
   it("has every file once", () => {
     expect([...files.keys()].sort()).toEqual(
-      ["changed.py", "dos.txt", "empty.txt", "end.txt", "fresh.txt", "gone.txt", "grüße\t.txt", "image.bin", "moved2.txt", "new name.txt", "script.sh", "tricky.txt", "with space.txt"].sort(),
+      [
+        "changed.py",
+        "dos.txt",
+        "empty.txt",
+        "end.txt",
+        "fresh.txt",
+        "gone.txt",
+        "grüße\t.txt",
+        "image.bin",
+        "moved2.txt",
+        "new name.txt",
+        "script.sh",
+        "tricky.txt",
+        "with space.txt",
+      ].sort(),
     );
   });
 
@@ -135,11 +149,16 @@ describe("the output of git diff", () => {
   });
 
   it("leaves out the carriage return", () => {
-    expect(one("dos.txt").hunks.flatMap((hunk) => hunk.lines).map((line) => line.text)).toEqual(["one", "two", "2"]);
+    expect(
+      one("dos.txt")
+        .hunks.flatMap((hunk) => hunk.lines)
+        .map((line) => line.text),
+    ).toEqual(["one", "two", "2"]);
   });
 
   it("names files of a merge in progress without their lines", () => {
-    const text = "diff --cc a.txt\nindex 1,2..3\n--- a/a.txt\n+++ b/a.txt\n@@@ -1,1 -1,1 +1,5 @@@\n++<<<<<<< HEAD\ndiff --git a/b.txt b/b.txt\n--- a/b.txt\n+++ b/b.txt\n@@ -1 +1 @@\n-x\n+y\n";
+    const text =
+      "diff --cc a.txt\nindex 1,2..3\n--- a/a.txt\n+++ b/a.txt\n@@@ -1,1 -1,1 +1,5 @@@\n++<<<<<<< HEAD\ndiff --git a/b.txt b/b.txt\n--- a/b.txt\n+++ b/b.txt\n@@ -1 +1 @@\n-x\n+y\n";
     expect(parseGitDiff(text).files.map((file) => [file.path, file.kind, file.added])).toEqual([
       ["a.txt", "conflict", 0],
       ["b.txt", "changed", 1],

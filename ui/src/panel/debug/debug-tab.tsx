@@ -33,7 +33,18 @@ export function DebugTab({ chatId }: { chatId: string }) {
   return (
     <div className="panel-scroll is-top" tabIndex={0} role="region" aria-label="Model calls">
       {calls === undefined ? (
-        query.error === null ? <Skeleton rows={4} /> : <ErrorNote error={query.error} action={<Button size="xs" onClick={() => void refetch()}>Try again</Button>} />
+        query.error === null ? (
+          <Skeleton rows={4} />
+        ) : (
+          <ErrorNote
+            error={query.error}
+            action={
+              <Button size="xs" onClick={() => void refetch()}>
+                Try again
+              </Button>
+            }
+          />
+        )
       ) : (
         <>
           {calls.length === 0 && <NoCalls />}
@@ -83,7 +94,8 @@ function NoCalls() {
         </Button>
       }
     >
-      {isAdmin ? "You allow it under Settings, Behaviour (debug recording: by users, or all)." : "An administrator allows it under Settings, Behaviour."} Each user then turns it on. Records hold the texts of the chat, without keys.
+      {isAdmin ? "You allow it under Settings, Behaviour (debug recording: by users, or all)." : "An administrator allows it under Settings, Behaviour."} Each
+      user then turns it on. Records hold the texts of the chat, without keys.
     </EmptyState>
   );
 }
@@ -129,7 +141,18 @@ function Content({ chatId, id }: { chatId: string; id: string }) {
     structuralSharing: false,
   });
   if (query.data === undefined) {
-    return query.error === null ? <Skeleton rows={2} /> : <ErrorNote error={query.error} action={<Button size="xs" onClick={() => void query.refetch()}>Try again</Button>} />;
+    return query.error === null ? (
+      <Skeleton rows={2} />
+    ) : (
+      <ErrorNote
+        error={query.error}
+        action={
+          <Button size="xs" onClick={() => void query.refetch()}>
+            Try again
+          </Button>
+        }
+      />
+    );
   }
   return (
     <>
@@ -163,7 +186,9 @@ export function tokensText(usage: ModelCall["usage"]): string {
     [usage.cache_read_tokens, "from cache"],
     [usage.cache_creation_tokens, "to cache"],
   ] as const;
-  const shown = parts.filter(([count, word]) => (count ?? 0) > 0 || word === "in" || word === "out").map(([count, word]) => `${(count ?? 0).toLocaleString("en")} ${word}`);
+  const shown = parts
+    .filter(([count, word]) => (count ?? 0) > 0 || word === "in" || word === "out")
+    .map(([count, word]) => `${(count ?? 0).toLocaleString("en")} ${word}`);
   return `${shown.join(", ")}${usage.estimated === true ? " (estimated)" : ""}`;
 }
 

@@ -29,7 +29,12 @@ describe("a recorded model call", () => {
   it("is told in words", () => {
     expect(callTitle(CALL)).toBe("Answer, attempt 2");
     expect(tokensText(CALL.usage)).toBe("3,261 in, 9 out, 1,024 from cache (estimated)");
-    expect(Object.fromEntries(callFacts(CALL))).toMatchObject({ Model: "demo-1 of demo", Status: "529", Error: "The provider is overloaded.", "First part": "none came" });
+    expect(Object.fromEntries(callFacts(CALL))).toMatchObject({
+      Model: "demo-1 of demo",
+      Status: "529",
+      Error: "The provider is overloaded.",
+      "First part": "none came",
+    });
   });
 
   it("is no failure if a person stopped it", () => {

@@ -41,7 +41,9 @@ function JsonNode({ name, value, depth }: { name: string | null; value: unknown;
       </div>
     );
   }
-  const entries: readonly (readonly [string, unknown])[] = Array.isArray(value) ? value.map((item, index) => [String(index), item as unknown] as const) : Object.entries(value);
+  const entries: readonly (readonly [string, unknown])[] = Array.isArray(value)
+    ? value.map((item, index) => [String(index), item as unknown] as const)
+    : Object.entries(value);
   return <Branch name={name} entries={entries} isList={Array.isArray(value)} depth={depth} />;
 }
 

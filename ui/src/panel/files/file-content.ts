@@ -24,12 +24,7 @@ export function fileUrl(chatId: string, path: string, query: { download?: boolea
 }
 
 /** The first piece, or after `before` the next one. A file that changed meanwhile is loaded from its beginning. */
-export async function loadPiece(
-  chatId: string,
-  path: string,
-  before: FileContent | null,
-  signal: AbortSignal,
-): Promise<FileContent> {
+export async function loadPiece(chatId: string, path: string, before: FileContent | null, signal: AbortSignal): Promise<FileContent> {
   const offset = before?.loaded ?? 0;
   const reply = await request(fileUrl(chatId, path, { offset, limit: PIECE_BYTES }), signal);
   const version = reply.headers.get("X-File-Version") ?? "";

@@ -49,8 +49,21 @@ export function FileView({ chatId, path, target, onBack }: FileViewProps) {
         </a>
       </header>
       <div className="files-body">
-        {file.error !== null && <ErrorNote error={file.error} action={<Button size="sm" onClick={file.reload}>Try again</Button>} />}
-        {content === null && file.error === null && <div className="panel-scroll"><Skeleton rows={6} /></div>}
+        {file.error !== null && (
+          <ErrorNote
+            error={file.error}
+            action={
+              <Button size="sm" onClick={file.reload}>
+                Try again
+              </Button>
+            }
+          />
+        )}
+        {content === null && file.error === null && (
+          <div className="panel-scroll">
+            <Skeleton rows={6} />
+          </div>
+        )}
         {content?.kind === "image" && <img className="files-image" src={fileUrl(chatId, path)} alt={path.slice(slash)} key={content.version} />}
         {content?.kind === "binary" && (
           <EmptyState icon={FileWarning} title="This file is not text">
@@ -135,14 +148,7 @@ function FileLines({ path, text, wrap, chosen, onChoose, target }: FileLinesProp
   };
 
   return (
-    <div
-      className={classes("files-lines", wrap && "is-wrapped")}
-      ref={root}
-      role="region"
-      aria-label={`Content of ${path}`}
-      tabIndex={0}
-      onClick={onClick}
-    >
+    <div className={classes("files-lines", wrap && "is-wrapped")} ref={root} role="region" aria-label={`Content of ${path}`} tabIndex={0} onClick={onClick}>
       {chunks.map((first) => (
         <div key={first} className="files-chunk">
           {lines.slice(first, first + CHUNK).map((line, offset) => {
@@ -198,7 +204,10 @@ function ReferButton({ path, lines, chosen }: ReferButtonProps) {
       setError(`Choose lines between 1 and ${lines.length.toLocaleString("en")}.`);
       return;
     }
-    const content = lines.slice(from - 1, to).map((line) => line.text).join("\n");
+    const content = lines
+      .slice(from - 1, to)
+      .map((line) => line.text)
+      .join("\n");
     if (content.length > MAX_REFERENCE_CHARS) {
       setError(`These lines have more than ${MAX_REFERENCE_CHARS.toLocaleString("en")} characters. Choose fewer.`);
       return;

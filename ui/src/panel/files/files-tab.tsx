@@ -32,7 +32,12 @@ export function FilesTab({ chatId }: { readonly chatId: string }) {
   }, [path, home, reveal]);
 
   if (tree.error !== null) return <NoFiles tree={tree} />;
-  if (home === null) return <div className="panel-scroll"><Skeleton rows={6} /></div>;
+  if (home === null)
+    return (
+      <div className="panel-scroll">
+        <Skeleton rows={6} />
+      </div>
+    );
   const relative = path === null ? null : (relativePath(path, home) ?? path);
   return (
     <div className="files-tab">
@@ -56,9 +61,7 @@ export function FilesTab({ chatId }: { readonly chatId: string }) {
             <FileTree rows={rows} selected={relative} onOpen={(opened) => setShown({ path: opened, target: null })} onToggle={tree.toggle} />
           </div>
         </div>
-        {relative !== null && (
-          <FileView key={relative} chatId={chatId} path={relative} target={shown?.target ?? null} onBack={() => setShown(null)} />
-        )}
+        {relative !== null && <FileView key={relative} chatId={chatId} path={relative} target={shown?.target ?? null} onBack={() => setShown(null)} />}
       </div>
     </div>
   );
@@ -76,7 +79,12 @@ function NoFiles({ tree }: { readonly tree: Tree }) {
     );
   }
   const again = <Button onClick={tree.refresh}>Try again</Button>;
-  if (!WORKSPACE_CODES.has(code)) return <div className="panel-scroll"><ErrorNote error={tree.error} action={again} /></div>;
+  if (!WORKSPACE_CODES.has(code))
+    return (
+      <div className="panel-scroll">
+        <ErrorNote error={tree.error} action={again} />
+      </div>
+    );
   const text =
     code === "no_workspace"
       ? "This chat has no workspace yet. It gets one when the agent first works with files."
@@ -90,7 +98,11 @@ function NoFiles({ tree }: { readonly tree: Tree }) {
       actions={
         <>
           {again}
-          {code !== "no_workspace" && <Button variant="quiet" onClick={() => openPanel("workspace")}>Open workspace</Button>}
+          {code !== "no_workspace" && (
+            <Button variant="quiet" onClick={() => openPanel("workspace")}>
+              Open workspace
+            </Button>
+          )}
         </>
       }
     >

@@ -1,8 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { appendBytes, type FileContent } from "./file-content";
-import {
-  ancestorsOf, EMPTY_TREE, type Entry, type LoadedDirectory, relativePath, treeRows, type TreeState, withExpanded, withLoaded,
-} from "./tree-state";
+import { ancestorsOf, EMPTY_TREE, type Entry, type LoadedDirectory, relativePath, treeRows, type TreeState, withExpanded, withLoaded } from "./tree-state";
 
 const bytes = new TextEncoder().encode("ä€𝄞 end");
 
@@ -33,8 +31,7 @@ function tree(directories: Record<string, LoadedDirectory>, ...expanded: string[
   return withExpanded(loaded, expanded, true);
 }
 
-const shown = (state: TreeState, query = ""): string[] =>
-  treeRows(state, query).map((row) => `${"  ".repeat(row.level - 1)}${row.name}`);
+const shown = (state: TreeState, query = ""): string[] => treeRows(state, query).map((row) => `${"  ".repeat(row.level - 1)}${row.name}`);
 
 describe("the rows of the tree", () => {
   const state = tree({ "": ready(directory("src"), file("README.md")), src: ready(file("app.py")) }, "src");

@@ -9,13 +9,13 @@ function sentence(text: string): string {
   return trimmed === "" || /[.!?]$/.test(trimmed) ? trimmed : `${trimmed}.`;
 }
 
-const clock = (moment: string): string =>
-  new Date(moment).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const clock = (moment: string): string => new Date(moment).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 const written = (attempt: Attempt): string => (attempt.messages === 0 ? "" : ` ${count(attempt.messages, "message")} written.`);
 
 function failure(attempt: Attempt): string {
-  const status = attempt.status_code === null || (attempt.error ?? "").includes(String(attempt.status_code)) ? "" : ` The provider answered ${attempt.status_code}.`;
+  const status =
+    attempt.status_code === null || (attempt.error ?? "").includes(String(attempt.status_code)) ? "" : ` The provider answered ${attempt.status_code}.`;
   return `${sentence(attempt.error ?? "The model call failed")}${status}`;
 }
 
@@ -60,7 +60,8 @@ function keptText(attempt: Attempt): string {
 }
 
 function lostText(attempt: Attempt): string {
-  const tools = attempt.open_calls.length === 0 ? "" : ` while ${attempt.open_calls.slice(0, 3).join(", ")} ${attempt.open_calls.length === 1 ? "was" : "were"} running`;
+  const tools =
+    attempt.open_calls.length === 0 ? "" : ` while ${attempt.open_calls.slice(0, 3).join(", ")} ${attempt.open_calls.length === 1 ? "was" : "were"} running`;
   const seen = attempt.last_seen_at === null ? "" : ` Last sign of life ${clock(attempt.last_seen_at)}.`;
   return `Lost${tools}.${seen}`;
 }
@@ -106,7 +107,8 @@ export function earlierTurn(turn: Turn): EarlierTurn {
   if (handed !== null) return handed;
   if (turn.outcome === "needs_action") return { look: "needs", text: `Asked for an answer${on}`, meta };
   if (turn.outcome === "finished" && last?.error != null) return { look: "other", text: `Ended early${on}. ${sentence(last.error)}`, meta };
-  if (turn.outcome === "finished") return { look: "done", text: `Finished${on}${turn.attempts.length > 1 ? ` after ${turn.attempts.length} attempts` : ""}`, meta };
+  if (turn.outcome === "finished")
+    return { look: "done", text: `Finished${on}${turn.attempts.length > 1 ? ` after ${turn.attempts.length} attempts` : ""}`, meta };
   const words: Partial<Record<Turn["outcome"], string>> = { replaced: "Replaced by an edit", archived: "Archived" };
   return { look: "other", text: words[turn.outcome] ?? `Ended${on}`, meta };
 }

@@ -106,7 +106,11 @@ export function layOutLanes(input: LanesInput): LanesLayout {
   const x = (moment: number) => left + ((moment - first) / (last - first)) * Math.max(1, right - left);
 
   const workers = laneOrder(attempts, input.workers);
-  const laneOf = (id: string) => Math.max(0, workers.findIndex((worker) => worker.id === id));
+  const laneOf = (id: string) =>
+    Math.max(
+      0,
+      workers.findIndex((worker) => worker.id === id),
+    );
   const offset = turn.attempts.length - attempts.length;
   const bars = attempts.map((attempt, index): Bar => {
     const from = x(startOf(attempt));
@@ -129,7 +133,15 @@ export function layOutLanes(input: LanesInput): LanesLayout {
   if (nextAt !== null && lastAttempt !== undefined) {
     const number = turn.attempts.length + 1;
     const from = x(Math.max(nextAt, ends.at(-1) ?? nextAt));
-    bars.push({ key: "next", x: from, width: NEXT_PX - 8, lane: laneOf(lastAttempt.worker.id), look: "next", label: `${number} · next`, title: `Attempt ${number} comes next` });
+    bars.push({
+      key: "next",
+      x: from,
+      width: NEXT_PX - 8,
+      lane: laneOf(lastAttempt.worker.id),
+      look: "next",
+      label: `${number} · next`,
+      title: `Attempt ${number} comes next`,
+    });
   }
   const handovers = findHandovers(attempts, bars, right);
   const idleEnd = x(open ? now : last);

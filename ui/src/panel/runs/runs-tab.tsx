@@ -16,7 +16,10 @@ export function RunsTab({ chatId }: { chatId: string }) {
   const version = useChatSelector(chatId, (state) => state.version);
   const [chosen, setChosen] = useState<number | null>(null);
   const [wanted, setWanted] = useState<number | null>(null);
-  usePanelRequest("runs", useCallback(({ messageId }: PanelOptions) => setWanted(messageId ?? null), []));
+  usePanelRequest(
+    "runs",
+    useCallback(({ messageId }: PanelOptions) => setWanted(messageId ?? null), []),
+  );
   const newest = runs.turns[0];
   const asked = wanted === null ? null : turnOfMessage(runs.turns, wanted, runs.hasMore);
   if (asked !== null) {
@@ -32,11 +35,23 @@ export function RunsTab({ chatId }: { chatId: string }) {
   if (runs.error !== null) {
     return (
       <div className="panel-scroll is-top">
-        <ErrorNote error={runs.error} action={<Button size="xs" onClick={runs.retry}>Try again</Button>} />
+        <ErrorNote
+          error={runs.error}
+          action={
+            <Button size="xs" onClick={runs.retry}>
+              Try again
+            </Button>
+          }
+        />
       </div>
     );
   }
-  if (runs.isLoading || runs.newest === null) return <div className="panel-scroll"><Skeleton rows={5} /></div>;
+  if (runs.isLoading || runs.newest === null)
+    return (
+      <div className="panel-scroll">
+        <Skeleton rows={5} />
+      </div>
+    );
   if (turn === undefined || newest === undefined) return <EmptyState icon={Waypoints}>No turn yet. The first message starts one.</EmptyState>;
   const isNewest = turn.turn === newest.turn;
   const waits = isNewest && isOpen(turn) && turn.outcome !== "running";

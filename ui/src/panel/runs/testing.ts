@@ -48,9 +48,27 @@ export function turnOf(attempts: Attempt[], number = 7): Turn {
 
 /** The turn of the design: lost on a1, taken over by b2, rate limited. */
 export function takenOverTurn(): Turn {
-  const taken = { worker: worker("b2"), lost_worker: worker("a1"), after_ms: 2100, noticed_by: "lock_gone" as const, missed_renewals: 2, message_id: 12, resumed_calls: 1, repeats_answer: false, version: 40 };
+  const taken = {
+    worker: worker("b2"),
+    lost_worker: worker("a1"),
+    after_ms: 2100,
+    noticed_by: "lock_gone" as const,
+    missed_renewals: 2,
+    message_id: 12,
+    resumed_calls: 1,
+    repeats_answer: false,
+    version: 40,
+  };
   return turnOf([
     attempt(9, "a1", 0, 43, { outcome: "lost", last_seen_at: at(41), messages: 3, noticed_by: "lock_gone", missed_renewals: 2, open_calls: ["execute"] }),
-    attempt(10, "b2", 43.1, 74, { outcome: "retry", takeover: taken, messages: 2, error: "The provider limits the rate.", error_kind: "rate_limit", status_code: 429, retry_delay_ms: 8000 }),
+    attempt(10, "b2", 43.1, 74, {
+      outcome: "retry",
+      takeover: taken,
+      messages: 2,
+      error: "The provider limits the rate.",
+      error_kind: "rate_limit",
+      status_code: 429,
+      retry_delay_ms: 8000,
+    }),
   ]);
 }

@@ -34,12 +34,16 @@ function terminal(): TerminalSocket {
     sockets.push(made);
     return made as unknown as WebSocket;
   };
-  return new TerminalSocket(connect, { cols: 80, rows: 24 }, {
-    onState: (state) => states.push(state),
-    onReset: () => (resets += 1),
-    onOutput: (data) => shown.push(...data),
-    onNotice: (message) => notices.push(message),
-  });
+  return new TerminalSocket(
+    connect,
+    { cols: 80, rows: 24 },
+    {
+      onState: (state) => states.push(state),
+      onReset: () => (resets += 1),
+      onOutput: (data) => shown.push(...data),
+      onNotice: (message) => notices.push(message),
+    },
+  );
 }
 
 const last = (): FakeSocket => {

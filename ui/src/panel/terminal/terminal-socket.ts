@@ -25,10 +25,7 @@ export interface Size {
 }
 
 type ServerFrame =
-  | { type: "ready"; again?: boolean }
-  | { type: "exit"; exit_code: number }
-  | { type: "refused"; code: string; message: string }
-  | { type: "pong" };
+  { type: "ready"; again?: boolean } | { type: "exit"; exit_code: number } | { type: "refused"; code: string; message: string } | { type: "pong" };
 
 const FIRST_DELAY_MS = 500;
 const MAX_DELAY_MS = 15_000;

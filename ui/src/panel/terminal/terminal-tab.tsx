@@ -33,12 +33,23 @@ export function TerminalTab({ chatId }: { readonly chatId: string }) {
   };
   const restart = (id: string) => {
     const made = { ...newTerminal(entries), number: entries.find((one) => one.id === id)?.number ?? 1 };
-    change(entries.map((one) => (one.id === id ? made : one)), made.id);
+    change(
+      entries.map((one) => (one.id === id ? made : one)),
+      made.id,
+    );
   };
 
   if (entries.length === 0) {
     return (
-      <EmptyState icon={SquareTerminal} title="No terminal is open" actions={<Button variant="primary" onClick={add}>Open a terminal</Button>}>
+      <EmptyState
+        icon={SquareTerminal}
+        title="No terminal is open"
+        actions={
+          <Button variant="primary" onClick={add}>
+            Open a terminal
+          </Button>
+        }
+      >
         A shell in the workspace of this chat, with the rights of its commands. Only you can open it.
       </EmptyState>
     );

@@ -65,19 +65,39 @@ function TerminalNote({ state, onRetry, onRestart, onGone }: NoteProps) {
       return <Note>Connecting</Note>;
     case "waiting":
       return (
-        <Note action={<Button size="sm" onClick={onRetry}>Now</Button>}>
+        <Note
+          action={
+            <Button size="sm" onClick={onRetry}>
+              Now
+            </Button>
+          }
+        >
           The connection was lost; the shell goes on, and what you type is kept. Trying again in <Countdown until={state.retryAt} />.
         </Note>
       );
     case "taken":
-      return <Note action={<Button size="sm" onClick={onRetry}>Use it here</Button>}>This terminal was opened elsewhere.</Note>;
+      return (
+        <Note
+          action={
+            <Button size="sm" onClick={onRetry}>
+              Use it here
+            </Button>
+          }
+        >
+          This terminal was opened elsewhere.
+        </Note>
+      );
     case "exited":
       return (
         <Note
           action={
             <>
-              <Button size="sm" onClick={onRestart}>New shell</Button>
-              <Button size="sm" variant="quiet" onClick={onGone}>Close</Button>
+              <Button size="sm" onClick={onRestart}>
+                New shell
+              </Button>
+              <Button size="sm" variant="quiet" onClick={onGone}>
+                Close
+              </Button>
             </>
           }
         >
@@ -89,8 +109,12 @@ function TerminalNote({ state, onRetry, onRestart, onGone }: NoteProps) {
         <Note
           action={
             <>
-              <Button size="sm" onClick={onRetry}>Try again</Button>
-              <Button size="sm" variant="quiet" onClick={() => openPanel("workspace")}>Open workspace</Button>
+              <Button size="sm" onClick={onRetry}>
+                Try again
+              </Button>
+              <Button size="sm" variant="quiet" onClick={() => openPanel("workspace")}>
+                Open workspace
+              </Button>
             </>
           }
         >

@@ -33,10 +33,22 @@ export function stateOf(workspace: Workspace): WorkspaceState {
   if (build === null) return { status: "pending", word: "Not built yet", canStart: true, canStop: false, isBusy: false };
   const verb = VERBS[build.transition];
   if (isActive(build)) {
-    return { status: build.status === "pending" ? "pending" : "running", word: build.status === "canceling" ? "Canceling" : verb.now, canStart: false, canStop: false, isBusy: true };
+    return {
+      status: build.status === "pending" ? "pending" : "running",
+      word: build.status === "canceling" ? "Canceling" : verb.now,
+      canStart: false,
+      canStop: false,
+      isBusy: true,
+    };
   }
   if (build.status === "failed" || build.status === "canceled") {
-    return { status: build.status === "failed" ? "error" : "stopped", word: `${verb.noun} ${build.status}`, canStart: true, canStop: build.transition !== "start", isBusy: false };
+    return {
+      status: build.status === "failed" ? "error" : "stopped",
+      word: `${verb.noun} ${build.status}`,
+      canStart: true,
+      canStop: build.transition !== "start",
+      isBusy: false,
+    };
   }
   const isUp = build.transition === "start";
   return { status: isUp ? "done" : "stopped", word: isUp ? upWord(workspace) : verb.done, canStart: !isUp, canStop: isUp, isBusy: false };

@@ -18,7 +18,18 @@ export function WorkspaceCard({ workspaceId, canChange, chooser }: WorkspaceCard
   const query = useWorkspace(workspaceId);
   if (query.data === undefined) {
     if (query.error === null) return <Skeleton rows={4} />;
-    return <ErrorNote error={query.error} action={chooser ?? <Button size="xs" onClick={() => void query.refetch()}>Try again</Button>} />;
+    return (
+      <ErrorNote
+        error={query.error}
+        action={
+          chooser ?? (
+            <Button size="xs" onClick={() => void query.refetch()}>
+              Try again
+            </Button>
+          )
+        }
+      />
+    );
   }
   return <Loaded workspace={query.data} canChange={canChange} chooser={chooser} />;
 }
@@ -89,8 +100,16 @@ function Actions({ workspace, chooser, onChanged }: { workspace: Workspace; choo
     <>
       {error !== null && <ErrorNote error={error} />}
       <footer>
-        {state.canStart && <Button size="sm" icon={Play} busy={busy} onClick={() => build("start")}>Start</Button>}
-        {state.canStop && <Button size="sm" icon={Square} busy={busy} onClick={() => build("stop")}>Stop</Button>}
+        {state.canStart && (
+          <Button size="sm" icon={Play} busy={busy} onClick={() => build("start")}>
+            Start
+          </Button>
+        )}
+        {state.canStop && (
+          <Button size="sm" icon={Square} busy={busy} onClick={() => build("stop")}>
+            Stop
+          </Button>
+        )}
         {state.isBusy && latest !== null && (
           <Button size="sm" busy={busy} onClick={() => void run(() => api.POST("/api/v1/builds/{build_id}/cancel", { path: { build_id: latest.id } }))}>
             Cancel the build
@@ -173,10 +192,18 @@ function BuildLogView({ build, onChanged }: { build: Build; onChanged: () => voi
   const start = Date.parse(build.started_at ?? build.created_at);
   return (
     <pre className="tool-output" tabIndex={0} aria-label={`Log of build ${build.build_number}`} ref={box}>
-      {log.dropped > 0 && <span className="tone-subtle">{log.dropped.toLocaleString("en")} earlier lines are not shown{"\n"}</span>}
+      {log.dropped > 0 && (
+        <span className="tone-subtle">
+          {log.dropped.toLocaleString("en")} earlier lines are not shown{"\n"}
+        </span>
+      )}
       {log.lines.map((line) => (
-        <span key={line.id} className={line.level === "error" ? "tone-danger" : line.level === "warning" ? "tone-warn" : line.level === "debug" ? "tone-subtle" : undefined}>
-          <span className="tone-subtle">{(Math.max(0, Date.parse(line.created_at) - start) / 1000).toFixed(1).padStart(5, "0")}</span> {line.output.replace(/\n$/, "")}
+        <span
+          key={line.id}
+          className={line.level === "error" ? "tone-danger" : line.level === "warning" ? "tone-warn" : line.level === "debug" ? "tone-subtle" : undefined}
+        >
+          <span className="tone-subtle">{(Math.max(0, Date.parse(line.created_at) - start) / 1000).toFixed(1).padStart(5, "0")}</span>{" "}
+          {line.output.replace(/\n$/, "")}
           {"\n"}
         </span>
       ))}

@@ -20,7 +20,18 @@ export function WorkspaceTab({ chatId }: { chatId: string }) {
   if (chat === undefined) {
     return (
       <div className="panel-scroll is-top">
-        {details.error === null ? <Skeleton rows={4} /> : <ErrorNote error={details.error} action={<Button size="xs" onClick={() => void refetch()}>Try again</Button>} />}
+        {details.error === null ? (
+          <Skeleton rows={4} />
+        ) : (
+          <ErrorNote
+            error={details.error}
+            action={
+              <Button size="xs" onClick={() => void refetch()}>
+                Try again
+              </Button>
+            }
+          />
+        )}
       </div>
     );
   }
@@ -71,13 +82,23 @@ function Chooser({ chatId, current, onChanged }: ChooserProps) {
   };
   const others = (list.data?.items ?? []).filter((workspace) => workspace.id !== current && !workspace.deleted);
   return (
-    <Menu label="Workspace of this chat" align="start" open={isOpen} onOpenChange={setOpen} trigger={<Button size="sm">{current === null ? "Choose a workspace" : "Change"}</Button>}>
+    <Menu
+      label="Workspace of this chat"
+      align="start"
+      open={isOpen}
+      onOpenChange={setOpen}
+      trigger={<Button size="sm">{current === null ? "Choose a workspace" : "Change"}</Button>}
+    >
       {others.map((workspace) => (
         <MenuItem key={workspace.id} icon={Container} hint={stateOf(workspace).word} onSelect={() => void choose(workspace.id)}>
           {workspace.name}
         </MenuItem>
       ))}
-      {others.length === 0 && <MenuItem disabled hint={list.isPending ? undefined : "Chats make their own when a tool needs one"}>{list.isPending ? "Loading" : "No other workspace"}</MenuItem>}
+      {others.length === 0 && (
+        <MenuItem disabled hint={list.isPending ? undefined : "Chats make their own when a tool needs one"}>
+          {list.isPending ? "Loading" : "No other workspace"}
+        </MenuItem>
+      )}
       {current !== null && (
         <>
           <MenuSeparator />
@@ -141,7 +162,9 @@ function Instructions({ chat, canChange, onPinned }: InstructionsProps) {
                 <span className="ui-ellipsis" title={item.source}>
                   {item.source === "" ? item.name : item.source}
                 </span>
-                <span className="tone-subtle">{item.status === "ok" ? `${item.kind}, ${bytesText(item.size)}` : (item.error ?? "") === "" ? item.status : item.error}</span>
+                <span className="tone-subtle">
+                  {item.status === "ok" ? `${item.kind}, ${bytesText(item.size)}` : (item.error ?? "") === "" ? item.status : item.error}
+                </span>
               </li>
             ))}
           </ul>

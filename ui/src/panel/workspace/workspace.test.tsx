@@ -8,11 +8,35 @@ import { WorkspaceMcpServers } from "./workspace-tab";
 const AT = "2026-11-17T12:00:00Z";
 
 function build(transition: Build["transition"], status: Build["status"]): Build {
-  return { id: "b", workspace_id: "w", build_number: 1, transition, status, template_version_id: "v", parameters: {}, initiator_id: "u", reason: "initiator", attempt: 1, created_at: AT };
+  return {
+    id: "b",
+    workspace_id: "w",
+    build_number: 1,
+    transition,
+    status,
+    template_version_id: "v",
+    parameters: {},
+    initiator_id: "u",
+    reason: "initiator",
+    attempt: 1,
+    created_at: AT,
+  };
 }
 
 function workspace(latest: Build | null, given: Partial<Workspace> = {}): Workspace {
-  return { id: "w", owner_id: "u", template_id: "t", name: "demo-1", deleted: false, ttl_s: 3600, created_at: AT, last_used_at: AT, latest_build: latest, agents: [], ...given };
+  return {
+    id: "w",
+    owner_id: "u",
+    template_id: "t",
+    name: "demo-1",
+    deleted: false,
+    ttl_s: 3600,
+    created_at: AT,
+    last_used_at: AT,
+    latest_build: latest,
+    agents: [],
+    ...given,
+  };
 }
 
 describe("the state of a workspace", () => {
@@ -37,7 +61,10 @@ describe("the state of a workspace", () => {
 
   it("leaves out facts that are not known", () => {
     expect(factsOf(workspace(null), null)).toEqual([]);
-    const facts = factsOf(workspace(null, { network: "none", isolation: "sandbox", limits: { memory_bytes: 2 ** 31, disk_bytes: 10 * 2 ** 30, processes: 512 } }), "Demo");
+    const facts = factsOf(
+      workspace(null, { network: "none", isolation: "sandbox", limits: { memory_bytes: 2 ** 31, disk_bytes: 10 * 2 ** 30, processes: 512 } }),
+      "Demo",
+    );
     expect(Object.fromEntries(facts)).toEqual({ Template: "Demo", Isolation: "sandbox", Network: "none", Memory: "2 GiB", Disk: "10 GiB", Processes: "512" });
   });
 

@@ -63,7 +63,9 @@ function OneField({ field, path, value, errors, onChange }: OneFieldProps) {
             <select {...names} className="ui-select" value={textOf(value)} onChange={(event) => onChange(event.target.value || null)}>
               {field.nullable && <option value="">The provider decides</option>}
               {field.choices.map((choice) => (
-                <option key={choice} value={choice}>{choice}</option>
+                <option key={choice} value={choice}>
+                  {choice}
+                </option>
               ))}
             </select>
           );
@@ -105,7 +107,11 @@ function YesNo({ field, value, error, onChange }: Omit<OneFieldProps, "path" | "
           <Switch id={id} label={field.label} checked={value === true} wrongBy={error && `${id}-note`} onChange={onChange} />
         </SettingRow>
       </div>
-      {error !== undefined && <small id={`${id}-note`} className="tone-danger">{error}</small>}
+      {error !== undefined && (
+        <small id={`${id}-note`} className="tone-danger">
+          {error}
+        </small>
+      )}
     </div>
   );
 }
@@ -128,7 +134,11 @@ function Group({ field, path, value, errors, onChange }: OneFieldProps) {
           </div>
         )}
       </div>
-      {error !== undefined && <small id={`${id}-note`} className="tone-danger">{error}</small>}
+      {error !== undefined && (
+        <small id={`${id}-note`} className="tone-danger">
+          {error}
+        </small>
+      )}
     </fieldset>
   );
 }
@@ -168,12 +178,20 @@ function TypedText({ field, value, onChange, ...names }: TypedTextProps) {
         placeholder={field.kind === "list" ? "One a line" : "JSON"}
         onChange={(event) => change(event.target.value)}
       />
-      {wrong && <small id={`${names.id}-json`} className="tone-danger">This is not valid JSON yet.</small>}
+      {wrong && (
+        <small id={`${names.id}-json`} className="tone-danger">
+          This is not valid JSON yet.
+        </small>
+      )}
     </>
   );
 }
 
-const linesOf = (text: string): string[] => text.split("\n").map((line) => line.trim()).filter((line) => line !== "");
+const linesOf = (text: string): string[] =>
+  text
+    .split("\n")
+    .map((line) => line.trim())
+    .filter((line) => line !== "");
 
 function writeText(field: FormField, value: unknown): string {
   if (value === null || value === undefined) return "";

@@ -34,7 +34,11 @@ function SignOutButton() {
       },
     },
   );
-  return <Button busy={end.isPending} onClick={() => end.mutate(undefined)}>Sign out</Button>;
+  return (
+    <Button busy={end.isPending} onClick={() => end.mutate(undefined)}>
+      Sign out
+    </Button>
+  );
 }
 
 export function roleText(role: components["schemas"]["UserReply"]["role"]): string {
@@ -44,18 +48,15 @@ export function roleText(role: components["schemas"]["UserReply"]["role"]): stri
 function PasswordForm({ hasPassword }: { hasPassword: boolean }) {
   const [current, setCurrent] = useState("");
   const [next, setNext] = useState("");
-  const save = useSave(
-    () => api.POST("/api/v1/auth/password", { body: { current_password: hasPassword ? current : null, new_password: next } }),
-    {
-      refresh: [["sessions"]],
-      quiet: true,
-      done: "The password is set. Other browsers are signed out.",
-      onDone: () => {
-        setCurrent("");
-        setNext("");
-      },
+  const save = useSave(() => api.POST("/api/v1/auth/password", { body: { current_password: hasPassword ? current : null, new_password: next } }), {
+    refresh: [["sessions"]],
+    quiet: true,
+    done: "The password is set. Other browsers are signed out.",
+    onDone: () => {
+      setCurrent("");
+      setNext("");
     },
-  );
+  });
   const wrong = fieldErrors(save.error);
   const refused = save.error instanceof ApiError && save.error.code === "wrong_password";
   const submit = (event: SyntheticEvent) => {
@@ -67,13 +68,34 @@ function PasswordForm({ hasPassword }: { hasPassword: boolean }) {
       <form className="settings-card" onSubmit={submit}>
         <div className="settings-form">
           {hasPassword && (
-            <TextField label="Current password" type="password" autoComplete="current-password" value={current} error={refused ? "This is not the current password." : undefined} onChange={(event) => setCurrent(event.target.value)} />
+            <TextField
+              label="Current password"
+              type="password"
+              autoComplete="current-password"
+              value={current}
+              error={refused ? "This is not the current password." : undefined}
+              onChange={(event) => setCurrent(event.target.value)}
+            />
           )}
-          <TextField label="New password" type="password" autoComplete="new-password" hint="At least 12 characters." value={next} error={wrong.get("new_password")} onChange={(event) => setNext(event.target.value)} />
-          {save.error !== null && !refused && wrong.size === 0 && <div className="ui-form-field is-wide"><ErrorNote error={save.error} /></div>}
+          <TextField
+            label="New password"
+            type="password"
+            autoComplete="new-password"
+            hint="At least 12 characters."
+            value={next}
+            error={wrong.get("new_password")}
+            onChange={(event) => setNext(event.target.value)}
+          />
+          {save.error !== null && !refused && wrong.size === 0 && (
+            <div className="ui-form-field is-wide">
+              <ErrorNote error={save.error} />
+            </div>
+          )}
         </div>
         <div className="ui-save-bar">
-          <Button type="submit" variant="primary" busy={save.isPending} disabled={next === ""}>Set the password</Button>
+          <Button type="submit" variant="primary" busy={save.isPending} disabled={next === ""}>
+            Set the password
+          </Button>
         </div>
       </form>
     </Section>
@@ -93,10 +115,20 @@ function Sessions() {
           <Table label="Signed-in browsers" heads={["Browser", "Address", "Last used", ""]}>
             {list.map((session) => (
               <tr key={session.id}>
-                <td>{browserText(session.user_agent)} {session.is_current && <Tag tone="accent">this one</Tag>}</td>
-                <td><code>{session.ip ?? ""}</code></td>
+                <td>
+                  {browserText(session.user_agent)} {session.is_current && <Tag tone="accent">this one</Tag>}
+                </td>
+                <td>
+                  <code>{session.ip ?? ""}</code>
+                </td>
                 <td>{session.last_used_at ? <Time at={session.last_used_at} /> : "never"}</td>
-                <td className="settings-right">{!session.is_current && <Button size="sm" onClick={() => end.mutate(session.id)}>Sign out</Button>}</td>
+                <td className="settings-right">
+                  {!session.is_current && (
+                    <Button size="sm" onClick={() => end.mutate(session.id)}>
+                      Sign out
+                    </Button>
+                  )}
+                </td>
               </tr>
             ))}
           </Table>

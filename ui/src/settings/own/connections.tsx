@@ -51,7 +51,11 @@ function ServerRow({ server }: { server: McpServer }) {
   const isOn = server.connection.state === "connected" || server.connection.state === "ready";
   return (
     <div className="settings-resource">
-      <Icon of={isOn ? PlugZap : Plug} className={isOn ? "tone-ok" : server.connection.state === "failed" ? "tone-danger" : "tone-subtle"} label={connectionWords(server.connection)} />
+      <Icon
+        of={isOn ? PlugZap : Plug}
+        className={isOn ? "tone-ok" : server.connection.state === "failed" ? "tone-danger" : "tone-subtle"}
+        label={connectionWords(server.connection)}
+      />
       <div className="ui-grow">
         <h3>
           {server.display_name}
@@ -62,9 +66,13 @@ function ServerRow({ server }: { server: McpServer }) {
       {server.auth === "oauth2" && (
         <div className="ui-actions">
           {needsConnect(server) ? (
-            <Button size="sm" busy={busy} onClick={() => void connect()}>Connect</Button>
+            <Button size="sm" busy={busy} onClick={() => void connect()}>
+              Connect
+            </Button>
           ) : (
-            <Button size="sm" variant="quiet" onClick={() => setEnding(true)}>Disconnect</Button>
+            <Button size="sm" variant="quiet" onClick={() => setEnding(true)}>
+              Disconnect
+            </Button>
           )}
         </div>
       )}
@@ -97,11 +105,28 @@ export function GitHosts() {
   const hosts = useResource(KEY, () => readAll((query) => api.GET("/api/v1/git-credentials", { query })));
   const [adding, setAdding] = useState(false);
   return (
-    <Section title="Git hosts" end={<Button icon={Plus} onClick={() => setAdding(true)}>Add a token</Button>}>
-      <p className="settings-section-lead">A token that may read repositories shows the pull request of a chat's branch and its checks. It is stored encrypted and never reaches a workspace.</p>
+    <Section
+      title="Git hosts"
+      end={
+        <Button icon={Plus} onClick={() => setAdding(true)}>
+          Add a token
+        </Button>
+      }
+    >
+      <p className="settings-section-lead">
+        A token that may read repositories shows the pull request of a chat's branch and its checks. It is stored encrypted and never reaches a workspace.
+      </p>
       <Loaded query={hosts}>
         {(list) =>
-          list.length === 0 ? <EmptyState>No tokens yet.</EmptyState> : <div className="settings-card">{list.map((one) => <HostRow key={one.id} host={one} />)}</div>
+          list.length === 0 ? (
+            <EmptyState>No tokens yet.</EmptyState>
+          ) : (
+            <div className="settings-card">
+              {list.map((one) => (
+                <HostRow key={one.id} host={one} />
+              ))}
+            </div>
+          )
         }
       </Loaded>
       {adding && <NewToken onClose={() => setAdding(false)} />}
@@ -116,7 +141,9 @@ function HostRow({ host }: { host: GitHost }) {
     <div className="settings-row">
       <div className="ui-grow">
         <div className="ui-strong">{host.host}</div>
-        <p className="tone-muted">Sent to {host.api_url}. Given <Time at={host.created_at} />.</p>
+        <p className="tone-muted">
+          Sent to {host.api_url}. Given <Time at={host.created_at} />.
+        </p>
       </div>
       <IconButton icon={Trash2} label={`Delete the token of ${host.host}`} onClick={() => setDeleting(true)} />
       <ConfirmDialog
@@ -137,7 +164,10 @@ function NewToken({ onClose }: { onClose: () => void }) {
   const [token, setToken] = useState("");
   const [address, setAddress] = useState("");
   const saving = useSave(
-    () => api.POST("/api/v1/git-credentials", { body: { host: host.trim(), kind, token: token.trim(), ...(address.trim() === "" ? {} : { api_url: address.trim() }) } }),
+    () =>
+      api.POST("/api/v1/git-credentials", {
+        body: { host: host.trim(), kind, token: token.trim(), ...(address.trim() === "" ? {} : { api_url: address.trim() }) },
+      }),
     { refresh: [KEY], quiet: true, done: "Saved. The next change of a chat asks the host.", onDone: onClose },
   );
   const wrong = fieldErrors(saving.error);
@@ -147,7 +177,13 @@ function NewToken({ onClose }: { onClose: () => void }) {
   };
   const usual = host.trim() === "" || host.trim() === "github.com" ? "" : `https://${host.trim()}${USUAL_ADDRESS[kind]}`;
   return (
-    <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title="Add a token of a git host">
+    <Dialog
+      open
+      onOpenChange={(open) => {
+        if (!open) onClose();
+      }}
+      title="Add a token of a git host"
+    >
       <form className="ui-dialog-form" onSubmit={submit}>
         <TextField label="Host" required placeholder="github.com" value={host} error={wrong.get("host")} onChange={(event) => setHost(event.target.value)} />
         <Field label="Kind" error={wrong.get("kind")}>
@@ -159,12 +195,30 @@ function NewToken({ onClose }: { onClose: () => void }) {
             </select>
           )}
         </Field>
-        <TextField label="Token" required type="password" autoComplete="off" value={token} error={wrong.get("token")} onChange={(event) => setToken(event.target.value)} />
-        <TextField label="API address" aside="optional" placeholder={usual} hint="Only if the API is not at its usual place." value={address} error={wrong.get("api_url")} onChange={(event) => setAddress(event.target.value)} />
+        <TextField
+          label="Token"
+          required
+          type="password"
+          autoComplete="off"
+          value={token}
+          error={wrong.get("token")}
+          onChange={(event) => setToken(event.target.value)}
+        />
+        <TextField
+          label="API address"
+          aside="optional"
+          placeholder={usual}
+          hint="Only if the API is not at its usual place."
+          value={address}
+          error={wrong.get("api_url")}
+          onChange={(event) => setAddress(event.target.value)}
+        />
         {saving.error !== null && <ErrorNote error={saving.error} />}
         <footer>
           <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={saving.isPending} disabled={host.trim() === "" || token.trim() === ""}>Save</Button>
+          <Button type="submit" variant="primary" busy={saving.isPending} disabled={host.trim() === "" || token.trim() === ""}>
+            Save
+          </Button>
         </footer>
       </form>
     </Dialog>
@@ -178,14 +232,21 @@ type UserKey = components["schemas"]["UserKeyReply"];
 export function UserKeysPage() {
   const keys = useResource(["user-keys"], () => readAll((query) => api.GET("/api/v1/user-keys", { query })));
   return (
-    <SettingsPage title="Model keys" lead="Your own keys, where the administrator allows them. They are used for your chats only, stored encrypted and never shown again.">
+    <SettingsPage
+      title="Model keys"
+      lead="Your own keys, where the administrator allows them. They are used for your chats only, stored encrypted and never shown again."
+    >
       <Section title="Providers">
         <Loaded query={keys}>
           {(list) =>
             list.length === 0 ? (
               <EmptyState>No provider takes keys of users. Chats use those of the server.</EmptyState>
             ) : (
-              <div className="settings-card">{list.map((one) => <KeyRow key={one.provider_id} entry={one} />)}</div>
+              <div className="settings-card">
+                {list.map((one) => (
+                  <KeyRow key={one.provider_id} entry={one} />
+                ))}
+              </div>
             )
           }
         </Loaded>
@@ -207,17 +268,32 @@ function KeyRow({ entry }: { entry: UserKey }) {
   return (
     <div className="settings-row">
       <div className="ui-grow">
-        <div className="ui-strong">{entry.display_name} {entry.is_moved === true && <Tag tone="warn">address changed</Tag>}</div>
+        <div className="ui-strong">
+          {entry.display_name} {entry.is_moved === true && <Tag tone="warn">address changed</Tag>}
+        </div>
         <p className="tone-muted">
           {key === null ? "No key of yours." : `Key ${key.masked}.`} Sent to {entry.destination}.
           {entry.is_moved === true && " The provider has another address now, so your key is not used. Enter it again if you trust the new one."}
         </p>
       </div>
       <div className="ui-field">
-        <input type="password" autoComplete="off" aria-label={`Key for ${entry.display_name}`} placeholder={key === null ? "Enter a key" : "Replace it"} value={typed} onChange={(event) => setTyped(event.target.value)} />
+        <input
+          type="password"
+          autoComplete="off"
+          aria-label={`Key for ${entry.display_name}`}
+          placeholder={key === null ? "Enter a key" : "Replace it"}
+          value={typed}
+          onChange={(event) => setTyped(event.target.value)}
+        />
       </div>
-      <Button size="sm" busy={save.isPending} disabled={typed.trim() === ""} onClick={() => save.mutate(undefined)}>Save</Button>
-      {key !== null && <Button size="sm" variant="danger" onClick={() => remove.mutate(key.id)}>Delete</Button>}
+      <Button size="sm" busy={save.isPending} disabled={typed.trim() === ""} onClick={() => save.mutate(undefined)}>
+        Save
+      </Button>
+      {key !== null && (
+        <Button size="sm" variant="danger" onClick={() => remove.mutate(key.id)}>
+          Delete
+        </Button>
+      )}
     </div>
   );
 }

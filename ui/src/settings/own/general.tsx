@@ -27,7 +27,15 @@ export function GeneralPage() {
             <Segmented label="Theme" value={theme} options={THEMES} onChange={setTheme} />
           </SettingRow>
           <SettingRow title="Send with" hint="The other one begins a new line.">
-            <Segmented label="Send with" value={sendKey} options={[{ value: "enter", label: "Enter" }, { value: "mod-enter", label: "Ctrl Enter" }]} onChange={setSendKey} />
+            <Segmented
+              label="Send with"
+              value={sendKey}
+              options={[
+                { value: "enter", label: "Enter" },
+                { value: "mod-enter", label: "Ctrl Enter" },
+              ]}
+              onChange={setSendKey}
+            />
           </SettingRow>
         </div>
       </Section>
@@ -47,7 +55,12 @@ function DebugChoice({ current }: { current: components["schemas"]["UserSettings
   return (
     <Section title="Your chats">
       <div className="settings-card">
-        <SettingRow title="Debug records" hint={forced ? "The administrator records all model calls." : "Record requests to models and their answers, to see them in the panel Debug of a chat."}>
+        <SettingRow
+          title="Debug records"
+          hint={
+            forced ? "The administrator records all model calls." : "Record requests to models and their answers, to see them in the panel Debug of a chat."
+          }
+        >
           <Switch label="Debug records" checked={forced || current.debug_recording} disabled={forced} onChange={(on) => save.mutate(on)} />
         </SettingRow>
       </div>
@@ -66,12 +79,27 @@ function OwnPrompt({ current }: { current: components["schemas"]["UserSettingsRe
   return (
     <div className="settings-card">
       <div className="settings-padded">
-        <textarea className="ui-textarea" aria-label="Your instructions" rows={6} placeholder="Answer briefly. I use Python 3.12 and prefer pytest." value={text} onChange={(event) => setText(event.target.value)} />
+        <textarea
+          className="ui-textarea"
+          aria-label="Your instructions"
+          rows={6}
+          placeholder="Answer briefly. I use Python 3.12 and prefer pytest."
+          value={text}
+          onChange={(event) => setText(event.target.value)}
+        />
       </div>
-      {save.error !== null && <div className="settings-padded"><ErrorNote error={save.error} /></div>}
+      {save.error !== null && (
+        <div className="settings-padded">
+          <ErrorNote error={save.error} />
+        </div>
+      )}
       <div className="ui-save-bar">
-        <Button variant="primary" busy={save.isPending} disabled={!changed} onClick={() => save.mutate(undefined)}>Save</Button>
-        <Button variant="quiet" disabled={!changed} onClick={() => setText(current.custom_prompt)}>Discard</Button>
+        <Button variant="primary" busy={save.isPending} disabled={!changed} onClick={() => save.mutate(undefined)}>
+          Save
+        </Button>
+        <Button variant="quiet" disabled={!changed} onClick={() => setText(current.custom_prompt)}>
+          Discard
+        </Button>
       </div>
     </div>
   );
@@ -89,14 +117,27 @@ export function NotificationsPage() {
   const [chime, setChime] = usePreference("chime");
   const state = useResource(["push-state"], readPushState);
   const refresh = [["push-state"], ["subscriptions"]];
-  const change = useSave(async (on: boolean) => { await (on ? switchPushOn() : switchPushOff()); }, { refresh, quiet: true });
+  const change = useSave(
+    async (on: boolean) => {
+      await (on ? switchPushOn() : switchPushOff());
+    },
+    { refresh, quiet: true },
+  );
   const blocked = state.data === undefined ? undefined : REASONS[state.data];
   return (
     <SettingsPage title="Notifications" lead="Of the chats that you started. A turn that you stop yourself tells nothing.">
       <Section title="This browser">
         <div className="settings-card">
-          <SettingRow title="Notifications" hint={blocked ?? "When an answer is complete, a chat failed or needs you; also while the page is closed. Only this browser can read them."}>
-            <Switch label="Notifications" checked={state.data === "on"} disabled={blocked !== undefined || change.isPending} onChange={(on) => change.mutate(on)} />
+          <SettingRow
+            title="Notifications"
+            hint={blocked ?? "When an answer is complete, a chat failed or needs you; also while the page is closed. Only this browser can read them."}
+          >
+            <Switch
+              label="Notifications"
+              checked={state.data === "on"}
+              disabled={blocked !== undefined || change.isPending}
+              onChange={(on) => change.mutate(on)}
+            />
           </SettingRow>
           <SettingRow title="Sound" hint="While the page is open and not in front.">
             <Switch label="Sound" checked={chime} onChange={setChime} />
@@ -111,8 +152,13 @@ export function NotificationsPage() {
 
 function Subscriptions() {
   const list = useResource(["subscriptions"], () => readAll((query) => api.GET("/api/v1/push/subscriptions", { query })));
-  const remove = useSave((id: string) => api.DELETE("/api/v1/push/subscriptions/{subscription_id}", { path: { subscription_id: id } }), { refresh: [["subscriptions"]] });
-  const test = useSave((id: string) => api.POST("/api/v1/push/subscriptions/{subscription_id}/test", { path: { subscription_id: id } }), { refresh: [], done: "Sent. It should appear in a moment." });
+  const remove = useSave((id: string) => api.DELETE("/api/v1/push/subscriptions/{subscription_id}", { path: { subscription_id: id } }), {
+    refresh: [["subscriptions"]],
+  });
+  const test = useSave((id: string) => api.POST("/api/v1/push/subscriptions/{subscription_id}/test", { path: { subscription_id: id } }), {
+    refresh: [],
+    done: "Sent. It should appear in a moment.",
+  });
   return (
     <Section title="All your browsers">
       <Loaded query={list}>
@@ -120,8 +166,22 @@ function Subscriptions() {
           <div className="settings-card">
             {found.length === 0 && <p className="tone-muted settings-padded">No browser gets notifications.</p>}
             {found.map((one) => (
-              <SettingRow key={one.id} title={<>{one.service} {!one.enabled && <Tag tone="warn">ended</Tag>}</>} hint={<>{one.disabled_by ?? "Since"} <Time at={one.created_at} /></>}>
-                <Button size="sm" onClick={() => test.mutate(one.id)}>Test</Button>
+              <SettingRow
+                key={one.id}
+                title={
+                  <>
+                    {one.service} {!one.enabled && <Tag tone="warn">ended</Tag>}
+                  </>
+                }
+                hint={
+                  <>
+                    {one.disabled_by ?? "Since"} <Time at={one.created_at} />
+                  </>
+                }
+              >
+                <Button size="sm" onClick={() => test.mutate(one.id)}>
+                  Test
+                </Button>
                 <IconButton icon={Trash2} label={`Remove ${one.service}`} onClick={() => remove.mutate(one.id)} />
               </SettingRow>
             ))}

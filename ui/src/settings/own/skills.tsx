@@ -15,7 +15,14 @@ export function SkillsPage() {
   const [deleting, setDeleting] = useState<Listed | null>(null);
   return (
     <SettingsPage title="Skills" lead="Instructions for a kind of task. Your chats know their names and descriptions, and read one when it fits.">
-      <Section title="Your skills" end={<Button icon={Plus} onClick={() => setOpened("new")}>Add a skill</Button>}>
+      <Section
+        title="Your skills"
+        end={
+          <Button icon={Plus} onClick={() => setOpened("new")}>
+            Add a skill
+          </Button>
+        }
+      >
         <Loaded query={skills}>
           {(list) =>
             list.length === 0 ? (
@@ -24,9 +31,13 @@ export function SkillsPage() {
               <Table label="Skills" heads={["Name", "When to use it", ">Changed", ""]}>
                 {list.map((skill) => (
                   <tr key={skill.id}>
-                    <td><code>{skill.name}</code></td>
+                    <td>
+                      <code>{skill.name}</code>
+                    </td>
                     <td>{skill.description}</td>
-                    <td className="settings-right"><Time at={skill.updated_at} /></td>
+                    <td className="settings-right">
+                      <Time at={skill.updated_at} />
+                    </td>
                     <td className="settings-right">
                       <IconButton icon={Pencil} label={`Edit ${skill.name}`} onClick={() => setOpened(skill)} />
                       <IconButton icon={Trash2} label={`Delete ${skill.name}`} onClick={() => setDeleting(skill)} />
@@ -73,8 +84,12 @@ function SkillDrawer({ skill, onClose }: { skill: Listed | null; onClose: () => 
       title={skill === null ? "Add a skill" : `Edit ${skill.name}`}
       footer={
         <>
-          <Button type="submit" form="skill" variant="primary">Save</Button>
-          <Button variant="quiet" onClick={onClose}>Discard</Button>
+          <Button type="submit" form="skill" variant="primary">
+            Save
+          </Button>
+          <Button variant="quiet" onClick={onClose}>
+            Discard
+          </Button>
         </>
       }
     >
@@ -102,7 +117,15 @@ function SkillForm({ id, first, onClose }: { id: string | null; first: SkillText
   };
   return (
     <form id="skill" className="settings-form" onSubmit={submit}>
-      <TextField label="Name" wide required placeholder="release-notes" value={draft.name} error={wrong.get("name")} onChange={(event) => setDraft({ ...draft, name: event.target.value })} />
+      <TextField
+        label="Name"
+        wide
+        required
+        placeholder="release-notes"
+        value={draft.name}
+        error={wrong.get("name")}
+        onChange={(event) => setDraft({ ...draft, name: event.target.value })}
+      />
       <TextField
         label="When to use it"
         wide
@@ -113,9 +136,22 @@ function SkillForm({ id, first, onClose }: { id: string | null; first: SkillText
         onChange={(event) => setDraft({ ...draft, description: event.target.value })}
       />
       <Field label="Instructions" wide hint="Markdown. The model reads them whole." error={wrong.get("body")}>
-        {(names) => <textarea {...names} className="ui-textarea" rows={16} required value={draft.body} onChange={(event) => setDraft({ ...draft, body: event.target.value })} />}
+        {(names) => (
+          <textarea
+            {...names}
+            className="ui-textarea"
+            rows={16}
+            required
+            value={draft.body}
+            onChange={(event) => setDraft({ ...draft, body: event.target.value })}
+          />
+        )}
       </Field>
-      {saving.error !== null && <div className="ui-form-field is-wide"><ErrorNote error={saving.error} /></div>}
+      {saving.error !== null && (
+        <div className="ui-form-field is-wide">
+          <ErrorNote error={saving.error} />
+        </div>
+      )}
     </form>
   );
 }

@@ -30,14 +30,23 @@ export function TokensPage() {
   const [creating, setCreating] = useState(false);
   return (
     <SettingsPage title="API tokens" lead="For scripts and programs that use the API as you. A token is shown once, when it is created.">
-      <Section title="Tokens" end={<Button icon={Plus} onClick={() => setCreating(true)}>Create a token</Button>}>
+      <Section
+        title="Tokens"
+        end={
+          <Button icon={Plus} onClick={() => setCreating(true)}>
+            Create a token
+          </Button>
+        }
+      >
         <Loaded query={tokens}>
           {(list) =>
             list.length === 0 ? (
               <EmptyState>No tokens yet. Create one to use the API from a script.</EmptyState>
             ) : (
               <Table label="API tokens" heads={["Name", "Begins with", "Scopes", "Ends", "Last used", ""]}>
-                {list.map((token) => <TokenRow key={token.id} token={token} />)}
+                {list.map((token) => (
+                  <TokenRow key={token.id} token={token} />
+                ))}
               </Table>
             )
           }
@@ -58,13 +67,24 @@ function TokenRow({ token }: { token: Token }) {
   return (
     <tr>
       <td className="ui-strong">{token.name}</td>
-      <td><code>{token.prefix}</code></td>
+      <td>
+        <code>{token.prefix}</code>
+      </td>
       <td className="tone-muted">{token.scopes?.join(", ") ?? "all"}</td>
       <td>{token.expires_at ? <Time at={token.expires_at} /> : "never"}</td>
       <td>{token.last_used_at ? <Time at={token.last_used_at} /> : "never"}</td>
       <td className="settings-right">
-        <Button size="sm" onClick={() => setRevoking(true)}>Revoke</Button>
-        <ConfirmDialog open={revoking} onOpenChange={setRevoking} title={`Revoke ${token.name}?`} description="Programs that use it are refused at once, on every replica." action="Revoke" onConfirm={() => revoke.mutateAsync(undefined)} />
+        <Button size="sm" onClick={() => setRevoking(true)}>
+          Revoke
+        </Button>
+        <ConfirmDialog
+          open={revoking}
+          onOpenChange={setRevoking}
+          title={`Revoke ${token.name}?`}
+          description="Programs that use it are refused at once, on every replica."
+          action="Revoke"
+          onConfirm={() => revoke.mutateAsync(undefined)}
+        />
       </td>
     </tr>
   );
@@ -91,7 +111,17 @@ function NewToken({ onClose }: { onClose: () => void }) {
   };
   if (create.data) {
     return (
-      <Dialog open onOpenChange={close} title="Copy the token now" description="It is not shown again." footer={<Button variant="primary" onClick={onClose}>Done</Button>}>
+      <Dialog
+        open
+        onOpenChange={close}
+        title="Copy the token now"
+        description="It is not shown again."
+        footer={
+          <Button variant="primary" onClick={onClose}>
+            Done
+          </Button>
+        }
+      >
         <ShownSecret text={create.data.token} />
       </Dialog>
     );
@@ -103,7 +133,11 @@ function NewToken({ onClose }: { onClose: () => void }) {
         <Field label="Ends">
           {(names) => (
             <select {...names} className="ui-select" value={days} onChange={(event) => setDays(Number(event.target.value))}>
-              {LIFETIMES.map((one) => <option key={one.days} value={one.days}>{one.text}</option>)}
+              {LIFETIMES.map((one) => (
+                <option key={one.days} value={one.days}>
+                  {one.text}
+                </option>
+              ))}
             </select>
           )}
         </Field>
@@ -124,7 +158,9 @@ function NewToken({ onClose }: { onClose: () => void }) {
         {create.error !== null && <ErrorNote error={create.error} />}
         <footer>
           <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={create.isPending} disabled={name.trim() === "" || scopes.length === 0}>Create</Button>
+          <Button type="submit" variant="primary" busy={create.isPending} disabled={name.trim() === "" || scopes.length === 0}>
+            Create
+          </Button>
         </footer>
       </form>
     </Dialog>

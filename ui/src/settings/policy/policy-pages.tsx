@@ -15,12 +15,27 @@ interface Change {
 export function ServerPolicyPage() {
   const policy = useResource(["tool-policy"], () => api.GET("/api/v1/settings/tool-policy"));
   const canEdit = useMe().data?.user.role === "admin";
-  const save = useSave((body: Change) => api.PUT("/api/v1/settings/tool-policy", { body }), { refresh: [["tool-policy"]], quiet: true, done: "Saved. It holds from the next call on." });
+  const save = useSave((body: Change) => api.PUT("/api/v1/settings/tool-policy", { body }), {
+    refresh: [["tool-policy"]],
+    quiet: true,
+    done: "Saved. It holds from the next call on.",
+  });
   return (
-    <SettingsPage title="Tool policy" lead="Which tool calls run at once, which a person approves first, and which never run. It holds for all chats; without a rule a call runs.">
+    <SettingsPage
+      title="Tool policy"
+      lead="Which tool calls run at once, which a person approves first, and which never run. It holds for all chats; without a rule a call runs."
+    >
       <Section title="Rules">
         <Loaded query={policy}>
-          {(found) => <PolicyEditor policy={found} hasLoosen canEdit={canEdit} onSave={(rules, mayLoosen) => save.mutateAsync(changeOf(found, rules, mayLoosen))} onTry={(body) => api.POST("/api/v1/settings/tool-policy/try", { body })} />}
+          {(found) => (
+            <PolicyEditor
+              policy={found}
+              hasLoosen
+              canEdit={canEdit}
+              onSave={(rules, mayLoosen) => save.mutateAsync(changeOf(found, rules, mayLoosen))}
+              onTry={(body) => api.POST("/api/v1/settings/tool-policy/try", { body })}
+            />
+          )}
         </Loaded>
       </Section>
       <ToolList />
@@ -30,11 +45,28 @@ export function ServerPolicyPage() {
 
 export function OwnPolicyPage() {
   const policy = useResource(["own-tool-policy"], () => api.GET("/api/v1/settings/me/tool-policy"));
-  const save = useSave((body: Change) => api.PUT("/api/v1/settings/me/tool-policy", { body }), { refresh: [["own-tool-policy"]], quiet: true, done: "Saved. It holds from the next call of your chats on." });
+  const save = useSave((body: Change) => api.PUT("/api/v1/settings/me/tool-policy", { body }), {
+    refresh: [["own-tool-policy"]],
+    quiet: true,
+    done: "Saved. It holds from the next call of your chats on.",
+  });
   return (
-    <SettingsPage title="Tool policy" lead="Which calls of your chats need your approval. The rules of the server come first; a chat can have rules of its own.">
+    <SettingsPage
+      title="Tool policy"
+      lead="Which calls of your chats need your approval. The rules of the server come first; a chat can have rules of its own."
+    >
       <Section title="Your rules">
-        <Loaded query={policy}>{(found) => <PolicyEditor policy={found} hasLoosen={false} canEdit onSave={(rules) => save.mutateAsync(changeOf(found, rules, false))} onTry={(body) => api.POST("/api/v1/settings/me/tool-policy/try", { body })} />}</Loaded>
+        <Loaded query={policy}>
+          {(found) => (
+            <PolicyEditor
+              policy={found}
+              hasLoosen={false}
+              canEdit
+              onSave={(rules) => save.mutateAsync(changeOf(found, rules, false))}
+              onTry={(body) => api.POST("/api/v1/settings/me/tool-policy/try", { body })}
+            />
+          )}
+        </Loaded>
       </Section>
       <ToolList />
     </SettingsPage>
@@ -54,16 +86,24 @@ function ToolList() {
       <Table label="Tools" heads={["Tool", "What it does", "Effect"]}>
         {OWN_TOOLS.map((tool) => (
           <tr key={tool.name}>
-            <td><code>{tool.name}</code></td>
+            <td>
+              <code>{tool.name}</code>
+            </td>
             <td>{tool.does}</td>
-            <td><Tag tone={tool.changes ? "warn" : "ok"}>{tool.changes ? "changes" : "looks"}</Tag> {tool.needsWorkspace && <Tag>workspace</Tag>}</td>
+            <td>
+              <Tag tone={tool.changes ? "warn" : "ok"}>{tool.changes ? "changes" : "looks"}</Tag> {tool.needsWorkspace && <Tag>workspace</Tag>}
+            </td>
           </tr>
         ))}
         {(servers.data ?? []).map((server) => (
           <tr key={server.id}>
-            <td><code>{server.slug}__*</code></td>
+            <td>
+              <code>{server.slug}__*</code>
+            </td>
             <td>Tools of the MCP server {server.display_name}.</td>
-            <td><Tag>MCP</Tag></td>
+            <td>
+              <Tag>MCP</Tag>
+            </td>
           </tr>
         ))}
       </Table>
@@ -77,7 +117,10 @@ export function ChatPolicyDialog({ chatId, canEdit, onClose }: { chatId: string;
   const path = { chat_id: chatId };
   const name = ["chat-tool-policy", chatId];
   const policy = useResource(name, () => api.GET("/api/v1/chats/{chat_id}/tool-policy", { path }));
-  const save = useSave((body: { rules: ToolRule[]; version: number }) => api.PUT("/api/v1/chats/{chat_id}/tool-policy", { path, body }), { refresh: [name], quiet: true });
+  const save = useSave((body: { rules: ToolRule[]; version: number }) => api.PUT("/api/v1/chats/{chat_id}/tool-policy", { path, body }), {
+    refresh: [name],
+    quiet: true,
+  });
   return (
     <Dialog
       open
@@ -89,7 +132,15 @@ export function ChatPolicyDialog({ chatId, canEdit, onClose }: { chatId: string;
       description="Which calls of this chat and its subagents need approval. «Always in this chat» adds a rule here."
     >
       <Loaded query={policy}>
-        {(found) => <PolicyEditor policy={found} hasLoosen={false} canEdit={canEdit} onSave={(rules) => save.mutateAsync({ rules, version: found.version })} onTry={(body) => api.POST("/api/v1/chats/{chat_id}/tool-policy/try", { path, body })} />}
+        {(found) => (
+          <PolicyEditor
+            policy={found}
+            hasLoosen={false}
+            canEdit={canEdit}
+            onSave={(rules) => save.mutateAsync({ rules, version: found.version })}
+            onTry={(body) => api.POST("/api/v1/chats/{chat_id}/tool-policy/try", { path, body })}
+          />
+        )}
       </Loaded>
     </Dialog>
   );

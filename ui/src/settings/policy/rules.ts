@@ -58,7 +58,12 @@ export interface KnownTool {
   readonly needsWorkspace: boolean;
 }
 
-const tool = (name: string, does: string, kind: "looks" | "changes", needsWorkspace: boolean): KnownTool => ({ name, does, changes: kind === "changes", needsWorkspace });
+const tool = (name: string, does: string, kind: "looks" | "changes", needsWorkspace: boolean): KnownTool => ({
+  name,
+  does,
+  changes: kind === "changes",
+  needsWorkspace,
+});
 
 export const OWN_TOOLS: readonly KnownTool[] = [
   tool("execute", "Runs a command in a shell.", "changes", true),

@@ -13,9 +13,23 @@ type Entry = components["schemas"]["AuditEntryReply"];
 type Change = (change: Partial<AuditFilters>) => void;
 
 const KINDS: readonly (readonly [string, string])[] = [
-  ["", "Everything"], ["chat", "Chats"], ["file", "Files"], ["workspace", "Workspaces"], ["user", "Users"], ["group", "Groups"], ["session", "Sessions"], ["token", "API tokens"],
-  ["git_credential", "Tokens for git hosts"], ["provider", "Providers"], ["model", "Models"], ["mcp_server", "MCP servers"], ["webhook", "Webhooks"], ["tool_policy", "Tool policies"],
-  ["spend_limit", "Spend limits"], ["settings", "Settings"], ["audit_log", "Audit log"],
+  ["", "Everything"],
+  ["chat", "Chats"],
+  ["file", "Files"],
+  ["workspace", "Workspaces"],
+  ["user", "Users"],
+  ["group", "Groups"],
+  ["session", "Sessions"],
+  ["token", "API tokens"],
+  ["git_credential", "Tokens for git hosts"],
+  ["provider", "Providers"],
+  ["model", "Models"],
+  ["mcp_server", "MCP servers"],
+  ["webhook", "Webhooks"],
+  ["tool_policy", "Tool policies"],
+  ["spend_limit", "Spend limits"],
+  ["settings", "Settings"],
+  ["audit_log", "Audit log"],
 ];
 
 export function AuditPage() {
@@ -37,21 +51,52 @@ export function AuditPage() {
     <SettingsPage
       title="Audit log"
       lead="Changes by users and administrators, sign-ins, and reads of other users' chats by administrators and viewers."
-      end={<a className="ui-button" href={exportPath(filters)} download><Icon of={Download} />Export as CSV</a>}
+      end={
+        <a className="ui-button" href={exportPath(filters)} download>
+          <Icon of={Download} />
+          Export as CSV
+        </a>
+      }
     >
-      <Section title="Filters" end={isFiltered && <Button size="sm" icon={X} onClick={() => change(NO_FILTERS)}>Clear</Button>}>
+      <Section
+        title="Filters"
+        end={
+          isFiltered && (
+            <Button size="sm" icon={X} onClick={() => change(NO_FILTERS)}>
+              Clear
+            </Button>
+          )
+        }
+      >
         <FilterForm key={isFiltered ? "some" : "none"} filters={filters} onChange={change} />
       </Section>
       <Section title="Entries">
-        {log.error !== null && <ErrorNote error={log.error} action={<Button size="sm" onClick={() => void log.refetch()}>Try again</Button>} />}
+        {log.error !== null && (
+          <ErrorNote
+            error={log.error}
+            action={
+              <Button size="sm" onClick={() => void log.refetch()}>
+                Try again
+              </Button>
+            }
+          />
+        )}
         {log.isPending && <Skeleton rows={5} />}
-        {!log.isPending && log.error === null && entries.length === 0 && <EmptyState icon={ScrollText}>{isFiltered ? "No entry fits these filters." : "Nothing is recorded yet."}</EmptyState>}
+        {!log.isPending && log.error === null && entries.length === 0 && (
+          <EmptyState icon={ScrollText}>{isFiltered ? "No entry fits these filters." : "Nothing is recorded yet."}</EmptyState>
+        )}
         {entries.length > 0 && (
           <Table label="Audit log" heads={["When", "What", "From"]}>
-            {entries.map((entry) => <EntryRow key={entry.id} entry={entry} onChange={change} />)}
+            {entries.map((entry) => (
+              <EntryRow key={entry.id} entry={entry} onChange={change} />
+            ))}
           </Table>
         )}
-        {log.hasNextPage && <Button className="settings-apart" busy={log.isFetchingNextPage} onClick={() => void log.fetchNextPage()}>Older entries</Button>}
+        {log.hasNextPage && (
+          <Button className="settings-apart" busy={log.isFetchingNextPage} onClick={() => void log.fetchNextPage()}>
+            Older entries
+          </Button>
+        )}
       </Section>
     </SettingsPage>
   );
@@ -68,21 +113,55 @@ function FilterForm({ filters, onChange }: { filters: AuditFilters; onChange: Ch
       }}
     >
       <PersonField filters={filters} onChange={onChange} />
-      <TextField label="From" type="date" value={filters.from} max={filters.to === "" ? undefined : filters.to} onChange={(event) => onChange({ from: event.target.value })} />
-      <TextField label="To" type="date" value={filters.to} min={filters.from === "" ? undefined : filters.from} onChange={(event) => onChange({ to: event.target.value })} />
-      <TextField label="Text" aside="of what was done" placeholder="price, sign in, suspended" value={text} onChange={(event) => setText(event.target.value)} onBlur={() => onChange({ text })} />
+      <TextField
+        label="From"
+        type="date"
+        value={filters.from}
+        max={filters.to === "" ? undefined : filters.to}
+        onChange={(event) => onChange({ from: event.target.value })}
+      />
+      <TextField
+        label="To"
+        type="date"
+        value={filters.to}
+        min={filters.from === "" ? undefined : filters.from}
+        onChange={(event) => onChange({ to: event.target.value })}
+      />
+      <TextField
+        label="Text"
+        aside="of what was done"
+        placeholder="price, sign in, suspended"
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+        onBlur={() => onChange({ text })}
+      />
       <Field label="Kind of object">
         {(names) => (
-          <select {...names} className="ui-select" value={filters.kind} onChange={(event) => onChange({ kind: event.target.value, object: "", objectName: "" })}>
-            {KINDS.map(([kind, label]) => <option key={kind} value={kind}>{label}</option>)}
+          <select
+            {...names}
+            className="ui-select"
+            value={filters.kind}
+            onChange={(event) => onChange({ kind: event.target.value, object: "", objectName: "" })}
+          >
+            {KINDS.map(([kind, label]) => (
+              <option key={kind} value={kind}>
+                {label}
+              </option>
+            ))}
           </select>
         )}
       </Field>
       <div className="ui-form-field">
         <span className="ui-label">Object</span>
-        {filters.object === "" ? <p className="tone-muted audit-hint">Choose an object in an entry.</p> : <Chosen name={filters.objectName || filters.object} onRemove={() => onChange({ object: "", objectName: "" })} />}
+        {filters.object === "" ? (
+          <p className="tone-muted audit-hint">Choose an object in an entry.</p>
+        ) : (
+          <Chosen name={filters.objectName || filters.object} onRemove={() => onChange({ object: "", objectName: "" })} />
+        )}
       </div>
-      <button type="submit" className="ui-screen-reader" tabIndex={-1}>Apply</button>
+      <button type="submit" className="ui-screen-reader" tabIndex={-1}>
+        Apply
+      </button>
     </form>
   );
 }
@@ -91,7 +170,9 @@ function FilterForm({ filters, onChange }: { filters: AuditFilters; onChange: Ch
 function PersonField({ filters, onChange }: { filters: AuditFilters; onChange: Change }) {
   const [text, setText] = useState("");
   const wanted = text.trim();
-  const found = useResource(["directory", wanted], () => (wanted === "" ? Promise.resolve(null) : api.GET("/api/v1/directory", { query: { q: wanted, limit: 8 } })));
+  const found = useResource(["directory", wanted], () =>
+    wanted === "" ? Promise.resolve(null) : api.GET("/api/v1/directory", { query: { q: wanted, limit: 8 } }),
+  );
   if (filters.actor !== "") {
     return (
       <div className="ui-form-field">
@@ -108,7 +189,16 @@ function PersonField({ filters, onChange }: { filters: AuditFilters; onChange: C
         <ul className="settings-list">
           {users.map((user) => (
             <li key={user.id}>
-              <button type="button" className="settings-option ui-grow" onClick={() => { setText(""); onChange({ actor: user.id, actorName: user.username }); }}>{user.username}</button>
+              <button
+                type="button"
+                className="settings-option ui-grow"
+                onClick={() => {
+                  setText("");
+                  onChange({ actor: user.id, actorName: user.username });
+                }}
+              >
+                {user.username}
+              </button>
             </li>
           ))}
         </ul>
@@ -121,7 +211,9 @@ function Chosen({ name, onRemove }: { name: string; onRemove: () => void }) {
   return (
     <span className="ui-chip audit-chosen">
       <span className="ui-ellipsis">{name}</span>
-      <button type="button" aria-label={`Do not filter by ${name}`} onClick={onRemove}><Icon of={X} size="sm" /></button>
+      <button type="button" aria-label={`Do not filter by ${name}`} onClick={onRemove}>
+        <Icon of={X} size="sm" />
+      </button>
     </span>
   );
 }
@@ -132,15 +224,35 @@ function EntryRow({ entry, onChange }: { entry: Entry; onChange: Change }) {
   const name = entry.object_name ?? object;
   return (
     <tr>
-      <td className="audit-when"><Time at={entry.at} /></td>
+      <td className="audit-when">
+        <Time at={entry.at} />
+      </td>
       <td className="audit-what">
-        {actor == null ? <span className="ui-strong">{entry.actor_name}</span> : <button type="button" className="ui-strong audit-link" title="Only what this user did" onClick={() => onChange({ actor, actorName: entry.actor_name })}>{entry.actor_name}</button>}{" "}
+        {actor == null ? (
+          <span className="ui-strong">{entry.actor_name}</span>
+        ) : (
+          <button
+            type="button"
+            className="ui-strong audit-link"
+            title="Only what this user did"
+            onClick={() => onChange({ actor, actorName: entry.actor_name })}
+          >
+            {entry.actor_name}
+          </button>
+        )}{" "}
         {place < 0 ? (
           entry.summary
         ) : (
           <>
             {entry.summary.slice(0, place)}
-            <button type="button" className="audit-link" title={`Only what was done to this object: ${entry.object_id}`} onClick={() => onChange({ kind: entry.object_type, object: entry.object_id, objectName: name })}>{object}</button>
+            <button
+              type="button"
+              className="audit-link"
+              title={`Only what was done to this object: ${entry.object_id}`}
+              onClick={() => onChange({ kind: entry.object_type, object: entry.object_id, objectName: name })}
+            >
+              {object}
+            </button>
             {entry.summary.slice(place + object.length)}
           </>
         )}{" "}
@@ -148,11 +260,35 @@ function EntryRow({ entry, onChange }: { entry: Entry; onChange: Change }) {
         <details className="audit-detail">
           <summary>Details</summary>
           <dl>
-            <dt>Time</dt><dd>{entry.at}</dd>
-            <dt>Action</dt><dd><code>{entry.action}</code></dd>
-            <dt>Object</dt><dd><code>{entry.object_type} {entry.object_id}</code></dd>
-            {actor != null && <><dt>User</dt><dd><code>{actor}</code>{entry.actor !== entry.actor_name && `, then named ${entry.actor}`}</dd></>}
-            {entry.detail !== null && Object.keys(entry.detail).length > 0 && <><dt>Change</dt><dd><pre>{JSON.stringify(entry.detail, null, 2)}</pre></dd></>}
+            <dt>Time</dt>
+            <dd>{entry.at}</dd>
+            <dt>Action</dt>
+            <dd>
+              <code>{entry.action}</code>
+            </dd>
+            <dt>Object</dt>
+            <dd>
+              <code>
+                {entry.object_type} {entry.object_id}
+              </code>
+            </dd>
+            {actor != null && (
+              <>
+                <dt>User</dt>
+                <dd>
+                  <code>{actor}</code>
+                  {entry.actor !== entry.actor_name && `, then named ${entry.actor}`}
+                </dd>
+              </>
+            )}
+            {entry.detail !== null && Object.keys(entry.detail).length > 0 && (
+              <>
+                <dt>Change</dt>
+                <dd>
+                  <pre>{JSON.stringify(entry.detail, null, 2)}</pre>
+                </dd>
+              </>
+            )}
           </dl>
         </details>
       </td>

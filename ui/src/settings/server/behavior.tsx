@@ -48,7 +48,12 @@ function Behavior({ current }: { current: Deployment }) {
             <Switch label="Sharing" checked={current.sharing_enabled} onChange={(on) => save.mutate({ sharing_enabled: on })} />
           </SettingRow>
           <SettingRow title="Debug records" hint="Requests to models and their answers, without secrets. Whoever may read a chat may read them.">
-            <Segmented label="Debug records" value={current.debug_recording} options={DEBUG_MODES} onChange={(mode) => save.mutate({ debug_recording: mode })} />
+            <Segmented
+              label="Debug records"
+              value={current.debug_recording}
+              options={DEBUG_MODES}
+              onChange={(mode) => save.mutate({ debug_recording: mode })}
+            />
           </SettingRow>
         </div>
       </Section>
@@ -130,7 +135,17 @@ function PromptEditor({ current }: { current: Deployment }) {
       <Section
         title="Your text"
         hint={`${new TextEncoder().encode(text).length.toLocaleString("en-US")} of 131,072 bytes`}
-        end={<Segmented label="View" value={view} options={[{ value: "edit", label: "Edit" }, { value: "diff", label: "Against the built-in one" }]} onChange={setView} />}
+        end={
+          <Segmented
+            label="View"
+            value={view}
+            options={[
+              { value: "edit", label: "Edit" },
+              { value: "diff", label: "Against the built-in one" },
+            ]}
+            onChange={setView}
+          />
+        }
       >
         <div className="settings-card">
           {view === "edit" ? (
@@ -140,10 +155,39 @@ function PromptEditor({ current }: { current: Deployment }) {
           ) : (
             <PromptDiff before={current.default_system_prompt} after={whole} />
           )}
-          {save.error !== null && <div className="settings-padded"><ErrorNote error={save.error} action={conflict ? <Button size="sm" onClick={() => save.mutate({ system_prompt: text, include_default_prompt: include })}>Save mine</Button> : undefined} /></div>}
+          {save.error !== null && (
+            <div className="settings-padded">
+              <ErrorNote
+                error={save.error}
+                action={
+                  conflict ? (
+                    <Button size="sm" onClick={() => save.mutate({ system_prompt: text, include_default_prompt: include })}>
+                      Save mine
+                    </Button>
+                  ) : undefined
+                }
+              />
+            </div>
+          )}
           <div className="ui-save-bar">
-            <Button variant="primary" busy={save.isPending} disabled={!changed} onClick={() => save.mutate({ system_prompt: text, include_default_prompt: include, version: current.version })}>Save</Button>
-            <Button variant="quiet" disabled={!changed} onClick={() => { setText(current.system_prompt); setInclude(current.include_default_prompt); }}>Discard</Button>
+            <Button
+              variant="primary"
+              busy={save.isPending}
+              disabled={!changed}
+              onClick={() => save.mutate({ system_prompt: text, include_default_prompt: include, version: current.version })}
+            >
+              Save
+            </Button>
+            <Button
+              variant="quiet"
+              disabled={!changed}
+              onClick={() => {
+                setText(current.system_prompt);
+                setInclude(current.include_default_prompt);
+              }}
+            >
+              Discard
+            </Button>
             {!include && text.trim() === "" && <span className="tone-warn">New chats would be told nothing.</span>}
           </div>
         </div>

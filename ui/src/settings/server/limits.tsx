@@ -26,16 +26,25 @@ export function LimitsPage() {
   const limits = useResource(["limits"], () => api.GET("/api/v1/usage-limits"));
   const canEdit = useMe().data?.user.role === "admin";
   const [target, setTarget] = useState<Target | null>(null);
-  const add = canEdit && <Button icon={Plus} onClick={() => setTarget({ kind: "user", id: "", name: "", micros: null })}>Add a limit</Button>;
+  const add = canEdit && (
+    <Button icon={Plus} onClick={() => setTarget({ kind: "user", id: "", name: "", micros: null })}>
+      Add a limit
+    </Button>
+  );
   return (
-    <SettingsPage title="Limits" lead="How much users may spend. A limit is checked before every model call and while it answers; a chat that reaches it keeps its text and waits.">
+    <SettingsPage
+      title="Limits"
+      lead="How much users may spend. A limit is checked before every model call and while it answers; a chat that reaches it keeps its text and waits."
+    >
       <Loaded query={limits}>
         {(found) => (
           <>
             <Section title="Everyone">
               <EveryoneLimit limits={found} {...(canEdit ? { onEdit: setTarget } : {})} />
               {found.unpriced_model_count > 0 && (
-                <p className="tone-warn settings-apart">{found.unpriced_model_count === 1 ? "1 model has" : `${found.unpriced_model_count} models have`} no price: such calls count as zero.</p>
+                <p className="tone-warn settings-apart">
+                  {found.unpriced_model_count === 1 ? "1 model has" : `${found.unpriced_model_count} models have`} no price: such calls count as zero.
+                </p>
               )}
             </Section>
             <Section title="Users and groups" end={add}>
@@ -62,8 +71,15 @@ function EveryoneLimit({ limits, onEdit }: EditableLimits) {
   const origin = limits.source === "settings" ? "From the settings file, until a limit is set here." : `Set here. ${settingsWords(limits)}`;
   return (
     <div className="settings-card">
-      <SettingRow title={micros === null ? "No limit" : `${moneyText(micros)} a ${limits.period} for each user`} hint={`Holds for every user who has no limit below. ${origin}`}>
-        {onEdit && <Button icon={Pencil} aria-label="Change the limit for everyone" onClick={() => onEdit({ kind: "default", id: "", name: EVERYONE, micros })}>Change</Button>}
+      <SettingRow
+        title={micros === null ? "No limit" : `${moneyText(micros)} a ${limits.period} for each user`}
+        hint={`Holds for every user who has no limit below. ${origin}`}
+      >
+        {onEdit && (
+          <Button icon={Pencil} aria-label="Change the limit for everyone" onClick={() => onEdit({ kind: "default", id: "", name: EVERYONE, micros })}>
+            Change
+          </Button>
+        )}
       </SettingRow>
     </div>
   );
@@ -76,7 +92,13 @@ const settingsWords = (limits: Limits): string =>
 
 function LimitTable({ limits, onEdit }: EditableLimits) {
   const rows: readonly (Target & { micros: number; note: string })[] = [
-    ...limits.group_overrides.map((one) => ({ kind: "group" as const, id: one.group_id, name: one.group_name, micros: one.spend_limit_micros, note: `each of ${one.member_count} ${one.member_count === 1 ? "member" : "members"}` })),
+    ...limits.group_overrides.map((one) => ({
+      kind: "group" as const,
+      id: one.group_id,
+      name: one.group_name,
+      micros: one.spend_limit_micros,
+      note: `each of ${one.member_count} ${one.member_count === 1 ? "member" : "members"}`,
+    })),
     ...limits.overrides.map((one) => ({ kind: "user" as const, id: one.user_id, name: one.username, micros: one.spend_limit_micros, note: "user" })),
   ];
   if (rows.length === 0) return <EmptyState icon={Gauge}>No user and no group has a limit of its own.</EmptyState>;
@@ -84,7 +106,9 @@ function LimitTable({ limits, onEdit }: EditableLimits) {
     <Table label="Limits of users and groups" heads={["Who", "Limit", "When it is reached", ""]}>
       {rows.map((row) => (
         <tr key={row.kind + row.id}>
-          <td><span className="ui-strong">{row.name}</span> <Tag>{row.note}</Tag></td>
+          <td>
+            <span className="ui-strong">{row.name}</span> <Tag>{row.note}</Tag>
+          </td>
           <td>{`${moneyText(row.micros)} a ${limits.period}`}</td>
           <td className="tone-muted">The turn ends, the chat waits</td>
           <td className="settings-right">{onEdit && <IconButton icon={Pencil} label={`Change the limit of ${row.name}`} onClick={() => onEdit(row)} />}</td>
@@ -111,20 +135,43 @@ function EveryoneDialog({ limits, onClose }: { limits: Limits; onClose: () => vo
   const micros = readMoney(amount);
   const ready = choice === "none" || micros !== null;
   const save = useSave(() => api.PUT("/api/v1/usage-limits", { body: { spend_limit_micros: choice === "none" ? null : micros, period } }), {
-    refresh: REFRESH, quiet: true, done: "Saved. It holds on all replicas.", onDone: onClose,
+    refresh: REFRESH,
+    quiet: true,
+    done: "Saved. It holds on all replicas.",
+    onDone: onClose,
   });
-  const reset = useSave(() => api.DELETE("/api/v1/usage-limits"), { refresh: REFRESH, quiet: true, done: "The limit of the settings file holds again.", onDone: onClose });
+  const reset = useSave(() => api.DELETE("/api/v1/usage-limits"), {
+    refresh: REFRESH,
+    quiet: true,
+    done: "The limit of the settings file holds again.",
+    onDone: onClose,
+  });
   const submit = (event: SyntheticEvent) => {
     event.preventDefault();
     if (ready) save.mutate(undefined);
   };
   const error = save.error ?? reset.error;
   return (
-    <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title="Limit for everyone" description="What each user may spend who has no limit of their own and none by a group.">
+    <Dialog
+      open
+      onOpenChange={(open) => {
+        if (!open) onClose();
+      }}
+      title="Limit for everyone"
+      description="What each user may spend who has no limit of their own and none by a group."
+    >
       <form className="ui-dialog-form" onSubmit={submit}>
         <Segmented label="Limit" options={CHOICES} value={choice} onChange={setChoice} />
         {choice === "amount" && (
-          <TextField label="Amount" aside="dollars" inputMode="decimal" placeholder="10" value={amount} error={amountError(amount, micros)} onChange={(event) => setAmount(event.target.value)} />
+          <TextField
+            label="Amount"
+            aside="dollars"
+            inputMode="decimal"
+            placeholder="10"
+            value={amount}
+            error={amountError(amount, micros)}
+            onChange={(event) => setAmount(event.target.value)}
+          />
         )}
         <Field label="Period" hint="It is the period of all limits, by UTC.">
           {(names) => (
@@ -137,13 +184,18 @@ function EveryoneDialog({ limits, onClose }: { limits: Limits; onClose: () => vo
         </Field>
         {limits.source === "database" && (
           <p className="tone-muted">
-            {settingsWords(limits)} <button type="button" className="ui-link" disabled={reset.isPending} onClick={() => reset.mutate(undefined)}>Use the settings file</button>
+            {settingsWords(limits)}{" "}
+            <button type="button" className="ui-link" disabled={reset.isPending} onClick={() => reset.mutate(undefined)}>
+              Use the settings file
+            </button>
           </p>
         )}
         {error !== null && <ErrorNote error={error} />}
         <footer>
           <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={save.isPending} disabled={!ready}>Save</Button>
+          <Button type="submit" variant="primary" busy={save.isPending} disabled={!ready}>
+            Save
+          </Button>
         </footer>
       </form>
     </Dialog>
@@ -163,17 +215,37 @@ function LimitDialog({ target, period, onClose }: { target: Target; period: Peri
   };
   const error = save.error ?? remove.error;
   return (
-    <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title={target.name === "" ? "Add a limit" : `Limit of ${target.name}`}>
+    <Dialog
+      open
+      onOpenChange={(open) => {
+        if (!open) onClose();
+      }}
+      title={target.name === "" ? "Add a limit" : `Limit of ${target.name}`}
+    >
       <form className="ui-dialog-form" onSubmit={submit}>
         {target.name === "" && <Chooser who={who} onChoose={setWho} />}
-        <TextField label="Amount" aside="dollars" inputMode="decimal" placeholder="10" value={amount} error={amountError(amount, micros)} onChange={(event) => setAmount(event.target.value)} />
+        <TextField
+          label="Amount"
+          aside="dollars"
+          inputMode="decimal"
+          placeholder="10"
+          value={amount}
+          error={amountError(amount, micros)}
+          onChange={(event) => setAmount(event.target.value)}
+        />
         <p className="tone-muted">A {period}. A limit of a user wins over those of groups; of several groups the strictest holds.</p>
         {error !== null && <ErrorNote error={error} />}
         <footer>
-          {target.name !== "" && <Button variant="danger" busy={remove.isPending} onClick={() => remove.mutate(undefined)}>Delete</Button>}
+          {target.name !== "" && (
+            <Button variant="danger" busy={remove.isPending} onClick={() => remove.mutate(undefined)}>
+              Delete
+            </Button>
+          )}
           <span className="ui-grow" />
           <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={save.isPending} disabled={!ready}>Save</Button>
+          <Button type="submit" variant="primary" busy={save.isPending} disabled={!ready}>
+            Save
+          </Button>
         </footer>
       </form>
     </Dialog>
@@ -195,14 +267,22 @@ async function deleteLimit(who: Target): Promise<unknown> {
 /** Finds a user or a group by a part of the name. */
 function Chooser({ who, onChoose }: { who: Target; onChoose: (target: Target) => void }) {
   const [text, setText] = useState("");
-  const found = useResource(["directory", text], () => (text.trim() === "" ? Promise.resolve(null) : api.GET("/api/v1/directory", { query: { q: text.trim(), limit: 8 } })));
+  const found = useResource(["directory", text], () =>
+    text.trim() === "" ? Promise.resolve(null) : api.GET("/api/v1/directory", { query: { q: text.trim(), limit: 8 } }),
+  );
   const choices: readonly Target[] = [
     ...(found.data?.groups ?? []).map((one) => ({ kind: "group" as const, id: one.id, name: one.name, micros: null })),
     ...(found.data?.users ?? []).map((one) => ({ kind: "user" as const, id: one.id, name: one.username, micros: null })),
   ];
   return (
     <div className="ui-form-field">
-      <TextField label="User or group" autoFocus value={text} hint={who.id === "" ? "Type a part of the name and choose." : `Chosen: ${who.name}`} onChange={(event) => setText(event.target.value)} />
+      <TextField
+        label="User or group"
+        autoFocus
+        value={text}
+        hint={who.id === "" ? "Type a part of the name and choose." : `Chosen: ${who.name}`}
+        onChange={(event) => setText(event.target.value)}
+      />
       {choices.length > 0 && (
         <ul className="settings-list">
           {choices.map((choice) => (

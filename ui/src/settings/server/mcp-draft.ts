@@ -30,8 +30,26 @@ export interface McpDraft {
 }
 
 export const NEW_SERVER: McpDraft = {
-  name: "", slug: "", description: "", url: "", transport: "streamable_http", auth: "none", availability: "default_on", enabled: true, allow: "", deny: "",
-  modelIntent: false, inPlanMode: false, keyHeader: "", key: "", headers: "", scopes: "", clientId: "", clientSecret: "", authorizationUrl: "", tokenUrl: "",
+  name: "",
+  slug: "",
+  description: "",
+  url: "",
+  transport: "streamable_http",
+  auth: "none",
+  availability: "default_on",
+  enabled: true,
+  allow: "",
+  deny: "",
+  modelIntent: false,
+  inPlanMode: false,
+  keyHeader: "",
+  key: "",
+  headers: "",
+  scopes: "",
+  clientId: "",
+  clientSecret: "",
+  authorizationUrl: "",
+  tokenUrl: "",
 };
 
 export function draftOfServer(server: McpConfig): McpDraft {
@@ -59,7 +77,12 @@ export function draftOfServer(server: McpConfig): McpDraft {
 
 /** "My tracker" becomes "my-tracker": the beginning of its tools' names. */
 export const slugOf = (text: string): string =>
-  text.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 32).replace(/-+$/, "");
+  text
+    .toLowerCase()
+    .replace(/[^a-z0-9]+/g, "-")
+    .replace(/^-+|-+$/g, "")
+    .slice(0, 32)
+    .replace(/-+$/, "");
 
 /** What is left empty of the secrets is not sent: the stored ones stay. Throws an Error for a header that is none. */
 export function bodyOfDraft(draft: McpDraft): CreateBody {
@@ -109,5 +132,8 @@ export function headersOf(text: string): Record<string, string> {
 }
 
 function linesOf(text: string): string[] {
-  return text.split("\n").map((line) => line.trim()).filter((line) => line !== "");
+  return text
+    .split("\n")
+    .map((line) => line.trim())
+    .filter((line) => line !== "");
 }

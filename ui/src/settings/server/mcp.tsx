@@ -30,8 +30,20 @@ export function McpPage() {
   const [opened, setOpened] = useState<Opened>(null);
   const canEdit = useMe().data?.user.role === "admin";
   return (
-    <SettingsPage title="MCP servers" lead="Servers of the Model Context Protocol: their tools are offered to chats. Keys are stored encrypted and never shown again.">
-      <Section title="Servers" end={canEdit && <Button icon={Plus} onClick={() => setOpened("new")}>Add a server</Button>}>
+    <SettingsPage
+      title="MCP servers"
+      lead="Servers of the Model Context Protocol: their tools are offered to chats. Keys are stored encrypted and never shown again."
+    >
+      <Section
+        title="Servers"
+        end={
+          canEdit && (
+            <Button icon={Plus} onClick={() => setOpened("new")}>
+              Add a server
+            </Button>
+          )
+        }
+      >
         <Loaded query={servers}>
           {(list) =>
             list.length === 0 ? (
@@ -52,7 +64,10 @@ export function McpPage() {
 }
 
 function ServerRow({ server, canEdit, onEdit }: { server: McpConfig; canEdit: boolean; onEdit: () => void }) {
-  const trial = useSave(() => api.POST("/api/v1/mcp-server-configs/{mcp_server_id}/test", { path: { mcp_server_id: server.id }, timeoutMs: 60_000 }), { refresh: [], quiet: true });
+  const trial = useSave(() => api.POST("/api/v1/mcp-server-configs/{mcp_server_id}/test", { path: { mcp_server_id: server.id }, timeoutMs: 60_000 }), {
+    refresh: [],
+    quiet: true,
+  });
   const hasFailed = trial.data?.ok === false || trial.error !== null;
   const isOwn = server.source === "database";
   return (
@@ -72,10 +87,18 @@ function ServerRow({ server, canEdit, onEdit }: { server: McpConfig; canEdit: bo
         <p>{[hostOf(server.url), AVAILABILITY[server.availability], AUTH[server.auth], listWords(server)].filter(Boolean).join(" · ")}</p>
       </div>
       <div className="ui-actions">
-        {canEdit && <Button size="sm" busy={trial.isPending} onClick={() => trial.mutate(undefined)}>Test</Button>}
+        {canEdit && (
+          <Button size="sm" busy={trial.isPending} onClick={() => trial.mutate(undefined)}>
+            Test
+          </Button>
+        )}
         {canEdit && isOwn && <IconButton icon={Pencil} label={`Edit ${server.display_name}`} onClick={onEdit} />}
       </div>
-      {trial.error !== null && <div className="ui-result is-bad"><ErrorNote error={trial.error} /></div>}
+      {trial.error !== null && (
+        <div className="ui-result is-bad">
+          <ErrorNote error={trial.error} />
+        </div>
+      )}
       {trial.data !== undefined && <TrialTools trial={trial.data} />}
     </div>
   );
@@ -129,15 +152,28 @@ async function save(server: McpConfig | null, draft: McpDraft): Promise<McpConfi
   const body = bodyOfDraft(draft);
   if (server === null) return api.POST("/api/v1/mcp-server-configs", { body });
   const { display_name: name, api_key: key, api_key_header: header, ...rest } = body;
-  const given = { ...(name == null ? {} : { display_name: name }), ...(key == null ? {} : { api_key: key }), ...(header == null ? {} : { api_key_header: header }) };
+  const given = {
+    ...(name == null ? {} : { display_name: name }),
+    ...(key == null ? {} : { api_key: key }),
+    ...(header == null ? {} : { api_key_header: header }),
+  };
   return api.PATCH("/api/v1/mcp-server-configs/{mcp_server_id}", { path: { mcp_server_id: server.id }, body: { ...rest, ...given } });
 }
 
 function McpDrawer({ server, onClose }: { server: McpConfig | null; onClose: () => void }) {
   const [draft, setDraft] = useState<McpDraft>(() => (server === null ? NEW_SERVER : draftOfServer(server)));
   const [deleting, setDeleting] = useState(false);
-  const saving = useSave((given: McpDraft) => save(server, given), { refresh: REFRESH, quiet: true, done: "Saved. The next step of every chat knows it.", onDone: onClose });
-  const remove = useSave((id: string) => api.DELETE("/api/v1/mcp-server-configs/{mcp_server_id}", { path: { mcp_server_id: id } }), { refresh: REFRESH, quiet: true, onDone: onClose });
+  const saving = useSave((given: McpDraft) => save(server, given), {
+    refresh: REFRESH,
+    quiet: true,
+    done: "Saved. The next step of every chat knows it.",
+    onDone: onClose,
+  });
+  const remove = useSave((id: string) => api.DELETE("/api/v1/mcp-server-configs/{mcp_server_id}", { path: { mcp_server_id: id } }), {
+    refresh: REFRESH,
+    quiet: true,
+    onDone: onClose,
+  });
   const wrong = fieldErrors(saving.error);
   const set = (change: Partial<McpDraft>) => setDraft({ ...draft, ...change });
   const submit = (event: SyntheticEvent) => {
@@ -153,34 +189,95 @@ function McpDrawer({ server, onClose }: { server: McpConfig | null; onClose: () 
       title={server === null ? "Add an MCP server" : `Edit ${server.display_name}`}
       footer={
         <>
-          <Button type="submit" form="mcp" variant="primary" busy={saving.isPending}>Save</Button>
-          <Button variant="quiet" onClick={onClose}>Discard</Button>
+          <Button type="submit" form="mcp" variant="primary" busy={saving.isPending}>
+            Save
+          </Button>
+          <Button variant="quiet" onClick={onClose}>
+            Discard
+          </Button>
           <span className="ui-grow" />
-          {server !== null && <Button variant="danger" size="sm" onClick={() => setDeleting(true)}>Delete</Button>}
+          {server !== null && (
+            <Button variant="danger" size="sm" onClick={() => setDeleting(true)}>
+              Delete
+            </Button>
+          )}
         </>
       }
     >
       <form id="mcp" className="settings-form" onSubmit={submit}>
-        <TextField label="Name" wide required placeholder="GitHub" value={draft.name} error={wrong.get("display_name")} onChange={(event) => set({ name: event.target.value })} />
-        <TextField label="Short name" wide aside="the beginning of its tools' names" placeholder={slugOf(draft.name) || "github"} value={draft.slug} error={wrong.get("slug")} onChange={(event) => set({ slug: event.target.value })} />
-        <TextField label="Address" wide required placeholder="https://mcp.example.com/mcp" value={draft.url} error={wrong.get("url")} onChange={(event) => set({ url: event.target.value })} />
+        <TextField
+          label="Name"
+          wide
+          required
+          placeholder="GitHub"
+          value={draft.name}
+          error={wrong.get("display_name")}
+          onChange={(event) => set({ name: event.target.value })}
+        />
+        <TextField
+          label="Short name"
+          wide
+          aside="the beginning of its tools' names"
+          placeholder={slugOf(draft.name) || "github"}
+          value={draft.slug}
+          error={wrong.get("slug")}
+          onChange={(event) => set({ slug: event.target.value })}
+        />
+        <TextField
+          label="Address"
+          wide
+          required
+          placeholder="https://mcp.example.com/mcp"
+          value={draft.url}
+          error={wrong.get("url")}
+          onChange={(event) => set({ url: event.target.value })}
+        />
         <TextField label="What it is for" wide aside="optional" value={draft.description} onChange={(event) => set({ description: event.target.value })} />
-        <Choice label="Transport" value={draft.transport} options={[["streamable_http", "Streamable HTTP"], ["sse", "Server-sent events (older)"]]} onChange={(transport) => set({ transport })} />
+        <Choice
+          label="Transport"
+          value={draft.transport}
+          options={[
+            ["streamable_http", "Streamable HTTP"],
+            ["sse", "Server-sent events (older)"],
+          ]}
+          onChange={(transport) => set({ transport })}
+        />
         <Choice
           label="Chats"
           value={draft.availability}
-          options={[["default_on", "Use it by default"], ["default_off", "Use it when it is chosen"], ["force_on", "Always use it"]]}
+          options={[
+            ["default_on", "Use it by default"],
+            ["default_off", "Use it when it is chosen"],
+            ["force_on", "Always use it"],
+          ]}
           onChange={(availability) => set({ availability })}
         />
         <Choice
           label="Authentication"
           value={draft.auth}
-          options={[["none", "None"], ["oauth2", "OAuth: each user connects"], ["api_key", "One key for all users"], ["custom_headers", "Own headers for all users"]]}
+          options={[
+            ["none", "None"],
+            ["oauth2", "OAuth: each user connects"],
+            ["api_key", "One key for all users"],
+            ["custom_headers", "Own headers for all users"],
+          ]}
           onChange={(auth) => set({ auth })}
         />
         <AuthFields draft={draft} server={server} wrong={wrong} set={set} />
-        <Lines label="Allowed tools" hint="By the server's names, one a line; empty: all but the denied ones." value={draft.allow} error={wrong.get("allow")} onChange={(allow) => set({ allow })} />
-        <Lines label="Denied tools" hint="One a line; ignored if any are allowed." value={draft.deny} error={wrong.get("deny")} onChange={(deny) => set({ deny })} />
+        <Lines
+          label="Allowed tools"
+          hint="By the server's names, one a line; empty: all but the denied ones."
+          value={draft.allow}
+          error={wrong.get("allow")}
+          onChange={(allow) => set({ allow })}
+        />
+        <Lines
+          label="Denied tools"
+          hint="One a line; ignored if any are allowed."
+          value={draft.deny}
+          error={wrong.get("deny")}
+          onChange={(deny) => set({ deny })}
+        />
         <div className="ui-form-field is-wide">
           <div className="settings-list">
             <SettingRow title="Enabled" hint="Chats can use it.">
@@ -194,7 +291,11 @@ function McpDrawer({ server, onClose }: { server: McpConfig | null; onClose: () 
             </SettingRow>
           </div>
         </div>
-        {saving.error !== null && <div className="ui-form-field is-wide"><ErrorNote error={saving.error} /></div>}
+        {saving.error !== null && (
+          <div className="ui-form-field is-wide">
+            <ErrorNote error={saving.error} />
+          </div>
+        )}
       </form>
       {server !== null && (
         <ConfirmDialog
@@ -221,7 +322,14 @@ function AuthFields({ draft, server, wrong, set }: AuthFieldsProps) {
   if (draft.auth === "api_key") {
     return (
       <>
-        <TextField label="Header" wide placeholder="Authorization" value={draft.keyHeader} error={wrong.get("api_key_header")} onChange={(event) => set({ keyHeader: event.target.value })} />
+        <TextField
+          label="Header"
+          wide
+          placeholder="Authorization"
+          value={draft.keyHeader}
+          error={wrong.get("api_key_header")}
+          onChange={(event) => set({ keyHeader: event.target.value })}
+        />
         <TextField
           label="Key"
           wide
@@ -237,26 +345,68 @@ function AuthFields({ draft, server, wrong, set }: AuthFieldsProps) {
   }
   if (draft.auth === "custom_headers") {
     const known = server?.header_names ?? [];
-    return <Lines label="Headers" hint={known.length > 0 ? `Stored: ${known.join(", ")}. Empty: they stay.` : "Name: value, one a line."} value={draft.headers} error={wrong.get("headers")} onChange={(headers) => set({ headers })} />;
+    return (
+      <Lines
+        label="Headers"
+        hint={known.length > 0 ? `Stored: ${known.join(", ")}. Empty: they stay.` : "Name: value, one a line."}
+        value={draft.headers}
+        error={wrong.get("headers")}
+        onChange={(headers) => set({ headers })}
+      />
+    );
   }
   if (draft.auth !== "oauth2") return null;
   return (
     <>
-      <TextField label="Scopes" wide aside="optional" placeholder="repo read:user" value={draft.scopes} error={wrong.get("scopes")} onChange={(event) => set({ scopes: event.target.value })} />
+      <TextField
+        label="Scopes"
+        wide
+        aside="optional"
+        placeholder="repo read:user"
+        value={draft.scopes}
+        error={wrong.get("scopes")}
+        onChange={(event) => set({ scopes: event.target.value })}
+      />
       <TextField
         label="Client id"
         wide
         aside="optional"
-        hint={server === null ? "Empty: chatd registers itself when the first user connects." : `Empty: chatd registers itself. Browsers come back to ${server.redirect_path}`}
+        hint={
+          server === null
+            ? "Empty: chatd registers itself when the first user connects."
+            : `Empty: chatd registers itself. Browsers come back to ${server.redirect_path}`
+        }
         value={draft.clientId}
         error={wrong.get("oauth.client_id")}
         onChange={(event) => set({ clientId: event.target.value })}
       />
       {draft.clientId.trim() !== "" && (
         <>
-          <TextField label="Client secret" wide type="password" autoComplete="off" aside={server?.oauth?.has_client_secret === true ? "empty: the stored one stays" : "optional"} value={draft.clientSecret} onChange={(event) => set({ clientSecret: event.target.value })} />
-          <TextField label="Authorization address" wide required value={draft.authorizationUrl} error={wrong.get("oauth.authorization_url")} onChange={(event) => set({ authorizationUrl: event.target.value })} />
-          <TextField label="Token address" wide required value={draft.tokenUrl} error={wrong.get("oauth.token_url")} onChange={(event) => set({ tokenUrl: event.target.value })} />
+          <TextField
+            label="Client secret"
+            wide
+            type="password"
+            autoComplete="off"
+            aside={server?.oauth?.has_client_secret === true ? "empty: the stored one stays" : "optional"}
+            value={draft.clientSecret}
+            onChange={(event) => set({ clientSecret: event.target.value })}
+          />
+          <TextField
+            label="Authorization address"
+            wide
+            required
+            value={draft.authorizationUrl}
+            error={wrong.get("oauth.authorization_url")}
+            onChange={(event) => set({ authorizationUrl: event.target.value })}
+          />
+          <TextField
+            label="Token address"
+            wide
+            required
+            value={draft.tokenUrl}
+            error={wrong.get("oauth.token_url")}
+            onChange={(event) => set({ tokenUrl: event.target.value })}
+          />
         </>
       )}
     </>
@@ -276,7 +426,9 @@ function Choice<T extends string>({ label, value, options, onChange }: ChoicePro
       {(names) => (
         <select {...names} className="ui-select" value={value} onChange={(event) => onChange(event.target.value as T)}>
           {options.map(([one, text]) => (
-            <option key={one} value={one}>{text}</option>
+            <option key={one} value={one}>
+              {text}
+            </option>
           ))}
         </select>
       )}
@@ -284,7 +436,19 @@ function Choice<T extends string>({ label, value, options, onChange }: ChoicePro
   );
 }
 
-function Lines({ label, hint, value, error, onChange }: { label: string; hint: string; value: string; error: string | undefined; onChange: (value: string) => void }) {
+function Lines({
+  label,
+  hint,
+  value,
+  error,
+  onChange,
+}: {
+  label: string;
+  hint: string;
+  value: string;
+  error: string | undefined;
+  onChange: (value: string) => void;
+}) {
   return (
     <Field label={label} aside="optional" hint={hint} error={error} wide>
       {(names) => <textarea {...names} className="ui-textarea" rows={3} spellCheck={false} value={value} onChange={(event) => onChange(event.target.value)} />}

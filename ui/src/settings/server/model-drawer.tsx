@@ -18,7 +18,7 @@ export function ModelDrawer({ model, onClose }: { model: Model | null; onClose: 
   const provider = providers.find((one) => one.name === draft.provider) ?? (model === null ? providers[0] : undefined);
   const schema = useResource(["options-schema"], () => api.GET("/api/v1/model-options/schema"));
   const definitions = (schema.data?.$defs ?? {}) as Definitions;
-  const options = provider && schema.data ? fieldsOf((schema.data.properties[provider.kind] ?? {}), definitions) : [];
+  const options = provider && schema.data ? fieldsOf(schema.data.properties[provider.kind] ?? {}, definitions) : [];
   const set = (change: Partial<Draft>) => setDraft({ ...draft, ...change });
   const saving = useSave(
     (given: Draft) => {
@@ -44,8 +44,12 @@ export function ModelDrawer({ model, onClose }: { model: Model | null; onClose: 
       title={model === null ? "Add a model" : `Edit ${model.display_name}`}
       footer={
         <>
-          <Button type="submit" form="model" variant="primary" busy={saving.isPending}>Save</Button>
-          <Button variant="quiet" onClick={onClose}>Discard</Button>
+          <Button type="submit" form="model" variant="primary" busy={saving.isPending}>
+            Save
+          </Button>
+          <Button variant="quiet" onClick={onClose}>
+            Discard
+          </Button>
           {wrong.size > 0 && <span className="tone-danger">{wrong.size === 1 ? "1 field needs a look" : `${wrong.size} fields need a look`}</span>}
         </>
       }
@@ -55,20 +59,55 @@ export function ModelDrawer({ model, onClose }: { model: Model | null; onClose: 
           {(names) => (
             <select {...names} className="ui-select" value={provider?.name ?? ""} onChange={(event) => set({ provider: event.target.value, options: {} })}>
               {providers.map((one) => (
-                <option key={one.id} value={one.name}>{one.display_name}</option>
+                <option key={one.id} value={one.name}>
+                  {one.display_name}
+                </option>
               ))}
             </select>
           )}
         </Field>
-        {provider && <OfferedModels providerId={provider.id} value={draft.model} error={wrong.get("model")} onChoose={(one) => set(filledIn(one))} onType={(name) => set({ model: name })} />}
-        <TextField label="Name" wide value={draft.displayName} placeholder={draft.model} error={wrong.get("display_name") ?? wrong.get("name")} onChange={(event) => set({ displayName: event.target.value })} />
-        <NumberField label="Context window" aside="tokens" value={draft.contextLimit} error={wrong.get("context_limit")} onChange={(contextLimit) => set({ contextLimit })} />
-        <NumberField label="Longest answer" aside="tokens" value={draft.maxOutputTokens} error={wrong.get("max_output_tokens")} onChange={(maxOutputTokens) => set({ maxOutputTokens })} />
+        {provider && (
+          <OfferedModels
+            providerId={provider.id}
+            value={draft.model}
+            error={wrong.get("model")}
+            onChoose={(one) => set(filledIn(one))}
+            onType={(name) => set({ model: name })}
+          />
+        )}
+        <TextField
+          label="Name"
+          wide
+          value={draft.displayName}
+          placeholder={draft.model}
+          error={wrong.get("display_name") ?? wrong.get("name")}
+          onChange={(event) => set({ displayName: event.target.value })}
+        />
+        <NumberField
+          label="Context window"
+          aside="tokens"
+          value={draft.contextLimit}
+          error={wrong.get("context_limit")}
+          onChange={(contextLimit) => set({ contextLimit })}
+        />
+        <NumberField
+          label="Longest answer"
+          aside="tokens"
+          value={draft.maxOutputTokens}
+          error={wrong.get("max_output_tokens")}
+          onChange={(maxOutputTokens) => set({ maxOutputTokens })}
+        />
         <Compaction value={draft.compaction} limit={Number(draft.contextLimit)} onChange={(compaction) => set({ compaction })} />
         <Effort value={draft.effort} efforts={draft.efforts} onChange={(effort) => set({ effort })} />
         <NumberField label="Price in" aside="$ per 1M" value={draft.priceIn} error={wrong.get("prices.input")} onChange={(priceIn) => set({ priceIn })} />
         <NumberField label="Price out" aside="$ per 1M" value={draft.priceOut} error={wrong.get("prices.output")} onChange={(priceOut) => set({ priceOut })} />
-        <NumberField label="Price cached" aside="$ per 1M" value={draft.priceCached} error={wrong.get("prices.cache_read")} onChange={(priceCached) => set({ priceCached })} />
+        <NumberField
+          label="Price cached"
+          aside="$ per 1M"
+          value={draft.priceCached}
+          error={wrong.get("prices.cache_read")}
+          onChange={(priceCached) => set({ priceCached })}
+        />
         {options.length > 0 && (
           <details className="ui-form-field is-wide settings-more-fields" open={hasWrongOption || undefined}>
             <summary className="ui-strong">{options.length} more fields</summary>
@@ -77,7 +116,11 @@ export function ModelDrawer({ model, onClose }: { model: Model | null; onClose: 
             </div>
           </details>
         )}
-        {saving.error !== null && <div className="ui-form-field is-wide"><ErrorNote error={saving.error} /></div>}
+        {saving.error !== null && (
+          <div className="ui-form-field is-wide">
+            <ErrorNote error={saving.error} />
+          </div>
+        )}
       </form>
     </Drawer>
   );
@@ -108,7 +151,8 @@ function OfferedModels({ providerId, value, error, onChoose, onType }: OfferedMo
     readAll((query) => api.GET("/api/v1/providers/{provider_id}/models", { path: { provider_id: providerId }, query })),
   );
   const list = offered.data ?? [];
-  const hint = offered.error !== null ? "The provider did not list its models; type the name." : list.length > 0 ? `The provider offers ${list.length}.` : undefined;
+  const hint =
+    offered.error !== null ? "The provider did not list its models; type the name." : list.length > 0 ? `The provider offers ${list.length}.` : undefined;
   return (
     <>
       <TextField
@@ -127,7 +171,9 @@ function OfferedModels({ providerId, value, error, onChoose, onType }: OfferedMo
       />
       <datalist id="offered-models">
         {list.map((one) => (
-          <option key={one.model} value={one.model}>{one.display_name}</option>
+          <option key={one.model} value={one.model}>
+            {one.display_name}
+          </option>
         ))}
       </datalist>
     </>
@@ -151,7 +197,16 @@ function Compaction({ value, limit, onChange }: { value: number; limit: number; 
   return (
     <Field label="Compact the chat at" aside={`${value}%`} wide hint={`${hint}Earlier messages stay readable.`}>
       {(names) => (
-        <input {...names} type="range" className="settings-slider" min={10} max={100} step={5} value={value} onChange={(event) => onChange(Number(event.target.value))} />
+        <input
+          {...names}
+          type="range"
+          className="settings-slider"
+          min={10}
+          max={100}
+          step={5}
+          value={value}
+          onChange={(event) => onChange(Number(event.target.value))}
+        />
       )}
     </Field>
   );

@@ -20,7 +20,11 @@ export function ModelsPage() {
       <Section
         title="Models"
         hint="The star marks the default"
-        end={<Button icon={Plus} onClick={() => setOpened("new")}>Add a model</Button>}
+        end={
+          <Button icon={Plus} onClick={() => setOpened("new")}>
+            Add a model
+          </Button>
+        }
       >
         <Loaded query={models}>
           {(all) => {
@@ -31,9 +35,7 @@ export function ModelsPage() {
         </Loaded>
       </Section>
       <Overrides />
-      {opened !== null && (
-        <ModelDrawer key={opened === "new" ? "new" : opened.id} model={opened === "new" ? null : opened} onClose={() => setOpened(null)} />
-      )}
+      {opened !== null && <ModelDrawer key={opened === "new" ? "new" : opened.id} model={opened === "new" ? null : opened} onClose={() => setOpened(null)} />}
     </SettingsPage>
   );
 }
@@ -52,10 +54,9 @@ function ModelTable({ models, opened, onOpen }: { models: readonly Model[]; open
 
 function ModelRow({ model, provider, selected, onOpen }: { model: Model; provider: string; selected: boolean; onOpen: () => void }) {
   const [deleting, setDeleting] = useState(false);
-  const change = useSave(
-    (body: components["schemas"]["UpdateModelBody"]) => api.PATCH("/api/v1/models/{model_id}", { path: { model_id: model.id }, body }),
-    { refresh: [["models"]] },
-  );
+  const change = useSave((body: components["schemas"]["UpdateModelBody"]) => api.PATCH("/api/v1/models/{model_id}", { path: { model_id: model.id }, body }), {
+    refresh: [["models"]],
+  });
   const editable = model.source === "database";
   return (
     <tr className={selected ? "is-on" : undefined}>
@@ -69,10 +70,11 @@ function ModelRow({ model, provider, selected, onOpen }: { model: Model; provide
         />
       </td>
       <td>
-        <span className="ui-strong">{model.display_name}</span>{" "}
-        {!model.enabled && <Tag>disabled</Tag>}
+        <span className="ui-strong">{model.display_name}</span> {!model.enabled && <Tag>disabled</Tag>}
         {!editable && <Tag icon={Lock}>{model.provider === "demo" ? "built in" : model.source === "settings" ? "chatd.toml" : "environment"}</Tag>}
-        <p><code>{model.model}</code></p>
+        <p>
+          <code>{model.model}</code>
+        </p>
       </td>
       <td className="settings-right">{contextText(model)}</td>
       <td className="settings-right">{priceText(model, "input")}</td>
@@ -80,9 +82,15 @@ function ModelRow({ model, provider, selected, onOpen }: { model: Model; provide
       <td>{provider}</td>
       <td className="settings-right">
         <Menu trigger={<IconButton icon={Ellipsis} label={`More for ${model.display_name}`} />}>
-          <MenuItem onSelect={onOpen} disabled={!editable} hint={editable ? undefined : "It is declared outside the database."}>Edit</MenuItem>
-          <MenuItem onSelect={() => change.mutate({ enabled: !model.enabled })} disabled={!editable}>{model.enabled ? "Disable" : "Enable"}</MenuItem>
-          <MenuItem danger onSelect={() => setDeleting(true)} disabled={!editable}>Delete</MenuItem>
+          <MenuItem onSelect={onOpen} disabled={!editable} hint={editable ? undefined : "It is declared outside the database."}>
+            Edit
+          </MenuItem>
+          <MenuItem onSelect={() => change.mutate({ enabled: !model.enabled })} disabled={!editable}>
+            {model.enabled ? "Disable" : "Enable"}
+          </MenuItem>
+          <MenuItem danger onSelect={() => setDeleting(true)} disabled={!editable}>
+            Delete
+          </MenuItem>
         </Menu>
         <ConfirmDialog
           open={deleting}
@@ -131,10 +139,17 @@ function Overrides() {
             {(["title", "compaction"] as const).map((task) => (
               <Field key={task} label={task === "title" ? "Titles of chats" : "Summaries of long chats"}>
                 {(names) => (
-                  <select {...names} className="ui-select" value={current[task] ?? ""} onChange={(event) => save.mutate({ [task]: event.target.value || null })}>
+                  <select
+                    {...names}
+                    className="ui-select"
+                    value={current[task] ?? ""}
+                    onChange={(event) => save.mutate({ [task]: event.target.value || null })}
+                  >
                     <option value="">The model of the chat</option>
                     {models.map((model) => (
-                      <option key={model.id} value={model.name}>{model.display_name}</option>
+                      <option key={model.id} value={model.name}>
+                        {model.display_name}
+                      </option>
                     ))}
                   </select>
                 )}

@@ -38,7 +38,11 @@ const orNull = (text: string): string | null => (text.trim() === "" ? null : tex
 
 /** "My gateway" becomes "my-gateway": the name in the API and in chatd.toml. */
 export const slugOf = (text: string): string =>
-  text.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 60);
+  text
+    .toLowerCase()
+    .replace(/[^a-z0-9]+/g, "-")
+    .replace(/^-+|-+$/g, "")
+    .slice(0, 60);
 
 async function save(provider: Provider | null, draft: Draft): Promise<Provider> {
   const common = {
@@ -93,9 +97,15 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
           <Button type="submit" form="provider" variant={made === null ? "primary" : undefined} busy={saving.isPending || last?.state === "running"}>
             {made === null ? "Save" : "Save and test again"}
           </Button>
-          <Button variant="quiet" onClick={onClose}>{made === null ? "Discard" : "Close"}</Button>
+          <Button variant="quiet" onClick={onClose}>
+            {made === null ? "Discard" : "Close"}
+          </Button>
           <span className="ui-grow" />
-          {provider !== null && <Button variant="danger" size="sm" onClick={() => setDeleting(true)}>Delete</Button>}
+          {provider !== null && (
+            <Button variant="danger" size="sm" onClick={() => setDeleting(true)}>
+              Delete
+            </Button>
+          )}
         </>
       }
     >
@@ -115,7 +125,14 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
             </select>
           )}
         </Field>
-        <TextField label="Name" wide value={draft.displayName} placeholder={words?.name} error={wrong.get("name") ?? wrong.get("display_name")} onChange={(event) => set({ displayName: event.target.value })} />
+        <TextField
+          label="Name"
+          wide
+          value={draft.displayName}
+          placeholder={words?.name}
+          error={wrong.get("name") ?? wrong.get("display_name")}
+          onChange={(event) => set({ displayName: event.target.value })}
+        />
         <TextField
           label="Address"
           wide
@@ -140,7 +157,14 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
           />
         )}
         {draft.kind === "bedrock" && (
-          <TextField label="Region" wide placeholder="eu-central-1" value={draft.region} error={wrong.get("region")} onChange={(event) => set({ region: event.target.value })} />
+          <TextField
+            label="Region"
+            wide
+            placeholder="eu-central-1"
+            value={draft.region}
+            error={wrong.get("region")}
+            onChange={(event) => set({ region: event.target.value })}
+          />
         )}
         <div className="ui-form-field is-wide">
           <div className="settings-list">
@@ -152,7 +176,11 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
             </SettingRow>
           </div>
         </div>
-        {saving.error !== null && <div className="ui-form-field is-wide"><ErrorNote error={saving.error} /></div>}
+        {saving.error !== null && (
+          <div className="ui-form-field is-wide">
+            <ErrorNote error={saving.error} />
+          </div>
+        )}
       </form>
       {made !== null && (
         <div className="settings-form">
@@ -211,13 +239,21 @@ function FirstModel({ provider, onClose }: { provider: Provider; onClose: () => 
       />
       <datalist id="first-models">
         {list.map((one) => (
-          <option key={one.model} value={one.model}>{one.display_name}</option>
+          <option key={one.model} value={one.model}>
+            {one.display_name}
+          </option>
         ))}
       </datalist>
       <div className="ui-form-field is-wide">
-        <Button variant="primary" icon={Plus} busy={add.isPending} disabled={chosen.trim() === ""} onClick={() => add.mutate(chosen.trim())}>Add this model</Button>
+        <Button variant="primary" icon={Plus} busy={add.isPending} disabled={chosen.trim() === ""} onClick={() => add.mutate(chosen.trim())}>
+          Add this model
+        </Button>
       </div>
-      {add.error !== null && <div className="ui-form-field is-wide"><ErrorNote error={add.error} /></div>}
+      {add.error !== null && (
+        <div className="ui-form-field is-wide">
+          <ErrorNote error={add.error} />
+        </div>
+      )}
     </>
   );
 }
@@ -252,8 +288,18 @@ function StoredKeys({ provider }: { provider: Provider }) {
             </li>
           ))}
           <li>
-            <input className="ui-grow" aria-label="Another key" placeholder="Another key" type="password" autoComplete="off" value={adding} onChange={(event) => setAdding(event.target.value)} />
-            <Button size="xs" icon={Plus} busy={add.isPending} disabled={adding.trim() === ""} onClick={() => add.mutate(adding.trim())}>Add</Button>
+            <input
+              className="ui-grow"
+              aria-label="Another key"
+              placeholder="Another key"
+              type="password"
+              autoComplete="off"
+              value={adding}
+              onChange={(event) => setAdding(event.target.value)}
+            />
+            <Button size="xs" icon={Plus} busy={add.isPending} disabled={adding.trim() === ""} onClick={() => add.mutate(adding.trim())}>
+              Add
+            </Button>
           </li>
         </ul>
         <small>Calls are spread over the keys; one that is refused or rate limited is left out for a while.</small>
@@ -296,7 +342,12 @@ export function useStartTrial(): (providerId: string) => void {
 
 /** What the last test showed; nothing while there was none. */
 export function TrialNote({ last, onNewKey }: { last: ProviderTrial | null; onNewKey?: (() => void) | undefined }) {
-  if (last?.state === "error") return <div className="ui-result is-bad"><ErrorNote error={last.error} /></div>;
+  if (last?.state === "error")
+    return (
+      <div className="ui-result is-bad">
+        <ErrorNote error={last.error} />
+      </div>
+    );
   if (last?.state === "ended") return <TrialResult trial={last.trial} {...(onNewKey === undefined ? {} : { onNewKey })} />;
   return null;
 }
@@ -319,9 +370,15 @@ export function TrialResult({ trial, onNewKey }: { trial: Trial; onNewKey?: () =
       <div className="ui-grow">
         <b className="ui-strong">{trial.explanation ?? "The test failed."}</b>
         {trial.detail && <p>{trial.detail}</p>}
-        <p>Asked {trial.model || "no model"}; it took {trial.duration_ms} ms.</p>
+        <p>
+          Asked {trial.model || "no model"}; it took {trial.duration_ms} ms.
+        </p>
       </div>
-      {onNewKey && trial.error_kind === "auth" && <Button size="sm" onClick={onNewKey}>New key</Button>}
+      {onNewKey && trial.error_kind === "auth" && (
+        <Button size="sm" onClick={onNewKey}>
+          New key
+        </Button>
+      )}
     </div>
   );
 }

@@ -22,7 +22,11 @@ export function ProvidersPage() {
     <SettingsPage title="Providers" lead="The services that answer. Keys are stored encrypted and never shown again.">
       <Section
         title="Providers"
-        end={<Button icon={Plus} onClick={() => setOpened("new")}>Add a provider</Button>}
+        end={
+          <Button icon={Plus} onClick={() => setOpened("new")}>
+            Add a provider
+          </Button>
+        }
       >
         <Loaded query={providers}>
           {(list) =>
@@ -39,11 +43,7 @@ export function ProvidersPage() {
         </Loaded>
       </Section>
       {opened !== null && (
-        <ProviderDrawer
-          key={opened === "new" ? "new" : opened.id}
-          provider={opened === "new" ? null : opened}
-          onClose={() => setOpened(null)}
-        />
+        <ProviderDrawer key={opened === "new" ? "new" : opened.id} provider={opened === "new" ? null : opened} onClose={() => setOpened(null)} />
       )}
     </SettingsPage>
   );
@@ -75,7 +75,9 @@ function ProviderRow({ provider, onEdit }: { provider: Provider; onEdit: () => v
         <p>{factsOf(provider, editable).join(" · ")}</p>
       </div>
       <div className="ui-actions">
-        <Button size="sm" busy={last?.state === "running"} onClick={() => startTrial(provider.id)}>Test</Button>
+        <Button size="sm" busy={last?.state === "running"} onClick={() => startTrial(provider.id)}>
+          Test
+        </Button>
         {editable && <IconButton icon={Pencil} label={`Edit ${provider.display_name}`} onClick={onEdit} />}
       </div>
       <TrialNote last={last} onNewKey={editable ? onEdit : undefined} />

@@ -15,9 +15,15 @@ describe("the filters of the audit log", () => {
 
   it.each([
     [NO_FILTERS, {}],
-    [{ ...NO_FILTERS, actor: "u1", kind: "chat", object: "c1", text: "  read " }, { actor_id: "u1", object_type: "chat", object_id: "c1", q: "read" }],
+    [
+      { ...NO_FILTERS, actor: "u1", kind: "chat", object: "c1", text: "  read " },
+      { actor_id: "u1", object_type: "chat", object_id: "c1", q: "read" },
+    ],
     [{ ...NO_FILTERS, object: "c1" }, {}],
-    [{ ...NO_FILTERS, from: "2026-11-30", to: "2026-11-30" }, { since: iso(2026, 10, 30), until: iso(2026, 11, 1) }],
+    [
+      { ...NO_FILTERS, from: "2026-11-30", to: "2026-11-30" },
+      { since: iso(2026, 10, 30), until: iso(2026, 11, 1) },
+    ],
     [{ ...NO_FILTERS, from: "soon" }, {}],
   ])("ask the server for whole days of this time zone, and leave out what is empty", (filters, query) => {
     expect(queryOf(filters)).toEqual(query);
@@ -32,7 +38,11 @@ describe("the filters of the audit log", () => {
 describe("an MCP server", () => {
   it("is named by its slug, which is made of its name", () => {
     expect([slugOf("My Tracker!"), slugOf("  ")]).toEqual(["my-tracker", ""]);
-    expect(bodyOfDraft({ ...NEW_SERVER, name: "My Tracker", url: "https://mcp.example.com/mcp" })).toMatchObject({ slug: "my-tracker", display_name: "My Tracker", auth: "none" });
+    expect(bodyOfDraft({ ...NEW_SERVER, name: "My Tracker", url: "https://mcp.example.com/mcp" })).toMatchObject({
+      slug: "my-tracker",
+      display_name: "My Tracker",
+      auth: "none",
+    });
   });
 
   it("sends only the secrets of its kind of auth, and none that was not entered", () => {

@@ -5,7 +5,20 @@ import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
 import type { components } from "@/api/schema";
 import {
-  Button, Chip, ConfirmDialog, Dialog, EmptyState, ErrorNote, Field, IconButton, Menu, MenuItem, MenuSeparator, Segmented, Tag, TextField,
+  Button,
+  Chip,
+  ConfirmDialog,
+  Dialog,
+  EmptyState,
+  ErrorNote,
+  Field,
+  IconButton,
+  Menu,
+  MenuItem,
+  MenuSeparator,
+  Segmented,
+  Tag,
+  TextField,
   Time,
 } from "@/components";
 import { Loaded, readAll, Section, SettingsPage, Table, useResource, useSave } from "../frame";
@@ -29,11 +42,20 @@ export function UsersPage() {
   const [creating, setCreating] = useState(false);
   return (
     <SettingsPage title="Users" lead="Who may use this server. A suspended user is refused within a second, on every replica, and open streams end.">
-      <Section title="Users" end={<Button icon={Plus} onClick={() => setCreating(true)}>Add a user</Button>}>
+      <Section
+        title="Users"
+        end={
+          <Button icon={Plus} onClick={() => setCreating(true)}>
+            Add a user
+          </Button>
+        }
+      >
         <Loaded query={users}>
           {(list) => (
             <Table label="Users" heads={["User", "Role", "Signs in", "Last seen", ""]}>
-              {list.map((user) => <UserRow key={user.id} user={user} />)}
+              {list.map((user) => (
+                <UserRow key={user.id} user={user} />
+              ))}
             </Table>
           )}
         </Loaded>
@@ -49,17 +71,31 @@ function UserRow({ user }: { user: User }) {
   const isMe = useMe().data?.user.id === user.id;
   const [asked, setAsked] = useState<Asked>(null);
   const path = { user_id: user.id };
-  const change = useSave((body: components["schemas"]["UserPatchBody"]) => api.PATCH("/api/v1/users/{user_id}", { path, body }), { refresh: REFRESH, done: "Saved." });
+  const change = useSave((body: components["schemas"]["UserPatchBody"]) => api.PATCH("/api/v1/users/{user_id}", { path, body }), {
+    refresh: REFRESH,
+    done: "Saved.",
+  });
   const close = () => setAsked(null);
   return (
     <tr>
       <td>
-        <span className="ui-strong">{user.username}</span> {user.is_service && <Tag>service account</Tag>} {user.status === "suspended" && <Tag tone="danger">suspended</Tag>} {isMe && <Tag tone="accent">you</Tag>}
+        <span className="ui-strong">{user.username}</span> {user.is_service && <Tag>service account</Tag>}{" "}
+        {user.status === "suspended" && <Tag tone="danger">suspended</Tag>} {isMe && <Tag tone="accent">you</Tag>}
         <p>{[user.name, user.email].filter(Boolean).join(" · ")}</p>
       </td>
       <td>
-        <select className="ui-select" aria-label={`Role of ${user.username}`} value={user.role} disabled={isMe} onChange={(event) => change.mutate({ role: event.target.value as Role })}>
-          {ROLES.map((role) => <option key={role.value} value={role.value}>{role.label}</option>)}
+        <select
+          className="ui-select"
+          aria-label={`Role of ${user.username}`}
+          value={user.role}
+          disabled={isMe}
+          onChange={(event) => change.mutate({ role: event.target.value as Role })}
+        >
+          {ROLES.map((role) => (
+            <option key={role.value} value={role.value}>
+              {role.label}
+            </option>
+          ))}
         </select>
       </td>
       <td className="tone-muted">{user.is_service ? "by tokens" : user.has_password ? "by password" : "by link or OpenID"}</td>
@@ -69,13 +105,17 @@ function UserRow({ user }: { user: User }) {
           {user.is_service ? (
             <MenuItem onSelect={() => setAsked("token")}>Create a token</MenuItem>
           ) : (
-            <MenuItem onSelect={() => setAsked("password")} hint="The user is signed out everywhere.">Set a password</MenuItem>
+            <MenuItem onSelect={() => setAsked("password")} hint="The user is signed out everywhere.">
+              Set a password
+            </MenuItem>
           )}
           <MenuItem disabled={isMe} onSelect={() => change.mutate({ status: user.status === "active" ? "suspended" : "active" })}>
             {user.status === "active" ? "Suspend" : "Let in again"}
           </MenuItem>
           <MenuSeparator />
-          <MenuItem danger disabled={isMe} onSelect={() => setAsked("delete")}>Delete</MenuItem>
+          <MenuItem danger disabled={isMe} onSelect={() => setAsked("delete")}>
+            Delete
+          </MenuItem>
         </Menu>
         <ConfirmDialog
           open={asked === "delete"}
@@ -115,23 +155,64 @@ function NewUser({ onClose }: { onClose: () => void }) {
     create.mutate(undefined);
   };
   return (
-    <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title="Add a user">
+    <Dialog
+      open
+      onOpenChange={(open) => {
+        if (!open) onClose();
+      }}
+      title="Add a user"
+    >
       <form className="ui-dialog-form" onSubmit={submit}>
-        <Segmented label="Kind" value={kind} options={[{ value: "person", label: "Person" }, { value: "service", label: "Service account" }]} onChange={setKind} />
-        <TextField label="Username" required autoFocus autoComplete="off" value={username} error={wrong.get("username")} onChange={(event) => setUsername(event.target.value)} />
-        {!service && <TextField label="E-mail" aside="optional" type="email" value={email} error={wrong.get("email")} onChange={(event) => setEmail(event.target.value)} />}
-        {!service && <TextField label="First password" aside="optional" type="password" autoComplete="new-password" hint="At least 12 characters. Without one the user signs in by OpenID or a link." value={password} error={wrong.get("password")} onChange={(event) => setPassword(event.target.value)} />}
+        <Segmented
+          label="Kind"
+          value={kind}
+          options={[
+            { value: "person", label: "Person" },
+            { value: "service", label: "Service account" },
+          ]}
+          onChange={setKind}
+        />
+        <TextField
+          label="Username"
+          required
+          autoFocus
+          autoComplete="off"
+          value={username}
+          error={wrong.get("username")}
+          onChange={(event) => setUsername(event.target.value)}
+        />
+        {!service && (
+          <TextField label="E-mail" aside="optional" type="email" value={email} error={wrong.get("email")} onChange={(event) => setEmail(event.target.value)} />
+        )}
+        {!service && (
+          <TextField
+            label="First password"
+            aside="optional"
+            type="password"
+            autoComplete="new-password"
+            hint="At least 12 characters. Without one the user signs in by OpenID or a link."
+            value={password}
+            error={wrong.get("password")}
+            onChange={(event) => setPassword(event.target.value)}
+          />
+        )}
         <Field label="Role" hint={ROLES.find((one) => one.value === role)?.hint}>
           {(names) => (
             <select {...names} className="ui-select" value={role} onChange={(event) => setRole(event.target.value as Role)}>
-              {ROLES.map((one) => <option key={one.value} value={one.value}>{one.label}</option>)}
+              {ROLES.map((one) => (
+                <option key={one.value} value={one.value}>
+                  {one.label}
+                </option>
+              ))}
             </select>
           )}
         </Field>
         {create.error !== null && wrong.size === 0 && <ErrorNote error={create.error} />}
         <footer>
           <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={create.isPending} disabled={username.trim() === ""}>Add</Button>
+          <Button type="submit" variant="primary" busy={create.isPending} disabled={username.trim() === ""}>
+            Add
+          </Button>
         </footer>
       </form>
     </Dialog>
@@ -152,13 +233,30 @@ function NewPassword({ user, onClose }: { user: User; onClose: () => void }) {
     save.mutate(undefined);
   };
   return (
-    <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title={`Password of ${user.username}`}>
+    <Dialog
+      open
+      onOpenChange={(open) => {
+        if (!open) onClose();
+      }}
+      title={`Password of ${user.username}`}
+    >
       <form className="ui-dialog-form" onSubmit={submit}>
-        <TextField label="New password" type="password" autoComplete="new-password" autoFocus hint="At least 12 characters." value={password} error={wrong.get("password")} onChange={(event) => setPassword(event.target.value)} />
+        <TextField
+          label="New password"
+          type="password"
+          autoComplete="new-password"
+          autoFocus
+          hint="At least 12 characters."
+          value={password}
+          error={wrong.get("password")}
+          onChange={(event) => setPassword(event.target.value)}
+        />
         {save.error !== null && wrong.size === 0 && <ErrorNote error={save.error} />}
         <footer>
           <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={save.isPending} disabled={password === ""}>Set it</Button>
+          <Button type="submit" variant="primary" busy={save.isPending} disabled={password === ""}>
+            Set it
+          </Button>
         </footer>
       </form>
     </Dialog>
@@ -167,20 +265,30 @@ function NewPassword({ user, onClose }: { user: User; onClose: () => void }) {
 
 function ServiceToken({ user, onClose }: { user: User; onClose: () => void }) {
   const create = useSave(
-    () => api.POST("/api/v1/users/{user_id}/tokens", { path: { user_id: user.id }, body: { name: "created in the settings", scopes: ["chat:read", "chat:write", "files"] } }),
+    () =>
+      api.POST("/api/v1/users/{user_id}/tokens", {
+        path: { user_id: user.id },
+        body: { name: "created in the settings", scopes: ["chat:read", "chat:write", "files"] },
+      }),
     { refresh: REFRESH, quiet: true },
   );
   return (
     <Dialog
       open
-      onOpenChange={(open) => { if (!open) onClose(); }}
+      onOpenChange={(open) => {
+        if (!open) onClose();
+      }}
       title={`Token of ${user.username}`}
       description={create.data ? "Copy it now. It is not shown again." : "It may read and write chats and files, and does not end."}
       footer={
         create.data ? (
-          <Button variant="primary" onClick={onClose}>Done</Button>
+          <Button variant="primary" onClick={onClose}>
+            Done
+          </Button>
         ) : (
-          <Button variant="primary" busy={create.isPending} onClick={() => create.mutate(undefined)}>Create</Button>
+          <Button variant="primary" busy={create.isPending} onClick={() => create.mutate(undefined)}>
+            Create
+          </Button>
         )
       }
     >
@@ -204,8 +312,12 @@ export function GroupsPage() {
   };
   const form = (
     <form className="settings-inline" onSubmit={submit}>
-      <div className="ui-field"><input aria-label="Name of a new group" placeholder="New group" value={name} onChange={(event) => setName(event.target.value)} /></div>
-      <Button type="submit" icon={Plus} busy={create.isPending} disabled={name.trim() === ""}>Add</Button>
+      <div className="ui-field">
+        <input aria-label="Name of a new group" placeholder="New group" value={name} onChange={(event) => setName(event.target.value)} />
+      </div>
+      <Button type="submit" icon={Plus} busy={create.isPending} disabled={name.trim() === ""}>
+        Add
+      </Button>
     </form>
   );
   return (
@@ -213,7 +325,15 @@ export function GroupsPage() {
       <Section title="Groups" end={form}>
         <Loaded query={groups}>
           {(list) =>
-            list.length === 0 ? <EmptyState>No groups yet.</EmptyState> : <div className="settings-card">{list.map((group) => <GroupRow key={group.id} group={group} />)}</div>
+            list.length === 0 ? (
+              <EmptyState>No groups yet.</EmptyState>
+            ) : (
+              <div className="settings-card">
+                {list.map((group) => (
+                  <GroupRow key={group.id} group={group} />
+                ))}
+              </div>
+            )
           }
         </Loaded>
       </Section>
@@ -231,10 +351,19 @@ function GroupRow({ group }: { group: Group }) {
         <div className="ui-strong">{group.name}</div>
         <p className="tone-muted">{group.member_count === 1 ? "1 member" : `${group.member_count} members`}</p>
       </div>
-      <Button size="sm" aria-expanded={open} onClick={() => setOpen(!open)}>Members</Button>
+      <Button size="sm" aria-expanded={open} onClick={() => setOpen(!open)}>
+        Members
+      </Button>
       <IconButton icon={Trash2} label={`Delete ${group.name}`} onClick={() => setDeleting(true)} />
       {open && <Members group={group} />}
-      <ConfirmDialog open={deleting} onOpenChange={setDeleting} title={`Delete ${group.name}?`} description="Its members lose the chats that are shared with it, and its limit." action="Delete" onConfirm={() => remove.mutateAsync(undefined)} />
+      <ConfirmDialog
+        open={deleting}
+        onOpenChange={setDeleting}
+        title={`Delete ${group.name}?`}
+        description="Its members lose the chats that are shared with it, and its limit."
+        action="Delete"
+        onConfirm={() => remove.mutateAsync(undefined)}
+      />
     </div>
   );
 }
@@ -255,10 +384,20 @@ function Members({ group }: { group: Group }) {
           const others = (users.data ?? []).filter((user) => !list.some((member) => member.id === user.id));
           return (
             <>
-              {list.map((member) => <Chip key={member.id} onRemove={() => remove.mutate(member.id)} removeLabel={`Remove ${member.username}`}>{member.username}</Chip>)}
+              {list.map((member) => (
+                <Chip key={member.id} onRemove={() => remove.mutate(member.id)} removeLabel={`Remove ${member.username}`}>
+                  {member.username}
+                </Chip>
+              ))}
               <select className="ui-select" aria-label={`Add a member to ${group.name}`} value="" onChange={(event) => add.mutate(event.target.value)}>
-                <option value="" disabled>Add a member</option>
-                {others.map((user) => <option key={user.id} value={user.id}>{user.username}</option>)}
+                <option value="" disabled>
+                  Add a member
+                </option>
+                {others.map((user) => (
+                  <option key={user.id} value={user.id}>
+                    {user.username}
+                  </option>
+                ))}
               </select>
             </>
           );

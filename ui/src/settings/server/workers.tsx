@@ -25,9 +25,13 @@ export function WorkersPage() {
                   </td>
                   <td>{worker.host}</td>
                   <td>{worker.version}</td>
-                  <td><Time at={worker.started_at} /></td>
+                  <td>
+                    <Time at={worker.started_at} />
+                  </td>
                   <td className="settings-right">{worker.chats}</td>
-                  <td className="settings-meter"><Meter label={`Slots of ${worker.name} in use`} value={worker.chats} max={worker.slots + worker.child_slots} /></td>
+                  <td className="settings-meter">
+                    <Meter label={`Slots of ${worker.name} in use`} value={worker.chats} max={worker.slots + worker.child_slots} />
+                  </td>
                   <td>{(worker.renewed_ms_ago / 1000).toFixed(1)} s ago</td>
                 </tr>
               ))}
@@ -54,7 +58,15 @@ export function TemplatesPage() {
       <Section title="Templates">
         <Loaded query={templates}>
           {(list) =>
-            list.length === 0 ? <EmptyState>No templates. Workspaces are switched off on this server.</EmptyState> : <div className="settings-card">{list.map((one) => <TemplateRow key={one.id} listed={one} />)}</div>
+            list.length === 0 ? (
+              <EmptyState>No templates. Workspaces are switched off on this server.</EmptyState>
+            ) : (
+              <div className="settings-card">
+                {list.map((one) => (
+                  <TemplateRow key={one.id} listed={one} />
+                ))}
+              </div>
+            )
           }
         </Loaded>
       </Section>
@@ -79,7 +91,8 @@ function TemplateRow({ listed }: { listed: Listed }) {
     <div className="settings-row">
       <div className="ui-grow">
         <div className="ui-strong">
-          {template.display_name || template.name} <Tag>{template.origin === "builtin" ? "built in" : "chatd.toml"}</Tag> {template.deprecated && <Tag tone="warn">deprecated</Tag>}
+          {template.display_name || template.name} <Tag>{template.origin === "builtin" ? "built in" : "chatd.toml"}</Tag>{" "}
+          {template.deprecated && <Tag tone="warn">deprecated</Tag>}
         </div>
         <p className="tone-muted">{template.description}</p>
         {detail.data && <p className="tone-subtle">{factsOf(detail.data).join(" · ")}</p>}

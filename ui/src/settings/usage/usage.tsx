@@ -28,7 +28,11 @@ function useRange() {
     <Segmented
       label="Time"
       value={range}
-      options={[{ value: "7", label: "7 days" }, { value: "30", label: "30 days" }, { value: "365", label: "Year" }]}
+      options={[
+        { value: "7", label: "7 days" },
+        { value: "30", label: "30 days" },
+        { value: "365", label: "Year" },
+      ]}
       onChange={setRange}
     />
   );
@@ -131,7 +135,9 @@ function Figures({ totals, days, children }: { totals: Sums; days: number; child
         <dt>Model calls</dt>
         <dd>
           {countText(totals.call_count)}
-          <small className="tone-muted">{totals.unpriced_call_count > 0 ? `${countText(totals.unpriced_call_count)} without a price` : "all with a price"}</small>
+          <small className="tone-muted">
+            {totals.unpriced_call_count > 0 ? `${countText(totals.unpriced_call_count)} without a price` : "all with a price"}
+          </small>
         </dd>
       </div>
       <div>
@@ -198,8 +204,19 @@ function Bars({ rows, grey = false }: { rows: readonly BarRow[]; grey?: boolean 
     <ul className="usage-bars">
       {rows.map((row, place) => (
         <li key={`${place}${row.name}`}>
-          <span className="ui-ellipsis">{row.href === null ? row.name : <Link className="ui-link" href={row.href}>{row.name}</Link>}</span>
-          <span className="usage-bar" style={{ width: `${Math.max(0.5, (row.micros / most) * 100)}%`, background: grey ? "var(--chart-5)" : `var(--chart-${(place % 5) + 1})` }} />
+          <span className="ui-ellipsis">
+            {row.href === null ? (
+              row.name
+            ) : (
+              <Link className="ui-link" href={row.href}>
+                {row.name}
+              </Link>
+            )}
+          </span>
+          <span
+            className="usage-bar"
+            style={{ width: `${Math.max(0.5, (row.micros / most) * 100)}%`, background: grey ? "var(--chart-5)" : `var(--chart-${(place % 5) + 1})` }}
+          />
           <span className="settings-right">{moneyText(row.micros)}</span>
         </li>
       ))}
@@ -215,8 +232,7 @@ const LEFT = 48;
 const BOTTOM = 24;
 const TOP = 12;
 
-const dayText = (day: string): string =>
-  new Date(`${day}T00:00:00Z`).toLocaleDateString(undefined, { day: "numeric", month: "short", timeZone: "UTC" });
+const dayText = (day: string): string => new Date(`${day}T00:00:00Z`).toLocaleDateString(undefined, { day: "numeric", month: "short", timeZone: "UTC" });
 
 function CostBars({ chart }: { chart: Chart }) {
   const [shown, setShown] = useState<number | null>(null);
@@ -230,7 +246,9 @@ function CostBars({ chart }: { chart: Chart }) {
         {chart.ticks.map((tick) => (
           <g key={tick}>
             <line x1={LEFT} x2={WIDTH} y1={y(tick)} y2={y(tick)} stroke="var(--hairline)" />
-            <text x={LEFT - 8} y={y(tick) + 4} textAnchor="end">{moneyText(tick)}</text>
+            <text x={LEFT - 8} y={y(tick) + 4} textAnchor="end">
+              {moneyText(tick)}
+            </text>
           </g>
         ))}
         {chart.bars.map((one, place) => (
@@ -246,7 +264,11 @@ function CostBars({ chart }: { chart: Chart }) {
                 fill={`var(--chart-${(piece.series % 5) + 1})`}
               />
             ))}
-            {labels.has(place) && <text x={LEFT + (place + 0.5) * step} y={HEIGHT - 8} textAnchor="middle">{dayText(one.day)}</text>}
+            {labels.has(place) && (
+              <text x={LEFT + (place + 0.5) * step} y={HEIGHT - 8} textAnchor="middle">
+                {dayText(one.day)}
+              </text>
+            )}
           </g>
         ))}
       </svg>
@@ -254,12 +276,14 @@ function CostBars({ chart }: { chart: Chart }) {
       <table className="ui-screen-reader">
         <caption>Costs by day</caption>
         <tbody>
-          {chart.bars.filter((one) => one.total > 0).map((one) => (
-            <tr key={one.day}>
-              <th scope="row">{one.day}</th>
-              <td>{moneyText(one.total)}</td>
-            </tr>
-          ))}
+          {chart.bars
+            .filter((one) => one.total > 0)
+            .map((one) => (
+              <tr key={one.day}>
+                <th scope="row">{one.day}</th>
+                <td>{moneyText(one.total)}</td>
+              </tr>
+            ))}
         </tbody>
       </table>
     </div>

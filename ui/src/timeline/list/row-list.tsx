@@ -158,13 +158,7 @@ function withRow(indexes: number[], index: number): number[] {
 }
 
 /** Empty space below the last row, so that the prompt that was just sent can stand near the top. */
-function spareBelow(
-  rows: readonly Row[],
-  promptAfter: number | null,
-  viewport: number,
-  total: number,
-  startOf: (index: number) => number | undefined,
-): number {
+function spareBelow(rows: readonly Row[], promptAfter: number | null, viewport: number, total: number, startOf: (index: number) => number | undefined): number {
   if (promptAfter === null) return 0;
   const index = rows.findLastIndex((row) => row.kind === "user" && (row.pending !== null || (row.messageId ?? 0) > promptAfter));
   const start = startOf(index);

@@ -22,7 +22,11 @@ const turn = (...taken: (ReturnType<typeof takeover> | null)[]) => ({ attempts: 
 describe("the takeovers of a chat", () => {
   it("are all that the record has, in the order of time", () => {
     const turns = [turn(null, takeover(40, 12)), turn(takeover(12, 3), takeover(9, 3))];
-    expect(joinTakeovers(turns, takeover(40, 12)).map((one) => [one.version, one.messageId])).toEqual([[9, 3], [12, 3], [40, 12]]);
+    expect(joinTakeovers(turns, takeover(40, 12)).map((one) => [one.version, one.messageId])).toEqual([
+      [9, 3],
+      [12, 3],
+      [40, 12],
+    ]);
   });
 
   it("have the last one before the record was read", () => {

@@ -16,7 +16,11 @@ export function stepOf(row: Row): Brief | null {
   switch (row.kind) {
     case "tool": {
       const { state } = row.call;
-      return { key: row.key, text: state === "streaming" ? humanize(row.call.name) : callText(row.call), isGoing: state === "running" || state === "streaming" };
+      return {
+        key: row.key,
+        text: state === "streaming" ? humanize(row.call.name) : callText(row.call),
+        isGoing: state === "running" || state === "streaming",
+      };
     }
     case "reads":
       return { key: row.key, text: row.calls.length === 1 ? `Read ${fileOf(row.calls[0])}` : `Read ${row.calls.length} files`, isGoing: false };
@@ -88,7 +92,11 @@ export function humanize(name: string): string {
 }
 
 function fileOf(call: ToolCall | undefined): string {
-  return textOf(call?.args ?? null, "path").split("/").at(-1) ?? "";
+  return (
+    textOf(call?.args ?? null, "path")
+      .split("/")
+      .at(-1) ?? ""
+  );
 }
 
 function clip(text: string): string {

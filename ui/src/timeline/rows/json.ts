@@ -118,9 +118,7 @@ class PartialReader {
     this.at = Math.min(end + 1, this.text.length);
     const inner = this.text.slice(start, Math.min(end, this.text.length));
     // An escape that is cut in two is left out until the rest of it is there.
-    const whole = inner.replace(/\\(?:u[0-9a-fA-F]{0,3})?$/, (cut, at: number) =>
-      isEscaped(inner, at) ? cut : "",
-    );
+    const whole = inner.replace(/\\(?:u[0-9a-fA-F]{0,3})?$/, (cut, at: number) => (isEscaped(inner, at) ? cut : ""));
     try {
       return JSON.parse(`"${whole.replace(/[\n\r\t]/g, escapeControl)}"`) as string;
     } catch {

@@ -133,7 +133,8 @@ export function isNotice(message: Message): boolean {
 export function noticeRows(message: Message, key: string, isLast: boolean): MarkRow[] {
   return message.content.flatMap((part, index) => {
     if (part.type !== "notice") return [];
-    const mark: Mark = part.code === STOPPED ? { type: "stopped", isBetween: true } : { type: "notice", text: part.text, canContinue: isLast && CONTINUABLE.has(part.code) };
+    const mark: Mark =
+      part.code === STOPPED ? { type: "stopped", isBetween: true } : { type: "notice", text: part.text, canContinue: isLast && CONTINUABLE.has(part.code) };
     return [{ kind: "mark", key: `${key}-n${index}`, messageId: message.id, isTight: false, mark }];
   });
 }

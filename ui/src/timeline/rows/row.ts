@@ -116,18 +116,7 @@ export interface ActivityRow extends RowBase {
   readonly activity: Activity;
 }
 
-export type Row =
-  | UserRow
-  | ProseRow
-  | ReasoningRow
-  | ToolRow
-  | ReadsRow
-  | SourcesRow
-  | FilesRow
-  | MarkRow
-  | NoteRow
-  | CalloutRow
-  | ActivityRow;
+export type Row = UserRow | ProseRow | ReasoningRow | ToolRow | ReadsRow | SourcesRow | FilesRow | MarkRow | NoteRow | CalloutRow | ActivityRow;
 
 // A call that went well and only read is one quiet line. Everything else is a card.
 

@@ -73,17 +73,9 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
     "user reads:1 mark:notice user:steers",
   ],
   ["blank text is left out", chat([question, message(2, "assistant", text(" \n"), text("so"))]), "user prose"],
-  [
-    "a thought comes before its answer",
-    chat([question, message(2, "assistant", thought("**Look**\nhm", 0, 6), text("so"))]),
-    "user reasoning prose",
-  ],
+  ["a thought comes before its answer", chat([question, message(2, "assistant", thought("**Look**\nhm", 0, 6), text("so"))]), "user reasoning prose"],
   ["reads in a row become one line", chat([question, ...read("2"), ...read("4"), ...read("6")]), "user reads:3"],
-  [
-    "text between reads parts them",
-    chat([question, ...read("2"), message(4, "assistant", text("now")), ...read("6")]),
-    "user reads:1 prose reads:1",
-  ],
+  ["text between reads parts them", chat([question, ...read("2"), message(4, "assistant", text("now")), ...read("6")]), "user reads:1 prose reads:1"],
   [
     "a failed read is a card",
     chat([
@@ -94,10 +86,7 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
   ],
   [
     "a command that exits with 1 has failed",
-    chat([
-      message(2, "assistant", call("c", "execute", { command: "false" })),
-      message(3, "tool", result("c", "execute", { success: false, exit_code: 1 })),
-    ]),
+    chat([message(2, "assistant", call("c", "execute", { command: "false" })), message(3, "tool", result("c", "execute", { success: false, exit_code: 1 }))]),
     "execute:failed",
   ],
   [
@@ -108,16 +97,8 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
     ]),
     "execute:background",
   ],
-  [
-    "a call without a result runs while the chat is busy",
-    chat([message(2, "assistant", call("c", "execute", {}))], { status: "running" }),
-    "execute:running",
-  ],
-  [
-    "a call without a result was interrupted when the chat is idle",
-    chat([message(2, "assistant", call("c", "execute", {}))]),
-    "execute:interrupted",
-  ],
+  ["a call without a result runs while the chat is busy", chat([message(2, "assistant", call("c", "execute", {}))], { status: "running" }), "execute:running"],
+  ["a call without a result was interrupted when the chat is idle", chat([message(2, "assistant", call("c", "execute", {}))]), "execute:interrupted"],
   [
     "only calls of the last answer can run",
     chat([message(2, "assistant", call("c", "execute", {})), question, message(5, "assistant", text("x"))], {
@@ -161,11 +142,7 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
     ]),
     "execute:interrupted user",
   ],
-  [
-    "an answer that was stopped says so",
-    chat([question, { ...message(2, "assistant", text("half")), finish_reason: null }]),
-    "user prose mark:stopped",
-  ],
+  ["an answer that was stopped says so", chat([question, { ...message(2, "assistant", text("half")), finish_reason: null }]), "user prose mark:stopped"],
   [
     "a turn that was stopped between two steps says so, and the next message does not steer",
     chat([question, ...read("2"), notice(4, "stopped"), message(5, "user", text("on"))]),
@@ -210,16 +187,8 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
     chat([question], { status: "running", live: live([thought("hm"), text("so f")]) }),
     "user reasoning prose~",
   ],
-  [
-    "stopping is said beside the live text",
-    chat([question], { status: "interrupting", live: live([text("so f")]) }),
-    "user prose~ activity:interrupting",
-  ],
-  [
-    "arguments that are being written",
-    chat([question], { status: "running", live: live([callDelta("c", "execute", '{"comm')]) }),
-    "user execute:streaming",
-  ],
+  ["stopping is said beside the live text", chat([question], { status: "interrupting", live: live([text("so f")]) }), "user prose~ activity:interrupting"],
+  ["arguments that are being written", chat([question], { status: "running", live: live([callDelta("c", "execute", '{"comm')]) }), "user execute:streaming"],
   [
     "what a failed call has said stays above the retry, without its calls",
     chat([question], { status: "running", retry, live: live([text("so f"), callDelta("c", "execute", "{")]) }),
@@ -231,16 +200,8 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
     "user prose note:error callout:failed",
   ],
   ["an error is the last row", chat([question], { status: "error", error: failed }), "user callout:failed"],
-  [
-    "a held queue is no failure",
-    chat([question], { status: "error", error: { ...failed, kind: "queue_held" } }),
-    "user callout:held",
-  ],
-  [
-    "a retry that is over shows nothing",
-    chat([question], { status: "waiting", retry }),
-    "user",
-  ],
+  ["a held queue is no failure", chat([question], { status: "error", error: { ...failed, kind: "queue_held" } }), "user callout:held"],
+  ["a retry that is over shows nothing", chat([question], { status: "waiting", retry }), "user"],
 ];
 
 describe("a call that was cut off", () => {
@@ -258,21 +219,33 @@ describe("two messages that use one call id", () => {
     message(id, "assistant", call("call_0", "execute", { command })),
     message(id + 1, "tool", result("call_0", "execute", { success: true, output })),
   ];
-  const shown = (list: readonly Row[]) => list.flatMap((row) => (row.kind === "tool" ? [[row.call.args?.command, (row.call.result as { output?: string } | undefined)?.output, row.call.state]] : []));
+  const shown = (list: readonly Row[]) =>
+    list.flatMap((row) =>
+      row.kind === "tool" ? [[row.call.args?.command, (row.call.result as { output?: string } | undefined)?.output, row.call.state]] : [],
+    );
 
   it("are two calls, each with its own result and key", () => {
     const list = rows(chat([question, ...said(2, "one", "1"), ...said(4, "two", "2")]));
-    expect(shown(list)).toEqual([["one", "1", "done"], ["two", "2", "done"]]);
+    expect(shown(list)).toEqual([
+      ["one", "1", "done"],
+      ["two", "2", "done"],
+    ]);
     expect(new Set(list.map((row) => row.key)).size).toBe(list.length);
   });
 
   it("are two calls while the second is written, and while it runs", () => {
     const before = [question, ...said(2, "one", "1")];
     const written = rows(chat(before, { status: "running", live: live([callDelta("call_0", "execute", '{"command":"two"')]) }));
-    expect(shown(written)).toEqual([["one", "1", "done"], ["two", undefined, "streaming"]]);
+    expect(shown(written)).toEqual([
+      ["one", "1", "done"],
+      ["two", undefined, "streaming"],
+    ]);
     const committed = message(4, "assistant", call("call_0", "execute", { command: "two" }));
     const running = rows(chat([...before, committed], { status: "running", live: live([resultDelta("call_0", "execute", "2\n")]) }));
-    expect(shown(running)).toEqual([["one", "1", "done"], ["two", undefined, "running"]]);
+    expect(shown(running)).toEqual([
+      ["one", "1", "done"],
+      ["two", undefined, "running"],
+    ]);
     expect(running.at(-1)).toMatchObject({ call: { liveOutput: "2\n" } });
   });
 });

@@ -148,12 +148,7 @@ function isLine(row: Row | undefined): boolean {
   return row?.kind === "reads" || (row?.kind === "tool" && isQuiet(row.call));
 }
 
-function endRows(
-  message: Message,
-  key: string,
-  isLast: boolean,
-  records: CallRecords,
-): Row[] {
+function endRows(message: Message, key: string, isLast: boolean, records: CallRecords): Row[] {
   const base = { messageId: message.id, isTight: false };
   const note = endNote(message);
   if (note !== null) return [{ ...base, kind: "note", key: `${key}-end`, note, canContinue: isLast }];

@@ -258,7 +258,10 @@ export function stepReader(): (state: ChatState) => readonly Brief[] {
   return (state) => {
     if (!state.loaded) return NO_STEPS;
     if (last !== null && hasSameParts(last.state, state)) return last.steps;
-    const found = model.rows(state).slice(-12).flatMap((row) => stepOf(row) ?? []);
+    const found = model
+      .rows(state)
+      .slice(-12)
+      .flatMap((row) => stepOf(row) ?? []);
     last = { state, steps: found.slice(-SHOWN_STEPS) };
     return last.steps;
   };

@@ -13,7 +13,16 @@ import { type CardProps, Failure, ToolFrame, verbOf } from "./frame";
 export function ApprovalCard({ call, rowKey }: CardProps) {
   const { decide } = useTimelineActions();
   if (call.request === null) {
-    return <ToolFrame call={call} rowKey={rowKey} icon={ShieldAlert} verb={verbOf(call, "Asks for approval", "Asked for approval")} subject={humanize(call.name)} isSentence />;
+    return (
+      <ToolFrame
+        call={call}
+        rowKey={rowKey}
+        icon={ShieldAlert}
+        verb={verbOf(call, "Asks for approval", "Asked for approval")}
+        subject={humanize(call.name)}
+        isSentence
+      />
+    );
   }
   return <ApprovalForm request={call.request} args={call.args} from="" onAnswer={decide} />;
 }

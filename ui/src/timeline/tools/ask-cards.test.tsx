@@ -97,7 +97,10 @@ describe("questions", () => {
   });
 
   it("show the answers once they are answered, in every tab", () => {
-    const answers = [{ header: "", question: "Where?", chosen: ["Files"], text: "" }, { header: "", question: "Which?", chosen: ["PDF", "CSV"], text: "soon" }];
+    const answers = [
+      { header: "", question: "Where?", chosen: ["Files"], text: "" },
+      { header: "", question: "Which?", chosen: ["PDF", "CSV"], text: "soon" },
+    ];
     show("ask_user_question", QUESTIONS, null, { answers });
     expect(screen.queryByRole("button", { name: "Answer" })).toBeNull();
     expect(screen.getByText("PDF, CSV. soon")).toBeTruthy();

@@ -26,7 +26,15 @@ const ARGS = {
   prompt: "Find callers",
   message: "also the tests",
   files: [{ path: "/w/a.py", edits: [{ old_text: "a\nb", new_text: "a\nc" }] }],
-  questions: [{ question: "Where?", options: [{ label: "Here", description: "near" }, { label: "There", description: "far" }] }],
+  questions: [
+    {
+      question: "Where?",
+      options: [
+        { label: "Here", description: "near" },
+        { label: "There", description: "far" },
+      ],
+    },
+  ],
 };
 const HUGE = Array.from({ length: 12_345 }, (_, index) => `line ${index}`).join("\n");
 const TOOLS = [...KNOWN_TOOLS, "github__create_issue", "unheard_of"];
@@ -46,7 +54,15 @@ function stateOf(name: string, state: CallState | "huge" | "malformed") {
     case "interrupted":
       return answered({ error: "No result.", interrupted: true, running: true }, true);
     case "huge":
-      return answered({ success: true, exit_code: 0, output: HUGE, content: HUGE, report: "r", body: HUGE, files: [{ path: "/w/a.py", diff: `@@ -1 +1 @@\n${HUGE.replaceAll("line", "+line")}` }] });
+      return answered({
+        success: true,
+        exit_code: 0,
+        output: HUGE,
+        content: HUGE,
+        report: "r",
+        body: HUGE,
+        files: [{ path: "/w/a.py", diff: `@@ -1 +1 @@\n${HUGE.replaceAll("line", "+line")}` }],
+      });
     case "malformed":
       return answered(["not", "an", "object", null, { nested: [1, "x"] }]);
     default:
@@ -126,7 +142,16 @@ describe("the plan of a chat", () => {
     ["write_file", { path: PATH, content: "# Repair it\n" }, true],
     ["write_file", { path: "/w/PLAN-a.md", content: "# Repair it\n" }, false],
     ["edit_files", { files: [{ path: PATH, edits }] }, true],
-    ["edit_files", { files: [{ path: PATH, edits }, { path: "/w/a.py", edits }] }, false],
+    [
+      "edit_files",
+      {
+        files: [
+          { path: PATH, edits },
+          { path: "/w/a.py", edits },
+        ],
+      },
+      false,
+    ],
   ])("is read where it is proposed: %s of it is closed", (name, args, closed) => {
     const [row] = rows(chat([message(2, "assistant", call("c", name, args)), message(3, "tool", result("c", name, { ok: true }))]));
     const { container } = render(<RowView row={row as ToolRow} />);
@@ -157,7 +182,12 @@ describe("the steps of a subagent", () => {
 it("a row that cannot be shown says so in its place", () => {
   vi.spyOn(console, "error").mockImplementation(() => undefined);
   const [row] = rows(stateOf("execute", "done"));
-  const broken = { ...(row as ToolRow).call, get result() { return fail(); } };
+  const broken = {
+    ...(row as ToolRow).call,
+    get result() {
+      return fail();
+    },
+  };
   const good: Row = { kind: "prose", key: "g", messageId: 1, isTight: false, text: "beside it", isLive: false };
   render(
     <>

@@ -62,13 +62,7 @@ function linesRead(call: ToolCall): string {
 
 export function ReadCard({ call, rowKey }: CardProps) {
   return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={FileText}
-      verb={verbOf(call, "Reading", "Read", "Not read")}
-      subject={textOf(call.args, "path")}
-    >
+    <ToolFrame call={call} rowKey={rowKey} icon={FileText} verb={verbOf(call, "Reading", "Read", "Not read")} subject={textOf(call.args, "path")}>
       {call.state === "failed" && <Failure text={textOf(asObject(call.result), "error")} />}
     </ToolFrame>
   );

@@ -27,8 +27,7 @@ export interface FrameProps {
   readonly children?: ReactNode;
 }
 
-export const isGoing = (state: CallState): boolean =>
-  state === "streaming" || state === "running" || state === "waiting" || state === "background";
+export const isGoing = (state: CallState): boolean => state === "streaming" || state === "running" || state === "waiting" || state === "background";
 
 const TONES: Readonly<Record<CallState, string | false>> = {
   streaming: "is-going",
@@ -50,14 +49,21 @@ export function ToolFrame(props: FrameProps) {
     <>
       {call.state === "interrupted" ? <StatusIcon status="stopped" decorative /> : <Icon of={icon} />}
       <b>{verb}</b>
-      {subject !== undefined && subject !== "" && (isSentence ? <span className="ui-ellipsis tone-muted">{subject}</span> : <code title={subject}>{subject}</code>)}
+      {subject !== undefined &&
+        subject !== "" &&
+        (isSentence ? <span className="ui-ellipsis tone-muted">{subject}</span> : <code title={subject}>{subject}</code>)}
       <span className="ui-meta">
         {meta ?? <CallTime call={call} />}
         {hasBody && <Icon of={ChevronRight} size="sm" className="ui-chevron" />}
       </span>
     </>
   );
-  if (!hasBody) return <div className={isLine ? "tool-line" : classes("tool-card is-bare", TONES[call.state])}>{isLine ? summary : <div className="tool-head">{summary}</div>}</div>;
+  if (!hasBody)
+    return (
+      <div className={isLine ? "tool-line" : classes("tool-card is-bare", TONES[call.state])}>
+        {isLine ? summary : <div className="tool-head">{summary}</div>}
+      </div>
+    );
   return (
     <details className={isLine ? "tool-quiet" : classes("tool-card", TONES[call.state])} open={isOpen}>
       <summary

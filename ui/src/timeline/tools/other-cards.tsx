@@ -151,7 +151,7 @@ function GenericBody({ call }: { readonly call: ToolCall }) {
 
 function mainArgument(args: JsonObject | null): string {
   const texts = Object.entries(args ?? {}).filter(([key, value]) => key !== "model_intent" && typeof value === "string" && value !== "");
-  return texts.length === 1 ? String(texts[0]?.[1]).split("\n")[0]?.slice(0, 200) ?? "" : "";
+  return texts.length === 1 ? (String(texts[0]?.[1]).split("\n")[0]?.slice(0, 200) ?? "") : "";
 }
 
 const IMAGES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);

@@ -7,8 +7,21 @@ const E = "\u001b";
 describe("output of a terminal", () => {
   it.each([
     ["plain", [["plain", ""]]],
-    [`a ${E}[31mred${E}[0m b`, [["a ", ""], ["red", "tone-danger"], [" b", ""]]],
-    [`${E}[1;32mok${E}[22m go`, [["ok", "tone-ok ui-strong"], [" go", "tone-ok"]]],
+    [
+      `a ${E}[31mred${E}[0m b`,
+      [
+        ["a ", ""],
+        ["red", "tone-danger"],
+        [" b", ""],
+      ],
+    ],
+    [
+      `${E}[1;32mok${E}[22m go`,
+      [
+        ["ok", "tone-ok ui-strong"],
+        [" go", "tone-ok"],
+      ],
+    ],
     [`${E}[38;5;196mx${E}[48;2;1;2;3my${E}[0m`, [["xy", ""]]],
     [`${E}[2J${E}[1;1Hhome`, [["home", ""]]],
     [`${E}]0;title\u0007text`, [["text", ""]]],

@@ -41,8 +41,9 @@ export interface AnsiPiece {
   readonly className: string;
 }
 
-// eslint-disable-next-line no-control-regex -- these are the characters that terminals obey
-const CONTROL = /\u001b\[([0-9;:]*)m|\u001b\[[0-?]*[ -/]*[@-~]|\u001b\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|\u001b[@-Z\\-_]?|[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]/g;
+const CONTROL =
+  // eslint-disable-next-line no-control-regex -- these are the characters that terminals obey
+  /\u001b\[([0-9;:]*)m|\u001b\[[0-?]*[ -/]*[@-~]|\u001b\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|\u001b[@-Z\\-_]?|[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]/g;
 const HUES: Readonly<Record<number, string>> = { 1: "tone-danger", 2: "tone-ok", 3: "tone-warn", 4: "tone-info", 5: "tone-accent", 6: "tone-info" };
 
 export function readAnsi(text: string): readonly AnsiPiece[] {

@@ -113,7 +113,13 @@ export function QuestionForm({ request, questions, from, onAnswer }: QuestionFor
         >
           Answer
         </Button>
-        <Button size="sm" variant="quiet" busy={sent === "deny"} disabled={sent !== null && sent !== "deny"} onClick={() => send({ decision: "deny", reason: "Decide yourself." })}>
+        <Button
+          size="sm"
+          variant="quiet"
+          busy={sent === "deny"}
+          disabled={sent !== null && sent !== "deny"}
+          onClick={() => send({ decision: "deny", reason: "Decide yourself." })}
+        >
           You decide
         </Button>
         <span className="ui-grow" />
@@ -157,7 +163,14 @@ function QuestionField({ question, reply, onReply }: QuestionFieldProps) {
           );
         })}
       </div>
-      <input className="ui-field ask-own" aria-label={`Own words: ${question.text}`} placeholder="Or in your own words" maxLength={20_000} value={reply.text} onChange={(event) => onReply({ ...reply, text: event.target.value })} />
+      <input
+        className="ui-field ask-own"
+        aria-label={`Own words: ${question.text}`}
+        placeholder="Or in your own words"
+        maxLength={20_000}
+        value={reply.text}
+        onChange={(event) => onReply({ ...reply, text: event.target.value })}
+      />
     </fieldset>
   );
 }

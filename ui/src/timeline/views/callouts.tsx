@@ -26,7 +26,9 @@ function Retrying({ retry, canRetryNow, hasSaid }: { readonly retry: RetryState;
       <Icon of={Clock} />
       <div className="ui-grow">
         <h4>{RETRY_TITLES[retry.kind ?? ""] ?? "The provider did not answer"}</h4>
-        <p>Retry {retry.attempt} starts by itself{hasSaid ? ", and answers anew; the text above stays until it has said as much" : ". Nothing is lost"}.</p>
+        <p>
+          Retry {retry.attempt} starts by itself{hasSaid ? ", and answers anew; the text above stays until it has said as much" : ". Nothing is lost"}.
+        </p>
         {isOpen && <Details texts={[retry.error, retry.detail, statusText(retry.status_code)]} />}
         <div className="ui-actions">
           {canRetryNow && (
@@ -118,9 +120,7 @@ function Held({ queued }: { readonly queued: number }) {
       <Icon of={Pause} />
       <div className="ui-grow">
         <h4>The queue is held</h4>
-        <p>
-          You stopped the chat and held its queue. {queued === 1 ? "One message waits." : `${queued} messages wait.`}
-        </p>
+        <p>You stopped the chat and held its queue. {queued === 1 ? "One message waits." : `${queued} messages wait.`}</p>
         <div className="ui-actions">
           <Button
             size="xs"
@@ -227,7 +227,11 @@ const FAILURES: Readonly<Record<string, Failure>> = {
   output_limit: { title: "The output limit is too low", advice: "", steps: ["open_models", "try_again"] },
   stream_content_timeout: { title: "The provider sent no answer", advice: PROVIDER, steps: ["try_again", "switch_model"] },
   answer_too_large: { title: "The answer was too large", advice: "What had arrived is kept.", steps: ["try_again", "switch_model"] },
-  content_filter: { title: "The provider’s filter stopped the answer", advice: "Change your message, or choose another model.", steps: ["switch_model", "try_again"] },
+  content_filter: {
+    title: "The provider’s filter stopped the answer",
+    advice: "Change your message, or choose another model.",
+    steps: ["switch_model", "try_again"],
+  },
   refusal: { title: "The model declined to answer", advice: "Change your message, or choose another model.", steps: ["switch_model", "try_again"] },
   crashed: { title: "The turn crashed", advice: "It is on the server’s side. What was said is kept.", steps: ["try_again"] },
   internal: { title: "Something is wrong in the server", advice: "What was said is kept.", steps: ["try_again"] },

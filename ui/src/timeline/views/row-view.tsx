@@ -148,9 +148,7 @@ function UserText({ text }: { readonly text: string }) {
   return (
     <LongText
       text={text}
-      render={(shown) =>
-        shown.split(/(`[^`\n]+`)/).map((piece, index) => (index % 2 === 1 ? <code key={index}>{piece.slice(1, -1)}</code> : piece))
-      }
+      render={(shown) => shown.split(/(`[^`\n]+`)/).map((piece, index) => (index % 2 === 1 ? <code key={index}>{piece.slice(1, -1)}</code> : piece))}
     />
   );
 }
