@@ -29,6 +29,7 @@ from chatd.api.request import (
 )
 from chatd.api.route import PREFIX, ApiRoute
 from chatd.api.routes.workspace.chat_workspaces import require_chat
+from chatd.api.schemas.messages import from_rows
 from chatd.api.uploads import FileUpload
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.description import CREATED_AT, FILE_ID, USER_ID, describe
@@ -110,15 +111,7 @@ class DownloadQuery(Struct, frozen=True, kw_only=True):
 
 
 def file_reply(file: StoredFile) -> FileReply:
-    return FileReply(
-        id=file.id,
-        owner_id=file.owner_id,
-        name=file.name,
-        media_type=file.media_type,
-        size_bytes=file.size_bytes,
-        sha256=file.sha256,
-        created_at=file.created_at,
-    )
+    return from_rows(FileReply, file)
 
 
 _SANDBOX: Final = "default-src 'none'; sandbox"
@@ -243,13 +236,11 @@ class FileRoutes:
         )
         token = sign_link(await self._key(), link)
         return reply(
-            DownloadUrlReply(
+            from_rows(
+                DownloadUrlReply,
+                file,
                 url=f"{PREFIX}/files/{file.id}/download?token={token}",
                 expires_at=link.expires_at,
-                name=file.name,
-                media_type=file.media_type,
-                size_bytes=file.size_bytes,
-                sha256=file.sha256,
             )
         )
 

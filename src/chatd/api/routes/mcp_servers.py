@@ -20,6 +20,7 @@ from chatd.api.request import (
     reply,
 )
 from chatd.api.route import PREFIX, ApiRoute
+from chatd.api.schemas.messages import from_rows
 from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.ids import McpServerId
 from chatd.domain.list_page import ListQuery
@@ -184,30 +185,13 @@ class McpServerConfigRoutes:
 
 def config_reply(stored: StoredMcpServer) -> McpServerConfigReply:
     server, credentials = stored.server, stored.credentials
-    return McpServerConfigReply(
-        id=server.id,
-        slug=server.slug,
-        display_name=server.display_name,
-        description=stored.description,
-        url=server.url,
-        transport=server.transport,
-        auth=server.auth,
-        enabled=server.enabled,
-        availability=server.availability,
-        allow=server.allow,
-        deny=server.deny,
-        model_intent=server.model_intent,
-        allow_in_plan_mode=server.allow_in_plan_mode,
-        api_key_header=credentials.api_key_header,
-        has_api_key=credentials.has_api_key,
-        header_names=credentials.header_names,
+    return from_rows(
+        McpServerConfigReply,
+        server,
+        stored,
+        credentials,
         oauth=_oauth_reply(credentials),
-        scopes=credentials.scopes,
         redirect_path=f"{PREFIX}/mcp-servers/{server.id}/callback",
-        source=stored.source,
-        version=server.version,
-        created_at=stored.created_at,
-        updated_at=stored.updated_at,
     )
 
 
@@ -215,14 +199,7 @@ def _oauth_reply(credentials: McpCredentials) -> McpOauthReply | None:
     setup = credentials.oauth
     if setup is None:
         return None
-    return McpOauthReply(
-        client_id=setup.client_id,
-        authorization_url=setup.authorization_url,
-        token_url=setup.token_url,
-        revocation_url=setup.revocation_url,
-        token_auth=setup.token_auth,
-        has_client_secret=credentials.has_client_secret,
-    )
+    return from_rows(McpOauthReply, setup, has_client_secret=credentials.has_client_secret)
 
 
 SECURE_PREFIX: Final = "__Host-chatd_mcp_"
@@ -386,13 +363,6 @@ def _server_reply(found: ServerConnection) -> McpServerReply:
         connected_at=None if token is None else token.created_at,
         expires_at=None if token is None else token.expires_at,
     )
-    return McpServerReply(
-        id=server.id,
-        slug=server.slug,
-        display_name=server.display_name,
-        description=found.stored.description,
-        availability=server.availability,
-        auth=server.auth,
-        allow_in_plan_mode=server.allow_in_plan_mode,
-        connection=connection,
+    return from_rows(
+        McpServerReply, server, description=found.stored.description, connection=connection
     )

@@ -13,6 +13,7 @@ from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.chat_workspaces import require_chat
+from chatd.api.schemas.messages import from_rows
 from chatd.domain.access.permissions import has_permission
 from chatd.domain.chat.takeover import (
     WORKER_ID,
@@ -266,27 +267,19 @@ def _turn(turn: list[RunRow]) -> TurnItem:
 def _attempt(run: RunRow) -> AttemptItem:
     detail = run.detail
     ended = cast("AttemptOutcome", run.outcome or "unknown")
-    return AttemptItem(
+    return from_rows(
+        AttemptItem,
+        run,
+        detail,
         number=run.run_no,
         worker=_run_worker(run.worker_id, run.host),
-        epoch=run.epoch,
-        started_at=run.started_at,
-        ended_at=run.ended_at,
         outcome="running" if run.is_running else ended,
-        messages=run.messages,
         takeover=None if run.takeover is None else takeover_payload(run.takeover),
-        error=detail.error,
-        error_kind=detail.error_kind,
-        provider=detail.provider,
-        status_code=detail.status_code,
         retry_delay_ms=detail.delay_ms,
-        queue_held=detail.queue_held,
-        kept_chars=detail.kept_chars,
         noticed_by=detail.sign,
         missed_renewals=detail.missed,
         last_seen_at=_time(detail.seen_at_us),
         noticed_by_worker=None if detail.reaped_by is None else NamedWorker.of(detail.reaped_by),
-        open_calls=detail.open_calls,
     )
 
 
@@ -313,17 +306,10 @@ def _lane(row: WorkerRow) -> LaneItem:
 
 
 def _worker(row: WorkerRow) -> WorkerItem:
-    return WorkerItem(
+    return from_rows(
+        WorkerItem,
+        row,
         id=row.worker_id,
         name=worker_name(row.worker_id),
-        host=row.host,
-        version=row.version,
-        started_at=row.started_at,
-        renewed_at=row.renewed_at,
         renewed_ms_ago=row.renewed_ms,
-        is_alive=row.is_alive,
-        draining=row.draining,
-        chats=row.chats,
-        slots=row.slots,
-        child_slots=row.child_slots,
     )

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType, convert, structs
 
+from chatd.api.schemas.messages import from_rows
 from chatd.domain.access.accounts import AuditOutcome, Credential, Group, User, UserStatus
 from chatd.domain.access.permissions import Role, TokenScope
 from chatd.domain.access.secret_text import token_label
@@ -448,16 +449,7 @@ def group_reply(group: Group) -> GroupReply:
 
 
 def session_reply(session: Credential, current: CredentialId | None) -> SessionReply:
-    return SessionReply(
-        id=session.id,
-        is_current=session.id == current,
-        created_at=session.created_at,
-        last_used_at=session.last_used_at,
-        expires_at=session.expires_at,
-        ends_at=session.ends_at,
-        ip=session.ip,
-        user_agent=session.user_agent,
-    )
+    return from_rows(SessionReply, session, is_current=session.id == current)
 
 
 def token_reply(token: Credential) -> TokenReply:

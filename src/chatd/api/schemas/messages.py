@@ -5,7 +5,7 @@ and descriptions here are part of the OpenAPI document.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from uuid import UUID
 
 from msgspec import Meta, Raw, Struct
@@ -26,6 +26,19 @@ from chatd.domain.ids import ChatId, MessageId, QueueId
 from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.model.protocol import Effort
 from chatd.domain.tool_modes import ModeChoice
+
+S = TypeVar("S", bound=Struct)
+
+
+def from_rows(kind: type[S], *rows: object, **given: Any) -> S:
+    """A `kind` with the given values; its other fields are those of the rows under the same name,
+    of the first row that has it."""
+    for name in kind.__struct_fields__:
+        row = None if name in given else next((row for row in rows if hasattr(row, name)), None)
+        if row is not None:
+            given[name] = getattr(row, name)
+    return kind(**given)
+
 
 # Types of single values in bodies and queries.
 

@@ -7,13 +7,13 @@ Docstrings here are part of the OpenAPI document.
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 from uuid import UUID
 
 import msgspec
 from msgspec import DecodeError, Meta, Raw, Struct, convert
 
-from chatd.api.schemas.messages import Version
+from chatd.api.schemas.messages import Version, from_rows
 from chatd.domain.chat_views.public_chat import PublicChat
 from chatd.domain.description import (
     AGENT_ID,
@@ -406,7 +406,7 @@ def template_reply(row: Template, version: TemplateVersion) -> TemplateReply:
 
 
 def build_reply(build: Build) -> BuildReply:
-    return BuildReply(parameters=build.params, **_shared_fields(build, BuildReply))
+    return from_rows(BuildReply, build, parameters=build.params)
 
 
 def workspace_reply(seen: WorkspaceSnapshot) -> WorkspaceReply:
@@ -414,8 +414,9 @@ def workspace_reply(seen: WorkspaceSnapshot) -> WorkspaceReply:
     workspace, build = seen.workspace, seen.build
     assert workspace is not None
     agent = _for_chats(seen)
-    return WorkspaceReply(
-        **_shared_fields(workspace, WorkspaceReply),
+    return from_rows(
+        WorkspaceReply,
+        workspace,
         latest_build=None if build is None else build_reply(build),
         agents=tuple(_agent(each, seen.now) for each in seen.agents),
         isolation=None if agent is None else agent.isolation,
@@ -438,12 +439,13 @@ def _directory(agent: AgentRow) -> str:
 
 
 def _agent(agent: AgentRow, now: datetime) -> AgentReply:
-    derived: dict[str, Any] = {"status": agent_status(agent, now), "directory": _directory(agent)}
-    return AgentReply(**(_shared_fields(agent, AgentReply) | derived))
+    return from_rows(
+        AgentReply, agent, status=agent_status(agent, now), directory=_directory(agent)
+    )
 
 
 def build_log_reply(line: BuildLog) -> BuildLogReply:
-    return BuildLogReply(created_at=line.at, **_shared_fields(line, BuildLogReply))
+    return from_rows(BuildLogReply, line, created_at=line.at)
 
 
 def context_reply(pinned: PinnedContext) -> ContextReply:
@@ -467,11 +469,6 @@ def mcp_server_reply(server: WorkspaceMcpServer) -> WorkspaceMcpItem:
 
 def _is_wrong(item: ContextItem) -> bool:
     return item.status not in _FINE or bool(item.error)
-
-
-def _shared_fields(row: Struct, kind: type[Struct]) -> dict[str, Any]:
-    """The fields of `kind` that the row has under the same name."""
-    return {name: getattr(row, name) for name in kind.__struct_fields__ if hasattr(row, name)}
 
 
 # Diffs of a chat. Docstrings here are part of the OpenAPI document.

@@ -11,6 +11,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
+from chatd.api.schemas.messages import from_rows
 from chatd.api.validation import check_webhook_url
 from chatd.domain.deployment.addresses import names_private_host
 from chatd.domain.deployment.push import decode_keys
@@ -194,10 +195,4 @@ def _id_of(user_id: UserId, endpoint: str) -> UUID:
 
 
 def _subscription_reply(one: Webhook) -> SubscriptionReply:
-    return SubscriptionReply(
-        id=one.id,
-        service=urlsplit(one.url).hostname or "",
-        enabled=one.enabled,
-        disabled_by=one.disabled_by,
-        created_at=one.created_at,
-    )
+    return from_rows(SubscriptionReply, one, service=urlsplit(one.url).hostname or "")

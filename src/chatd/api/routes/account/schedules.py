@@ -15,7 +15,7 @@ from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.administration.models import check_effort, find_model_or_default
-from chatd.api.schemas.messages import ModelSelection
+from chatd.api.schemas.messages import ModelSelection, from_rows
 from chatd.domain.access.permissions import Permission
 from chatd.domain.deployment.schedules import MAX_CRON_CHARS, Schedule, parse_cron
 from chatd.domain.description import (
@@ -272,21 +272,10 @@ def _next_run(cron: str, timezone: str, now: datetime) -> datetime:
 
 
 def _schedule_reply(schedule: Schedule) -> ScheduleReply:
-    return ScheduleReply(
-        id=schedule.id,
-        name=schedule.name,
-        cron=schedule.cron,
-        timezone=schedule.timezone,
-        prompt=schedule.prompt,
-        model_config_id=schedule.model_config_id,
-        reasoning_effort=schedule.reasoning_effort,
+    return from_rows(
+        ScheduleReply,
+        schedule,
         labels=dict(schedule.labels),
-        workspace_id=schedule.workspace_id,
-        enabled=schedule.enabled,
         next_run_at=schedule.next_at,
         last_run_at=schedule.last_at,
-        last_chat_id=schedule.last_chat_id,
-        last_error=schedule.last_error,
-        created_at=schedule.created_at,
-        updated_at=schedule.updated_at,
     )

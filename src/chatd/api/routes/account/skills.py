@@ -11,6 +11,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
+from chatd.api.schemas.messages import from_rows
 from chatd.domain.description import CREATED_AT, UPDATED_AT, describe
 from chatd.domain.errors import InvalidInput
 from chatd.domain.list_page import ListPage, ListQuery
@@ -192,21 +193,8 @@ def _check(given: SkillPatch) -> SkillPatch:
 
 
 def _listed(skill: PersonalSkill) -> ListedSkill:
-    return ListedSkill(
-        id=skill.id,
-        name=skill.name,
-        description=skill.description,
-        created_at=skill.created_at,
-        updated_at=skill.updated_at,
-    )
+    return from_rows(ListedSkill, skill)
 
 
 def _skill_reply(skill: PersonalSkill) -> SkillReply:
-    return SkillReply(
-        id=skill.id,
-        name=skill.name,
-        description=skill.description,
-        body=skill.body,
-        created_at=skill.created_at,
-        updated_at=skill.updated_at,
-    )
+    return from_rows(SkillReply, skill)

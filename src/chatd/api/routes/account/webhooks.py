@@ -13,6 +13,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
+from chatd.api.schemas.messages import from_rows
 from chatd.api.validation import check_webhook_url
 from chatd.domain.deployment.webhooks import (
     MAX_URL_CHARS,
@@ -309,26 +310,14 @@ def _facts(webhook: Webhook) -> dict[str, object]:
 
 
 def _webhook_reply(webhook: Webhook) -> WebhookReply:
-    return WebhookReply(
-        id=webhook.id,
-        url=webhook.url,
-        events=webhook.events,
-        enabled=webhook.enabled,
-        disabled_by=webhook.disabled_by,
-        failing_since=webhook.failing_since,
-        created_at=webhook.created_at,
-        updated_at=webhook.updated_at,
-    )
+    return from_rows(WebhookReply, webhook)
 
 
 def _delivery_reply(record: DeliveryRecord) -> DeliveryRecordReply:
     delivery, row = record.delivery, record.row
-    return DeliveryRecordReply(
-        id=delivery.id,
-        event=delivery.event,
-        chat_id=delivery.chat_id,
-        created_at=delivery.created_at,
-        attempts=delivery.attempts,
+    return from_rows(
+        DeliveryRecordReply,
+        delivery,
         delivered=row["delivered"],
         next_attempt_at=row["due_at"],
         reply_status=row["reply_status"],

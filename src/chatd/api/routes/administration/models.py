@@ -9,7 +9,7 @@ from chatd.api.deps import ApiDeps, ModelListing
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.messages import ModelSelection
+from chatd.api.schemas.messages import ModelSelection, from_rows
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import LearnedLimit, effort_objection
@@ -260,31 +260,15 @@ def _public(
     price_source: str | None,
 ) -> ModelReply:
     config = known.config
-    return ModelReply(
-        id=config.id,
-        name=config.name,
-        provider=config.provider,
-        provider_id=known.provider_id,
-        model=config.model,
+    return from_rows(
+        ModelReply,
+        config,
+        known,
         display_name=known.display_name or config.name,
-        enabled=known.enabled,
-        is_default=known.is_default,
         source=cast("Source", known.source),
-        created_at=known.created_at,
-        updated_at=known.updated_at,
         capabilities=capabilities,
         learned_context=None if config.context_limit else _learned(known.learned),
-        context_limit=config.context_limit,
-        compaction_threshold=config.compaction_threshold,
-        max_output_tokens=config.max_output_tokens,
-        temperature=config.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k,
-        presence_penalty=config.presence_penalty,
-        frequency_penalty=config.frequency_penalty,
-        reasoning_effort=config.reasoning_effort,
         prices=None if config.prices is None else convert_prices(config.prices),
-        options=config.options,
         unpriced=not is_priced,
         price_source=price_source,
         deleted=known.is_deleted,

@@ -6,6 +6,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
+from chatd.api.schemas.messages import from_rows
 from chatd.domain.list_page import ListQuery
 from chatd.services.models.model_bodies import ModelsQuery, Source
 from chatd.services.models.provider_bodies import (
@@ -285,28 +286,12 @@ class ProviderRoutes:
 
 def _public(known: StoredProvider, dropped: DroppedSecretsReply | None = None) -> ProviderReply:
     told = known.parameters
-    return ProviderReply(
-        id=known.id,
-        name=known.name,
-        kind=known.kind,
+    return from_rows(
+        ProviderReply,
+        known,
+        told,
         display_name=known.display_name or known.name,
-        enabled=known.enabled,
-        has_api_key=known.has_api_key,
         source=cast("Source", known.source),
-        created_at=known.created_at,
-        updated_at=known.updated_at,
         keys=tuple(map(convert_key, known.keys)),
-        base_url=known.base_url,
-        header_names=told.header_names,
-        has_proxy=told.has_proxy,
-        has_aws_credentials=told.has_aws_credentials,
-        region=told.region,
-        ca_file=told.ca_file,
-        client_cert=told.client_cert,
-        client_key=told.client_key,
-        connect_timeout_s=told.connect_timeout_s,
-        silence_timeout_s=told.silence_timeout_s,
-        answer_timeout_s=told.answer_timeout_s,
-        user_keys=known.user_keys,
         dropped=dropped,
     )

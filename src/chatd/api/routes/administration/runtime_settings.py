@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from chatd.api.deps import ApiDeps
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
+from chatd.api.schemas.messages import from_rows
 from chatd.api.schemas.runtime_settings import DeploymentSettingsReply, UserSettingsReply
 from chatd.domain.access.permissions import SystemActor
 from chatd.domain.deployment.runtime_settings import (
@@ -111,14 +112,12 @@ class RuntimeSettingsRoutes:
         return await self._deps.retry(lambda: runtime_settings.get_deployment(pool, _SERVER))
 
     def _deployment_reply(self, stored: StoredDeployment) -> DeploymentSettingsReply:
-        return DeploymentSettingsReply(
+        return from_rows(
+            DeploymentSettingsReply,
+            stored.document,
             version=stored.version,
-            system_prompt=stored.document.system_prompt,
-            include_default_prompt=stored.document.include_default_prompt,
-            sharing_enabled=stored.document.sharing_enabled,
             experiments=active_experiments(stored.document.experiments),
             available_experiments=EXPERIMENTS,
-            debug_recording=stored.document.debug_recording,
             default_system_prompt=DEFAULT_SYSTEM_PROMPT,
             retention=self._deps.retention,
         )
@@ -129,12 +128,10 @@ def _expected(given: int | UnsetType, current: int) -> int:
 
 
 def _user_reply(stored: StoredUser, deployment: StoredDeployment) -> UserSettingsReply:
-    return UserSettingsReply(
+    return from_rows(
+        UserSettingsReply,
+        stored.document,
         version=stored.version,
-        custom_prompt=stored.document.custom_prompt,
         experiments=active_experiments(deployment.document.experiments),
-        debug_recording=stored.document.debug_recording,
         debug_mode=deployment.document.debug_recording,
-        general_model=stored.document.general_model,
-        explore_model=stored.document.explore_model,
     )

@@ -9,7 +9,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import NamePosition, Paging
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.messages import MAX_INT64
+from chatd.api.schemas.messages import MAX_INT64, from_rows
 from chatd.domain.deployment.spend import LimitSource, Period
 from chatd.domain.description import UPDATED_AT, USER_ID, describe
 from chatd.domain.ids import GroupId, UserId
@@ -357,19 +357,8 @@ class SpendLimitRoutes:
 
 
 def _user_reply(limit: UserLimit) -> UserLimitReply:
-    return UserLimitReply(
-        user_id=limit.user_id,
-        username=limit.username,
-        name=limit.name,
-        avatar_url=limit.avatar_url,
-        spend_limit_micros=limit.micros,
-    )
+    return from_rows(UserLimitReply, limit, spend_limit_micros=limit.micros)
 
 
 def _group_reply(limit: GroupLimit) -> GroupLimitReply:
-    return GroupLimitReply(
-        group_id=limit.group_id,
-        group_name=limit.group_name,
-        member_count=limit.member_count,
-        spend_limit_micros=limit.micros,
-    )
+    return from_rows(GroupLimitReply, limit, spend_limit_micros=limit.micros)

@@ -18,6 +18,7 @@ from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.builds import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.routes.workspace.workspace_files import MAX_PATH_CHARS
+from chatd.api.schemas.messages import from_rows
 from chatd.api.schemas.workspaces import SCOPE_TEXT
 from chatd.domain.access.permissions import Permission
 from chatd.domain.chat.row import Chat
@@ -230,13 +231,7 @@ class WorkspaceEffectRoutes:
 
 
 def _item(process: ProcessInfo) -> ProcessItem:
-    return ProcessItem(
-        id=process.id,
-        command=process.command,
-        background=process.background,
-        running=process.running,
-        exit_code=process.exit_code,
-    )
+    return from_rows(ProcessItem, process)
 
 
 def _explain(error: AgentRefused) -> ChatdError:
