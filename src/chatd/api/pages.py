@@ -6,7 +6,7 @@ filters, or with a damaged text is refused. A page may have another `limit` than
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Annotated, Final, Generic, TypeVar
@@ -15,10 +15,10 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, Struct
 
-from chatd.api.request import ApiRequest
+from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.schemas.messages import MAX_INT32, MAX_INT64
 from chatd.domain.errors import InvalidInput
-from chatd.domain.list_page import ListQuery
+from chatd.domain.list_page import ListPage, ListQuery
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -122,3 +122,7 @@ def cut_whole(
     if end >= len(found):
         return shown, None
     return shown, paging.make_cursor(ItemPosition(end, id_of(shown[-1])))
+
+
+def page_reply(kind: type[ListPage[R]], items: Iterable[R], cursor: str | None) -> ApiReply:
+    return reply(kind(items=tuple(items), has_more=cursor is not None, next_cursor=cursor))

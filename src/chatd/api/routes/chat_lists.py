@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from chatd.api import validation
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import Paging, TimePosition
+from chatd.api.pages import Paging, TimePosition, page_reply
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.chats import (
@@ -145,8 +145,9 @@ class ChatListRoutes:
         shown, cursor = paging.cut(found, lambda chat: TimePosition(chat.created_at, chat.id))
         ids = [chat.id for chat in shown]
         views = await self._deps.retry(lambda: updates.list_views_of(pool, actor, ids))
-        items = tuple(public_chat(chat, views.get(chat.id)) for chat in shown)
-        return reply(SubagentPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(
+            SubagentPage, (public_chat(chat, views.get(chat.id)) for chat in shown), cursor
+        )
 
 
 def read_filters(query: ChatListQuery) -> SearchQuery:

@@ -9,7 +9,7 @@ from msgspec import Meta, Raw, Struct
 
 from chatd.api.deps import ApiDeps
 from chatd.api.operations import audit_read
-from chatd.api.pages import Paging, TimePosition
+from chatd.api.pages import Paging, TimePosition, page_reply
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.chat_workspaces import require_chat
@@ -123,8 +123,7 @@ class DebugRoutes:
             )
         )
         shown, cursor = paging.cut(found, lambda call: TimePosition(call.started_at, call.id))
-        items = tuple(map(_item, shown))
-        return reply(DebugRunPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(DebugRunPage, map(_item, shown), cursor)
 
     async def get_debug_run(self, request: ApiRequest) -> ApiReply:
         deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id

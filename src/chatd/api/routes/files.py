@@ -15,7 +15,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import FILE_STORE_CODES, UPLOAD_CODES
 from chatd.api.errors import RangeNotSatisfiable
 from chatd.api.operations import REPLAYED, audit_file_read, audit_read
-from chatd.api.pages import Paging, TimePosition
+from chatd.api.pages import Paging, TimePosition, page_reply
 from chatd.api.request import (
     NO_CONTENT,
     ApiCaller,
@@ -207,8 +207,7 @@ class FileRoutes:
             )
         )
         shown, cursor = paging.cut(found, lambda file: TimePosition(file.created_at, file.id))
-        items = tuple(map(file_reply, shown))
-        return reply(FilePage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(FilePage, map(file_reply, shown), cursor)
 
     async def get_file(self, request: ApiRequest) -> ApiReply:
         return reply(file_reply(await self._get(request)))
@@ -377,5 +376,4 @@ class ChatFileRoutes:
             lambda: files.list_page(deps.pool, actor, chat_id, after=after, limit=paging.read_limit)
         )
         shown, cursor = paging.cut(found, lambda file: TimePosition(file.created_at, file.id))
-        items = tuple(map(file_reply, shown))
-        return reply(FilePage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(FilePage, map(file_reply, shown), cursor)

@@ -9,7 +9,7 @@ from chatd.api.accounts.pages import connected_page, failed_page
 from chatd.api.accounts.site import read_cookie, set_cookie
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import error_reply
-from chatd.api.pages import ItemPosition, Paging, cut_whole
+from chatd.api.pages import ItemPosition, Paging, cut_whole, page_reply
 from chatd.api.request import (
     MAX_QUERY_PARAMETERS,
     NO_CONTENT,
@@ -134,9 +134,7 @@ class McpServerConfigRoutes:
         paging = Paging(request, request.query(ListQuery), ItemPosition)
         found = await self._deps.retry(require_mcp(self._deps).directory.all)
         shown, cursor = cut_whole(paging, found, lambda one: one.id)
-        items = tuple(config_reply(one) for one in shown)
-        page = McpServerConfigPage(items=items, has_more=cursor is not None, next_cursor=cursor)
-        return reply(page)
+        return page_reply(McpServerConfigPage, (config_reply(one) for one in shown), cursor)
 
     async def create_mcp_server(self, request: ApiRequest) -> ApiReply:
         body = await request.body(CREATE)
@@ -273,8 +271,7 @@ class McpServerRoutes:
         actor, connections = request.caller.actor, require_mcp(self._deps).connections
         found = await self._deps.retry(lambda: connections.list_connections(actor))
         shown, cursor = cut_whole(paging, found, lambda one: one.stored.id)
-        items = tuple(_server_reply(one) for one in shown)
-        return reply(McpServerPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(McpServerPage, (_server_reply(one) for one in shown), cursor)
 
     async def connect_mcp_server(self, request: ApiRequest) -> ApiReply:
         server_id = request.mcp_server_id

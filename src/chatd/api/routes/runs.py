@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from chatd.api.deps import ApiDeps
 from chatd.api.operations import audit_read
-from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole
+from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole, page_reply
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.chat_workspaces import require_chat
@@ -243,8 +243,7 @@ class RunRoutes:
         paging = Paging(request, request.query(ListQuery), ItemPosition)
         found = await deps.retry(lambda: runs.list_workers(deps.pool, actor))
         shown, cursor = cut_whole(paging, found, lambda row: row.worker_id)
-        items = tuple(map(_worker, shown))
-        return reply(WorkerPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(WorkerPage, map(_worker, shown), cursor)
 
 
 def _without_hosts(rows: Sequence[R]) -> list[R]:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import ItemPosition, Paging, cut_whole
+from chatd.api.pages import ItemPosition, Paging, cut_whole, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.domain.description import CREATED_AT, describe
@@ -152,9 +152,7 @@ class GitCredentialRoutes:
         paging = Paging(request, request.query(ListQuery), ItemPosition)
         found = await self._deps.retry(lambda: git_credentials.list_own(pool, actor))
         shown, cursor = cut_whole(paging, found, lambda credential: credential.id)
-        items = tuple(map(_reply, shown))
-        page = GitCredentialPage(items=items, has_more=cursor is not None, next_cursor=cursor)
-        return reply(page)
+        return page_reply(GitCredentialPage, map(_reply, shown), cursor)
 
     async def delete(self, request: ApiRequest) -> ApiReply:
         async with self._deps.pool.transaction() as session:

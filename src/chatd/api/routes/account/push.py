@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 from msgspec import Meta, Struct
 
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import ItemPosition, Paging, cut_whole
+from chatd.api.pages import ItemPosition, Paging, cut_whole, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import from_rows
@@ -156,8 +156,7 @@ class PushRoutes:
         paging = Paging(request, request.query(ListQuery), ItemPosition)
         found = await self._deps.retry(lambda: webhooks.list_own_push(pool, actor))
         shown, cursor = cut_whole(paging, found, lambda one: one.id)
-        items = tuple(_subscription_reply(one) for one in shown)
-        return reply(SubscriptionPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(SubscriptionPage, (_subscription_reply(one) for one in shown), cursor)
 
     async def unsubscribe(self, request: ApiRequest) -> ApiReply:
         if not await webhooks.delete_push(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chatd.api import validation
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import ItemPosition, Paging, cut_whole
+from chatd.api.pages import ItemPosition, Paging, cut_whole, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.administration.models import check_effort, find_model_or_default
@@ -206,8 +206,7 @@ class ScheduleRoutes:
         paging = Paging(request, request.query(ListQuery), ItemPosition)
         found = await self._deps.retry(lambda: schedules.list_own(pool, actor))
         shown, cursor = cut_whole(paging, found, lambda schedule: schedule.id)
-        items = tuple(_schedule_reply(schedule) for schedule in shown)
-        return reply(SchedulePage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(SchedulePage, (_schedule_reply(schedule) for schedule in shown), cursor)
 
     async def get_schedule(self, request: ApiRequest) -> ApiReply:
         return reply(_schedule_reply(await self._get(request)))

@@ -8,7 +8,7 @@ from uuid import UUID
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import ItemPosition, Paging, cut_whole
+from chatd.api.pages import ItemPosition, Paging, cut_whole, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import from_rows
@@ -150,8 +150,7 @@ class SkillRoutes:
         paging = Paging(request, request.query(ListQuery), ItemPosition)
         found = await self._deps.retry(lambda: skills.list_of(pool, actor, actor.user_id))
         shown, cursor = cut_whole(paging, found, lambda skill: skill.id)
-        items = tuple(map(_listed, shown))
-        return reply(SkillPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(SkillPage, map(_listed, shown), cursor)
 
     async def get_skill(self, request: ApiRequest) -> ApiReply:
         pool, actor = self._deps.pool, request.caller.actor

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import structs
 
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import Paging, TimePosition
+from chatd.api.pages import Paging, TimePosition, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import PREFIX, ApiRoute
 from chatd.api.schemas.accounts import (
@@ -119,8 +119,7 @@ class TokenRoutes:
     async def list_sessions(self, request: ApiRequest) -> ApiReply:
         found, cursor = await self._list(request, request.caller.user_id, "session")
         current = request.caller.credential_id
-        items = tuple(session_reply(one, current) for one in found)
-        return reply(SessionPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(SessionPage, (session_reply(one, current) for one in found), cursor)
 
     async def list_tokens(self, request: ApiRequest) -> ApiReply:
         return await self._list_tokens(request, request.caller.user_id)
@@ -179,8 +178,7 @@ class TokenRoutes:
 
     async def _list_tokens(self, request: ApiRequest, user_id: UserId) -> ApiReply:
         found, cursor = await self._list(request, user_id, "token")
-        items = tuple(map(token_reply, found))
-        return reply(TokenPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(TokenPage, map(token_reply, found), cursor)
 
     async def _create(self, request: ApiRequest, user_id: UserId) -> ApiReply:
         deps, actor = self._deps, request.caller.actor

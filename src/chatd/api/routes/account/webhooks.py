@@ -10,7 +10,7 @@ from uuid import UUID
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole
+from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import from_rows
@@ -211,8 +211,7 @@ class WebhookRoutes:
         paging = Paging(request, request.query(ListQuery), ItemPosition)
         found = await self._deps.retry(lambda: webhooks.list_own(pool, actor))
         shown, cursor = cut_whole(paging, found, lambda webhook: webhook.id)
-        items = tuple(_webhook_reply(webhook) for webhook in shown)
-        return reply(WebhookPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(WebhookPage, (_webhook_reply(webhook) for webhook in shown), cursor)
 
     async def get_webhook(self, request: ApiRequest) -> ApiReply:
         pool, actor = self._deps.pool, request.caller.actor
@@ -283,8 +282,7 @@ class WebhookRoutes:
             )
         )
         shown, cursor = paging.cut(found, lambda one: NumberPosition(number=one.delivery.id))
-        items = tuple(_delivery_reply(one) for one in shown)
-        return reply(DeliveryPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(DeliveryPage, (_delivery_reply(one) for one in shown), cursor)
 
 
 T = TypeVar("T")

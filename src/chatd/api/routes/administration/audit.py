@@ -7,8 +7,8 @@ from typing import Final
 from msgspec import convert
 
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import Paging
-from chatd.api.request import ApiReply, ApiRequest, StreamedReply, reply
+from chatd.api.pages import Paging, page_reply
+from chatd.api.request import ApiReply, ApiRequest, StreamedReply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.accounts import AuditEntryReply, AuditExportQuery, AuditPage, AuditQuery
 from chatd.domain.access.accounts import AuditEntry
@@ -72,8 +72,7 @@ class AuditRoutes:
             lambda: audit.list_page(pool, actor, wanted, before=before, limit=paging.read_limit)
         )
         shown, cursor = paging.cut(found, lambda entry: AuditPosition(entry.at, entry.id))
-        items = tuple(map(_reply, shown))
-        return reply(AuditPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(AuditPage, map(_reply, shown), cursor)
 
     async def export_entries(self, request: ApiRequest) -> ApiReply:
         wanted = _filter(request.query(AuditExportQuery))

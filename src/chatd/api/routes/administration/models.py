@@ -6,7 +6,7 @@ from typing import Final, cast
 from msgspec import convert
 
 from chatd.api.deps import ApiDeps, ModelListing
-from chatd.api.pages import ItemPosition, Paging, cut_whole
+from chatd.api.pages import ItemPosition, Paging, cut_whole, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import ModelSelection, from_rows
@@ -191,8 +191,7 @@ class ModelRoutes:
         paging = Paging(request, query, ItemPosition)
         found = [one for one in await self._models.all() if one.enabled or query.include_disabled]
         shown, cursor = cut_whole(paging, found, lambda row: row.config.id)
-        items = tuple([await self._public(one) for one in shown])
-        return reply(ModelPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(ModelPage, [await self._public(one) for one in shown], cursor)
 
     async def create_model(self, request: ApiRequest) -> ApiReply:
         created = await self._control.create_model(

@@ -3,7 +3,7 @@
 from typing import Final, cast
 
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import ItemPosition, Paging, cut_whole
+from chatd.api.pages import ItemPosition, Paging, cut_whole, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import from_rows
@@ -203,8 +203,7 @@ class ProviderRoutes:
         every = await self._models.providers()
         found = [one for one in every if one.enabled or query.include_disabled]
         shown, cursor = cut_whole(paging, found, lambda row: row.id)
-        items = tuple(map(_public, shown))
-        return reply(ProviderPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(ProviderPage, map(_public, shown), cursor)
 
     async def create_provider(self, request: ApiRequest) -> ApiReply:
         body = await request.body(CREATE)
@@ -237,9 +236,7 @@ class ProviderRoutes:
         after = paging.position
         found = [one for one in every if after is None or one.model > after]
         shown, cursor = paging.cut(found[: paging.read_limit], lambda one: one.model)
-        return reply(
-            OfferedModelPage(items=tuple(shown), has_more=cursor is not None, next_cursor=cursor)
-        )
+        return page_reply(OfferedModelPage, shown, cursor)
 
     async def create_provider_key(self, request: ApiRequest) -> ApiReply:
         body = await request.body(CREATE_KEY)
@@ -266,9 +263,7 @@ class ProviderRoutes:
         paging = Paging(request, query, ItemPosition)
         every = await self._user_keys.list_user_keys(request.caller.user_id)
         shown, cursor = cut_whole(paging, every, lambda one: one.provider_id)
-        return reply(
-            UserKeyPage(items=tuple(shown), has_more=cursor is not None, next_cursor=cursor)
-        )
+        return page_reply(UserKeyPage, shown, cursor)
 
     async def set_user_key(self, request: ApiRequest) -> ApiReply:
         body = await request.body(USER_KEY)

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import NamePosition, Paging
+from chatd.api.pages import NamePosition, Paging, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import MAX_INT64, from_rows
@@ -312,8 +312,7 @@ class SpendLimitRoutes:
             )
         )
         shown, cursor = paging.cut(found, lambda one: NamePosition(one.username))
-        items = tuple(map(_user_reply, shown))
-        return reply(UserLimitPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(UserLimitPage, map(_user_reply, shown), cursor)
 
     async def set_user_limit(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_LIMIT)
@@ -339,8 +338,7 @@ class SpendLimitRoutes:
             )
         )
         shown, cursor = paging.cut(found, lambda one: NamePosition(one.group_name))
-        items = tuple(map(_group_reply, shown))
-        return reply(GroupLimitPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(GroupLimitPage, map(_group_reply, shown), cursor)
 
     async def set_group_limit(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_LIMIT)

@@ -6,7 +6,7 @@ from uuid import UUID
 from msgspec import Meta, Struct, structs
 
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import Paging
+from chatd.api.pages import Paging, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import PREFIX, ApiRoute
 from chatd.api.schemas.accounts import (
@@ -105,8 +105,7 @@ class UserRoutes:
             lambda: users.list_page(pool, actor, after=after, limit=paging.read_limit)
         )
         shown, cursor = paging.cut(found, lambda user: NamePosition(user.username.lower()))
-        items = tuple(map(user_reply, shown))
-        return reply(UserPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(UserPage, map(user_reply, shown), cursor)
 
     async def create_user(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_NEW)
@@ -264,8 +263,7 @@ class GroupRoutes:
             lambda: groups.list_page(pool, actor, after=after, limit=paging.read_limit)
         )
         shown, cursor = paging.cut(found, lambda group: NamePosition(group.name.lower()))
-        items = tuple(map(group_reply, shown))
-        return reply(GroupPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(GroupPage, map(group_reply, shown), cursor)
 
     async def create_group(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_GROUP)
@@ -308,8 +306,7 @@ class GroupRoutes:
             )
         )
         shown, cursor = paging.cut(found, lambda user: IdPosition(user.id))
-        items = tuple(map(user_reply, shown))
-        return reply(UserPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(UserPage, map(user_reply, shown), cursor)
 
     async def add_group_member(self, request: ApiRequest) -> ApiReply:
         async with self._deps.pool.transaction() as session:

@@ -14,7 +14,7 @@ from chatd.api import validation
 from chatd.api.deps import ApiDeps, WorkspaceControl
 from chatd.api.errors import FieldError, InvalidFields
 from chatd.api.operations import REPLAYED
-from chatd.api.pages import NumberPosition, Paging
+from chatd.api.pages import NumberPosition, Paging, page_reply
 from chatd.api.request import ApiCaller, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.workspaces import (
@@ -272,8 +272,7 @@ class BuildRoutes:
         paging = Paging(request, request.query(ListQuery), NumberPosition)
         found = await self._deps.retry(lambda: self._load(request, paging))
         shown, cursor = paging.cut(found, lambda build: NumberPosition(build.build_number))
-        items = tuple(map(build_reply, shown))
-        return reply(BuildPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(BuildPage, map(build_reply, shown), cursor)
 
     async def _load(self, request: ApiRequest, paging: Paging[NumberPosition]) -> Sequence[Build]:
         conn, workspace_id = self._deps.pool, request.workspace_id

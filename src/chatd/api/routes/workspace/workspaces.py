@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from chatd.api import validation
 from chatd.api.deps import ApiDeps, WorkspaceControl
 from chatd.api.operations import REPLAYED
-from chatd.api.pages import ItemPosition, Paging, TimePosition, cut_whole
+from chatd.api.pages import ItemPosition, Paging, TimePosition, cut_whole, page_reply
 from chatd.api.request import ApiCaller, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.builds import (
@@ -72,8 +72,7 @@ class TemplateRoutes:
             lambda: templates.list_usable(deps.pool, caller.actor, caller.user_id)
         )
         shown, cursor = cut_whole(paging, found, lambda row: row.id)
-        items = tuple(map(template_item, shown))
-        return reply(TemplatePage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(TemplatePage, map(template_item, shown), cursor)
 
     async def get_template(self, request: ApiRequest) -> ApiReply:
         deps, template_id = self._deps, request.template_id
@@ -186,8 +185,7 @@ class WorkspaceRoutes:
             lambda: workspaces.list_page(pool, actor, after=after, limit=paging.read_limit)
         )
         shown, cursor = paging.cut(found, _position)
-        items = tuple(map(workspace_reply, shown))
-        return reply(WorkspacePage(items=items, has_more=cursor is not None, next_cursor=cursor))
+        return page_reply(WorkspacePage, map(workspace_reply, shown), cursor)
 
     async def create_workspace(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_CREATE)
