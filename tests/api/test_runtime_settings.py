@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from chatd.api.schemas.runtime_settings import RetentionDays
+from chatd.api.deps import RetentionDays
 from chatd.domain.deployment.runtime_settings import EXPERIMENTS
 from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT
 from tests.support.api.server import ADMINISTRATOR, OTHER_USER, ApiServer

@@ -17,7 +17,7 @@ from aiohttp import ClientSession
 from msgspec import Raw, Struct
 
 import chatd.client
-from chatd.api.openapi.schemas import build_example
+from chatd.api.openapi.components import build_example
 from chatd.client import drafts, frames
 from chatd.client.calls import Call, Download, ListCall
 from chatd.client.drafts import CallAnswer, ChatChange, Draft, EditBody, FileInput, TextInput

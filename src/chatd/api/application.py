@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from chatd.api.accounts import pages
-from chatd.api.accounts.pages import SignInPages
+from chatd.api.accounts import plain_pages
+from chatd.api.accounts.plain_pages import SignInPages
 from chatd.api.accounts.request_limits import route_group
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, Unauthorized, error_reply
@@ -238,7 +238,7 @@ class ApiApplication:
                 **health.pages,
                 **ApiDocs(routes, streams).pages,
                 **sign_in.pages,
-                **pages.PAGES,
+                **plain_pages.PAGES,
                 **self._web_page.pages,
             },
             routes,

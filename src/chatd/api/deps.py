@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry
 from chatd.aio import retry_unavailable
 from chatd.api.accounts.authenticator import Accounts
 from chatd.api.request import ApiRequest
-from chatd.api.schemas.runtime_settings import RetentionDays
 from chatd.api.web_page import PACKAGED_PAGE
 from chatd.domain.chat.row import Chat
+from chatd.domain.description import describe
 from chatd.domain.errors import NotFound
 from chatd.domain.files import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId, WorkspaceId
@@ -144,6 +144,33 @@ class StreamLimits(Struct, frozen=True, kw_only=True):
     topics_per_socket: int = 100
     ping_interval_s: float = 15.0
     write_timeout_s: float = 10.0
+
+
+class RetentionDays(Struct, frozen=True, kw_only=True):
+    """How long this server keeps what, in days; 0: for ever. From its settings file."""
+
+    auto_archive: Annotated[int, describe("Idle chats are archived after so many days.", 90)] = 0
+    archived_chats: Annotated[
+        int, describe("Archived chats are deleted after so many days.", 365)
+    ] = 0
+    deleted_messages: Annotated[
+        int, describe("Messages that an edit deleted are emptied after so many days.", 30)
+    ] = 0
+    usage: Annotated[
+        int, describe("Records of single model calls are deleted after so many days.", 400)
+    ] = 0
+    debug_records: Annotated[
+        int, describe("Debug records of model calls are deleted after so many days.", 30)
+    ] = 0
+    audit_log: Annotated[
+        int, describe("Entries of the audit log are deleted after so many days.", 400)
+    ] = 0
+    workspaces: Annotated[
+        int,
+        describe(
+            "Records of deleted workspaces and old builds are deleted after so many days.", 90
+        ),
+    ] = 0
 
 
 def _unknown(_chat_id: ChatId) -> Chat | None:

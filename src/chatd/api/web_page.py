@@ -21,7 +21,7 @@ from typing import Final
 from msgspec import Struct
 
 import chatd
-from chatd.api.accounts.pages import SIGN_IN_PATH
+from chatd.api.accounts.plain_pages import SIGN_IN_PATH
 from chatd.api.request import ApiReply, Scope, header
 from chatd.api.route import Page, PageRoute, RoutePath, ServePage
 from chatd.domain.errors import NotFound

@@ -8,8 +8,7 @@ from chatd.api.accounts.oidc import OidcConfig
 from chatd.api.accounts.request_limits import RequestLimits
 from chatd.api.accounts.site import SiteConfig
 from chatd.api.application import HealthApplication, HealthRoutes, build_application
-from chatd.api.deps import ApiDeps, StreamLimits
-from chatd.api.schemas.runtime_settings import RetentionDays
+from chatd.api.deps import ApiDeps, RetentionDays, StreamLimits
 from chatd.api.server import Application
 from chatd.app.composition import Composition, file_limits
 from chatd.domain.access.accounts import IdentityRules

@@ -15,7 +15,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from msgspec import Struct
 
-from chatd.api.accounts.pages import SIGN_IN_PATH
+from chatd.api.accounts.plain_pages import SIGN_IN_PATH
 from chatd.api.accounts.request_limits import (
     Attempt,
     Buckets,

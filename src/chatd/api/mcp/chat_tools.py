@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from chatd.api.accounts.request_limits import RouteGroup
 from chatd.api.deps import ApiDeps
-from chatd.api.mcp import results, schemas
+from chatd.api.mcp import results, tool_schemas
 from chatd.api.mcp.chat_waits import ChatWaits
 from chatd.api.mcp.protocol import Json
 from chatd.api.mcp.results import chat_result, list_result, read_result, wait_result
-from chatd.api.mcp.schemas import (
+from chatd.api.mcp.tool_schemas import (
     BUSY,
     ChatResult,
     ListResult,
@@ -145,7 +145,7 @@ class ChatToolSet:
                 ),
                 hints=ToolHints(title="Start a chat", read_only_hint=False, open_world_hint=True),
                 endpoint="POST /chats",
-                arguments=schemas.StartChat,
+                arguments=tool_schemas.StartChat,
                 result=ChatResult,
                 run=self.start_chat,
                 group="chats",
@@ -165,7 +165,7 @@ class ChatToolSet:
                     open_world_hint=True,
                 ),
                 endpoint="POST /chats/{chat_id}/messages",
-                arguments=schemas.SendMessage,
+                arguments=tool_schemas.SendMessage,
                 result=SentResult,
                 run=self.send_message,
             ),
@@ -180,7 +180,7 @@ class ChatToolSet:
                     title="Wait for an answer", read_only_hint=True, idempotent_hint=True
                 ),
                 endpoint=_ONE,
-                arguments=schemas.WaitForChat,
+                arguments=tool_schemas.WaitForChat,
                 result=WaitResult,
                 run=self.wait_for_chat,
                 streams=True,
@@ -193,7 +193,7 @@ class ChatToolSet:
                 ),
                 hints=ToolHints(title="Read a chat", read_only_hint=True, idempotent_hint=True),
                 endpoint=_MESSAGES,
-                arguments=schemas.ReadChat,
+                arguments=tool_schemas.ReadChat,
                 result=ReadResult,
                 run=self.read_chat,
             ),
@@ -207,7 +207,7 @@ class ChatToolSet:
                     title="Interrupt a chat", read_only_hint=False, idempotent_hint=True
                 ),
                 endpoint="POST /chats/{chat_id}/interrupt",
-                arguments=schemas.InterruptChat,
+                arguments=tool_schemas.InterruptChat,
                 result=ChatResult,
                 run=self.interrupt_chat,
             ),
@@ -219,7 +219,7 @@ class ChatToolSet:
                 ),
                 hints=ToolHints(title="Copy a chat", read_only_hint=False),
                 endpoint="POST /chats/{chat_id}/fork",
-                arguments=schemas.ForkChat,
+                arguments=tool_schemas.ForkChat,
                 result=ChatResult,
                 run=self.fork_chat,
             ),
@@ -228,7 +228,7 @@ class ChatToolSet:
                 description="List your chats, or search them.",
                 hints=ToolHints(title="List chats", read_only_hint=True, idempotent_hint=True),
                 endpoint="GET /chats",
-                arguments=schemas.ListChats,
+                arguments=tool_schemas.ListChats,
                 result=ListResult,
                 run=self.list_chats,
             ),
@@ -241,7 +241,7 @@ class ChatToolSet:
                 ),
                 hints=ToolHints(title="Submit results", read_only_hint=False, open_world_hint=True),
                 endpoint="POST /chats/{chat_id}/tool-results",
-                arguments=schemas.SubmitResults,
+                arguments=tool_schemas.SubmitResults,
                 result=SubmittedResult,
                 run=self.submit_results,
             ),
@@ -260,13 +260,13 @@ class ChatToolSet:
                     open_world_hint=True,
                 ),
                 endpoint="POST /chats/{chat_id}/answers",
-                arguments=schemas.AnswerCalls,
+                arguments=tool_schemas.AnswerCalls,
                 result=SubmittedResult,
                 run=self.answer_calls,
             ),
         )
 
-    async def start_chat(self, call: ToolCall, given: schemas.StartChat) -> ChatResult:
+    async def start_chat(self, call: ToolCall, given: tool_schemas.StartChat) -> ChatResult:
         body: Json = {
             "content": [{"type": "text", "text": given.message}],
             "model": given.model,
@@ -281,7 +281,7 @@ class ChatToolSet:
         chat = await self._routes.fetch(call, wanted, PublicChat)
         return chat_result(chat, results.WAIT)
 
-    async def send_message(self, call: ToolCall, given: schemas.SendMessage) -> SentResult:
+    async def send_message(self, call: ToolCall, given: tool_schemas.SendMessage) -> SentResult:
         body: Json = {
             "content": [{"type": "text", "text": given.message}],
             "busy_behavior": given.when_busy,
@@ -302,7 +302,7 @@ class ChatToolSet:
             next=results.WAIT,
         )
 
-    async def wait_for_chat(self, call: ToolCall, given: schemas.WaitForChat) -> WaitResult:
+    async def wait_for_chat(self, call: ToolCall, given: tool_schemas.WaitForChat) -> WaitResult:
         shown = await self._waits.wait(call, ChatId(given.chat_id), given.timeout_s)
         if shown.status not in BUSY:
             return wait_result(shown)
@@ -315,7 +315,7 @@ class ChatToolSet:
         page = await self._routes.fetch(call, wanted, SubagentPage)
         return wait_result(shown, [one for one in page.items if one.status == "requires_action"])
 
-    async def read_chat(self, call: ToolCall, given: schemas.ReadChat) -> ReadResult:
+    async def read_chat(self, call: ToolCall, given: tool_schemas.ReadChat) -> ReadResult:
         path = _path(given.chat_id)
         query: Json = {"limit": given.limit, "before_id": given.before, "after_id": given.after}
         if given.message_id is not None:
@@ -328,7 +328,7 @@ class ChatToolSet:
         chat = await self._routes.fetch(call, RouteCall(endpoint=_ONE, path=path), PublicChat)
         return read_result(chat, page, given)
 
-    async def interrupt_chat(self, call: ToolCall, given: schemas.InterruptChat) -> ChatResult:
+    async def interrupt_chat(self, call: ToolCall, given: tool_schemas.InterruptChat) -> ChatResult:
         wanted = RouteCall(
             endpoint="POST /chats/{chat_id}/interrupt",
             path=_path(given.chat_id),
@@ -337,7 +337,7 @@ class ChatToolSet:
         chat = await self._routes.fetch(call, wanted, PublicChat)
         return chat_result(chat, results.next_step(chat.status))
 
-    async def fork_chat(self, call: ToolCall, given: schemas.ForkChat) -> ChatResult:
+    async def fork_chat(self, call: ToolCall, given: tool_schemas.ForkChat) -> ChatResult:
         wanted = RouteCall(
             endpoint="POST /chats/{chat_id}/fork",
             path=_path(given.chat_id),
@@ -347,7 +347,7 @@ class ChatToolSet:
         chat = await self._routes.fetch(call, wanted, PublicChat)
         return chat_result(chat, results.SEND)
 
-    async def list_chats(self, call: ToolCall, given: schemas.ListChats) -> ListResult:
+    async def list_chats(self, call: ToolCall, given: tool_schemas.ListChats) -> ListResult:
         query = {
             "q": given.query,
             "status": given.status,
@@ -359,7 +359,9 @@ class ChatToolSet:
         )
         return list_result(page)
 
-    async def submit_results(self, call: ToolCall, given: schemas.SubmitResults) -> SubmittedResult:
+    async def submit_results(
+        self, call: ToolCall, given: tool_schemas.SubmitResults
+    ) -> SubmittedResult:
         wanted = RouteCall(
             endpoint="POST /chats/{chat_id}/tool-results",
             path=_path(given.chat_id),
@@ -369,7 +371,9 @@ class ChatToolSet:
         await self._routes.send(call, wanted)
         return SubmittedResult(chat_id=str(given.chat_id), next=results.WAIT)
 
-    async def answer_calls(self, call: ToolCall, given: schemas.AnswerCalls) -> SubmittedResult:
+    async def answer_calls(
+        self, call: ToolCall, given: tool_schemas.AnswerCalls
+    ) -> SubmittedResult:
         wanted = RouteCall(
             endpoint="POST /chats/{chat_id}/answers",
             path=_path(given.chat_id),

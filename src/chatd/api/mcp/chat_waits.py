@@ -11,7 +11,7 @@ from typing import Final
 from chatd.aio import first_of
 from chatd.api.deps import ApiDeps
 from chatd.api.mcp.results import last_words, spoken_text
-from chatd.api.mcp.schemas import BUSY
+from chatd.api.mcp.tool_schemas import BUSY
 from chatd.api.mcp.toolset import Progress, ToolCall
 from chatd.api.operations import audit_read
 from chatd.client.frames import read_event

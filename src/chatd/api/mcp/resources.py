@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from chatd.api.mcp.protocol import Json
 from chatd.api.mcp.results import MAX_PAGE_CHARS, cut, message_text
-from chatd.api.mcp.schemas import MAX_MESSAGE_CHARS
+from chatd.api.mcp.tool_schemas import MAX_MESSAGE_CHARS
 from chatd.api.mcp.toolset import Requester, RouteCall, RouteCalls
 from chatd.api.schemas.chats import ChatPage
 from chatd.api.schemas.messages import MessagePage

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct, UnsetType
 
-from chatd.api.mcp.schemas import (
+from chatd.api.mcp.tool_schemas import (
     BUSY,
     MAX_MESSAGE_CHARS,
     ChatResult,

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from chatd.api.accounts.pages import PAGE_HEAD, html_page
+from chatd.api.accounts.plain_pages import PAGE_HEAD, html_page
 from chatd.api.openapi.document import build_openapi
 from chatd.api.request import ApiReply
 from chatd.api.route import PREFIX, ApiRoute, Page, StreamRoute

@@ -15,7 +15,7 @@ from chatd.api.error_codes import (
     TERMINAL_CODES,
 )
 from chatd.api.errors import ErrorBody
-from chatd.api.openapi.schemas import (
+from chatd.api.openapi.components import (
     HEADERS,
     Json,
     SchemaCollection,
@@ -24,7 +24,7 @@ from chatd.api.openapi.schemas import (
     path_parameters,
     query_parameters,
 )
-from chatd.api.openapi.streams import (
+from chatd.api.openapi.stream_paths import (
     add_event_examples,
     describe_events,
     describe_terminal,

@@ -10,7 +10,7 @@ from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.operations import REPLAYED, run_operation
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.runtime_settings import DocumentVersion
+from chatd.api.routes.administration.runtime_settings import DocumentVersion
 from chatd.domain.chat.answer_transitions import MAX_REASON_CHARS
 from chatd.domain.chat.commands import AnswerCalls, CallAnswer
 from chatd.domain.chat.questions import MAX_QUESTIONS, QuestionReply

@@ -5,7 +5,7 @@ them.
 from typing import Final
 from urllib.parse import parse_qsl
 
-from chatd.api.accounts.pages import connected_page, failed_page
+from chatd.api.accounts.plain_pages import connected_page, failed_page
 from chatd.api.accounts.site import read_cookie, set_cookie
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import error_reply

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from msgspec import structs
 
 from chatd.api.accounts.oidc import OidcAnswer, OidcSignIn
-from chatd.api.accounts.pages import SIGN_IN_PATH
+from chatd.api.accounts.plain_pages import SIGN_IN_PATH
 from chatd.api.accounts.sign_in import SignedIn
 from chatd.api.accounts.site import cleared_cookie, session_secret
 from chatd.api.deps import ApiDeps

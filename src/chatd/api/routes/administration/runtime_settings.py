@@ -1,28 +1,106 @@
-"""Routes that read and change the settings of the deployment and of the caller."""
+"""Routes that read and change the settings of the deployment and of the caller, and their replies.
+The patches are in the domain."""
 
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from chatd.api.deps import ApiDeps
+from chatd.api.deps import ApiDeps, RetentionDays
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import from_rows
-from chatd.api.schemas.runtime_settings import DeploymentSettingsReply, UserSettingsReply
 from chatd.domain.access.permissions import SystemActor
 from chatd.domain.deployment.runtime_settings import (
+    DEBUG_MODE_TEXT,
     EXPERIMENTS,
+    EXPLORE_MODEL_TEXT,
+    GENERAL_MODEL_TEXT,
     PROMPT_BODY_BYTES,
+    DebugMode,
     DeploymentPatch,
     UserPatch,
     active_experiments,
     check_debug_choice,
     patched,
 )
+from chatd.domain.description import describe
 from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT
 from chatd.store.account import runtime_settings
 from chatd.store.account.runtime_settings import StoredDeployment, StoredUser
+
+DocumentVersion = Annotated[
+    int, Meta(description="Counts the changes of this document.", examples=[3])
+]
+
+
+Experiments = Annotated[
+    tuple[str, ...],
+    Meta(description="Names of the unfinished features that are switched on.", examples=[[]]),
+]
+
+
+class DeploymentSettingsReply(Struct, frozen=True, kw_only=True):
+    """The settings of this deployment that are changed over the API."""
+
+    version: DocumentVersion
+    system_prompt: Annotated[
+        str,
+        Meta(
+            description="Begins every new chat, after the built-in prompt.",
+            examples=["Answer in British English."],
+        ),
+    ]
+    include_default_prompt: Annotated[
+        bool,
+        Meta(description="Whether new chats begin with the built-in prompt.", examples=[True]),
+    ]
+    sharing_enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether users may share chats and read what is shared with them.",
+            examples=[True],
+        ),
+    ]
+    experiments: Experiments
+    available_experiments: Annotated[
+        dict[str, str],
+        Meta(description="Names of unfinished features, and what each does.", examples=[{}]),
+    ]
+    debug_recording: Annotated[
+        DebugMode, Meta(description=DEBUG_MODE_TEXT, examples=["allow_users"])
+    ]
+    default_system_prompt: Annotated[
+        str, Meta(description="The built-in prompt.", examples=["You are an engineer who ..."])
+    ]
+    retention: Annotated[
+        RetentionDays, describe("How long things are kept. Changed in the settings file.")
+    ]
+
+
+class UserSettingsReply(Struct, frozen=True, kw_only=True):
+    """Your own settings."""
+
+    version: DocumentVersion
+    custom_prompt: Annotated[
+        str,
+        Meta(
+            description="Told to the model in all your chats.",
+            examples=["I work on the billing team. Prefer short answers."],
+        ),
+    ]
+    experiments: Experiments
+    debug_recording: Annotated[
+        bool,
+        Meta(
+            description="Record the model calls of your chats, if `debug_mode` lets you choose.",
+            examples=[True],
+        ),
+    ]
+    debug_mode: Annotated[DebugMode, Meta(description=DEBUG_MODE_TEXT, examples=["allow_users"])]
+    general_model: Annotated[str, Meta(description=GENERAL_MODEL_TEXT, examples=["sonnet"])]
+    explore_model: Annotated[str, Meta(description=EXPLORE_MODEL_TEXT, examples=["haiku"])]
+
 
 _DEPLOYMENT: Final = BodySpec(DeploymentPatch, PROMPT_BODY_BYTES)
 _SERVER: Final = SystemActor(reason="settings of the deployment")

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import StructType, UnionType, type_info
 
-from chatd.api.openapi.schemas import (
+from chatd.api.openapi.components import (
     Json,
     SchemaCollection,
     build_example,
