@@ -56,6 +56,7 @@ export default ts.config(
           selector: "JSXAttribute[name.name='dangerouslySetInnerHTML']",
           message: "Text of models, tools and users is never HTML.",
         },
+        { selector: "Property[key.name='queryKey'] > ArrayExpression", message: "Keys of queries are in queryKeys of src/api/queries.tsx." },
       ],
       // `== null` also covers a field that the server leaves out.
       eqeqeq: ["error", "always", { null: "ignore" }],

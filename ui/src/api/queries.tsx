@@ -1,10 +1,49 @@
-/** The client of TanStack Query for the whole page, and the queries that every area needs. */
+/** The client of TanStack Query for the whole page, the keys of all queries, and those queries that several areas need. */
 import { QueryClient, QueryClientProvider, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { type ReactNode, useEffect, useState } from "react";
 import { api, ApiError, setCsrfToken } from "./client";
 import type { components } from "./schema";
 
 export type Me = components["schemas"]["MeReply"];
+
+/** The keys of all queries. Whoever reads or invalidates the same thing uses the same key. */
+export const queryKeys = {
+  me: ["me"],
+  setup: ["setup"],
+  signInMethods: ["sign-in-methods"],
+  readiness: ["readiness"],
+  /** The one cache of models: whatever shows a model reads it, and a change of a model or provider empties it. */
+  models: ["models"],
+  mcpServers: ["mcp-servers"],
+  spendWarning: ["spend-warning"],
+  usageStatus: ["usage-status"],
+  demoWorker: ["demo"],
+  workspaces: ["panel", "workspaces"],
+  /** All lists of chats; `chatList` is one of them. */
+  chats: ["chats"],
+  chatList: (filters: unknown) => ["chats", filters],
+  /** The details of all chats; `chat` is one of them. */
+  anyChat: ["chat"],
+  chat: (chatId: string | null) => ["chat", chatId],
+  chatCost: (chatId: string, answer: unknown) => ["chat-cost", chatId, answer],
+  chatAccess: (chatId: string) => ["acl", chatId],
+  chatMatches: (chatId: string, words: string) => ["chat-matches", chatId, words],
+  chatSearch: (words: string, limit: number) => ["chat-search", words, limit],
+  directory: (text: string) => ["directory", text],
+  takeovers: (chatId: string, version: unknown) => ["timeline", "takeovers", chatId, version],
+  processes: (chatId: string) => ["timeline", "processes", chatId],
+  anyChanges: (chatId: string) => ["panel", "changes", chatId],
+  changes: (chatId: string, scope: unknown) => ["panel", "changes", chatId, scope],
+  runs: (chatId: string) => ["panel", "runs", chatId],
+  debugCalls: (chatId: string) => ["panel", "debug", chatId],
+  debugCall: (chatId: string, id: unknown) => ["panel", "debug", chatId, id],
+  providerTrial: (providerId: string | undefined) => ["trial", providerId],
+  workspace: (id: string) => ["panel", "workspace", id],
+  builds: (workspaceId: string, latest: unknown, status: unknown) => ["panel", "workspace", workspaceId, "builds", latest, status],
+  template: (id: unknown) => ["panel", "template", id],
+  /** A resource of the settings, by its name and what it depends on. */
+  settings: (...name: readonly unknown[]) => ["settings", ...name],
+} as const;
 
 const MAX_RETRIES = 3;
 
@@ -26,8 +65,6 @@ export function QueryProvider({ children, client }: { children: ReactNode; clien
   return <QueryClientProvider client={created}>{children}</QueryClientProvider>;
 }
 
-export const ME_KEY = ["me"] as const;
-
 async function fetchMe({ signal }: { signal: AbortSignal }): Promise<Me> {
   const me = await api.GET("/api/v1/auth/me", { signal });
   setCsrfToken(me.csrf_token);
@@ -36,15 +73,13 @@ async function fetchMe({ signal }: { signal: AbortSignal }): Promise<Me> {
 
 /** Who is signed in. Its error has the status 401 if nobody is. */
 export function useMe(): UseQueryResult<Me, ApiError> {
-  return useQuery<Me, ApiError>({ queryKey: ME_KEY, queryFn: fetchMe, staleTime: 5 * 60_000 });
+  return useQuery<Me, ApiError>({ queryKey: queryKeys.me, queryFn: fetchMe, staleTime: 5 * 60_000 });
 }
 
 // The models that a chat can use.
 
 export type Model = components["schemas"]["ModelReply"];
 
-/** The one cache of models: whatever shows a model reads it, and a change of a model or provider empties it. */
-export const MODELS_KEY = ["models"] as const;
 const MAX_PAGES = 5;
 
 async function fetchModels({ signal }: { signal: AbortSignal }): Promise<Model[]> {
@@ -60,7 +95,7 @@ async function fetchModels({ signal }: { signal: AbortSignal }): Promise<Model[]
 }
 
 function useModelsAs<T>(select: (models: Model[]) => T): UseQueryResult<T, ApiError> {
-  return useQuery<Model[], ApiError, T>({ queryKey: MODELS_KEY, queryFn: fetchModels, staleTime: 60_000, select });
+  return useQuery<Model[], ApiError, T>({ queryKey: queryKeys.models, queryFn: fetchModels, staleTime: 60_000, select });
 }
 
 /** All models, also those that are disabled or deleted: their names are in old chats. */
@@ -95,12 +130,11 @@ export function useIsDemo(): boolean {
 
 export type McpServer = components["schemas"]["McpServerReply"];
 
-export const MCP_KEY = ["mcp-servers"] as const;
 const PAGE = 200;
 
 export function useMcpServers(isWanted = true) {
   return useQuery({
-    queryKey: MCP_KEY,
+    queryKey: queryKeys.mcpServers,
     queryFn: async ({ signal }) => (await api.GET("/api/v1/mcp-servers", { query: { limit: PAGE }, signal })).items,
     enabled: isWanted,
     staleTime: 30_000,
@@ -146,7 +180,7 @@ export async function disconnect(serverId: string): Promise<string> {
 export function useConnectedNotice(): void {
   const client = useQueryClient();
   useEffect(() => {
-    const read = () => void client.invalidateQueries({ queryKey: MCP_KEY });
+    const read = () => void client.invalidateQueries({ queryKey: queryKeys.mcpServers });
     const take = (event: MessageEvent<unknown>) => {
       const told = event.data as { type?: unknown } | null;
       if (event.origin === window.location.origin && told?.type === "mcp-oauth2-complete") read();

@@ -2,6 +2,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link2, Plus, Sparkles, Trash2, User, Users } from "lucide-react";
 import { type SyntheticEvent, useDeferredValue, useState } from "react";
 import { api } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, Dialog, ErrorNote, Icon, IconButton, Skeleton, TextField } from "@/components";
 import { useAmendChat } from "@/connection";
@@ -172,7 +173,7 @@ const groupReader = (group: { id: string; name: string }): Reader => ({ kind: "g
 
 function useReaders(chatId: string) {
   return useQuery({
-    queryKey: ["acl", chatId],
+    queryKey: queryKeys.chatAccess(chatId),
     queryFn: ({ signal }) => api.GET("/api/v1/chats/{chat_id}/acl", { path: { chat_id: chatId }, signal }),
     select: (reply): Reader[] => [...reply.users.map(userReader), ...reply.groups.map(groupReader)],
   });
@@ -180,7 +181,7 @@ function useReaders(chatId: string) {
 
 function useDirectory(text: string) {
   return useQuery({
-    queryKey: ["directory", text],
+    queryKey: queryKeys.directory(text),
     queryFn: ({ signal }) => api.GET("/api/v1/directory", { query: { q: text, limit: 8 }, signal }),
     enabled: text !== "",
     select: (reply): Reader[] => [...reply.users.map(userReader), ...reply.groups.map(groupReader)],

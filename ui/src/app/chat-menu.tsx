@@ -16,7 +16,7 @@ import {
   Tag as TagIcon,
   Trash2,
 } from "lucide-react";
-import { lazy, Suspense, useSyncExternalStore } from "react";
+import { lazy, Suspense } from "react";
 import { useLocation } from "wouter";
 import { useMe } from "@/api/queries";
 import { ConfirmDialog, errorWords, MenuItem, MenuSeparator } from "@/components";
@@ -24,6 +24,7 @@ import { useAmendChat, useDeleteChat } from "@/connection";
 import { openPanel } from "@/platform/actions";
 import { runCommand } from "@/platform/keys";
 import { chatOfPath, chatPath, HOME_PATH } from "@/platform/routes";
+import { createStore } from "@/platform/store";
 import { toast } from "@/platform/toasts";
 import { ChatPolicyDialog } from "./areas";
 import { isActive, isSubagent, type ListChat } from "./sidebar/list-chat";
@@ -164,15 +165,9 @@ interface Asked {
   chat: ListChat;
 }
 
-let asked: Asked | null = null;
-const listeners = new Set<() => void>();
+const asked = createStore<Asked | null>(null);
 
-function ask(next: Asked | null): void {
-  asked = next;
-  for (const listener of listeners) listener();
-}
-
-const openChatDialog = (kind: ChatDialogKind, chat: ListChat): void => ask({ kind, chat });
+const openChatDialog = (kind: ChatDialogKind, chat: ListChat): void => asked.set({ kind, chat });
 
 const RenameDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).RenameDialog }));
 const LabelsDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).LabelsDialog }));
@@ -212,18 +207,12 @@ function PolicyDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }
 const DIALOGS = { rename: RenameDialog, labels: LabelsDialog, share: ShareDialog, delete: DeleteDialog, policy: PolicyDialog } as const;
 
 export function ChatDialogs() {
-  const open = useSyncExternalStore(
-    (listener) => {
-      listeners.add(listener);
-      return () => listeners.delete(listener);
-    },
-    () => asked,
-  );
+  const open = asked.use();
   if (open === null) return null;
   const Shown = DIALOGS[open.kind];
   return (
     <Suspense>
-      <Shown key={open.chat.id} chat={open.chat} onClose={() => ask(null)} />
+      <Shown key={open.chat.id} chat={open.chat} onClose={() => asked.set(null)} />
     </Suspense>
   );
 }

@@ -3,6 +3,7 @@ import { ChevronDown, ChevronUp, Search, X } from "lucide-react";
 import { type KeyboardEvent, useEffect, useRef, useState } from "react";
 import { useLocation, useSearch } from "wouter";
 import { api } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import { errorWords, Icon, IconButton } from "@/components";
 import { useCommand } from "@/platform/keys";
 import { withQuery } from "@/platform/routes";
@@ -47,7 +48,7 @@ function OpenBar({ chatId, box, onClose }: OpenBarProps) {
   const [path, navigate] = useLocation();
   const search = useSearch();
   const query = useQuery({
-    queryKey: ["chat-matches", chatId, words],
+    queryKey: queryKeys.chatMatches(chatId, words),
     queryFn: ({ signal }) => api.GET("/api/v1/chats/{chat_id}/matches", { path: { chat_id: chatId }, query: { q: asPhrase(words) }, signal }),
     enabled: /[\p{L}\p{N}_]/u.test(words),
     staleTime: 5000,
@@ -121,7 +122,7 @@ export function useSettled<T>(value: T, waitMs = WAIT_MS): T {
 export function useChatSearch(text: string, limit: number) {
   const words = useSettled(text.trim());
   return useQuery({
-    queryKey: ["chat-search", words, limit],
+    queryKey: queryKeys.chatSearch(words, limit),
     queryFn: ({ signal }) => api.GET("/api/v1/chats", { query: { q: words, limit }, signal }),
     enabled: words !== "",
     placeholderData: keepPreviousData,

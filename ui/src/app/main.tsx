@@ -1,4 +1,4 @@
-/** Routes of the page. */
+/** The entry of the page: its providers and its routes. */
 import "@fontsource-variable/inter/wght.css";
 import "@fontsource-variable/jetbrains-mono/wght.css";
 import "@/styles/fonts.css";

@@ -3,7 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { CloudOff } from "lucide-react";
 import { Fragment, lazy, type ReactNode, Suspense, useEffect, useState } from "react";
 import { useLocation, useSearch } from "wouter";
-import { type Me, ME_KEY, useMe } from "@/api/queries";
+import { type Me, queryKeys, useMe } from "@/api/queries";
 import { Button, EmptyState } from "@/components";
 import { claimBrowser } from "@/platform/browser";
 import { SIGN_IN_PATH } from "@/platform/routes";
@@ -51,12 +51,12 @@ export function Session({ children }: { children: ReactNode }) {
   }, [userId]);
 
   const enter = async (next: string) => {
-    await client.resetQueries({ queryKey: ME_KEY });
+    await client.resetQueries({ queryKey: queryKeys.me });
     navigate(next, { replace: true });
   };
   const resume = async () => {
     // First who it is: with that the connection begins again. Then all that was refused meanwhile.
-    await client.resetQueries({ queryKey: ME_KEY });
+    await client.resetQueries({ queryKey: queryKeys.me });
     await client.invalidateQueries();
   };
   const leave = () => {

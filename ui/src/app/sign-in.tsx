@@ -3,6 +3,7 @@ import { ChevronDown, KeyRound, Power, ShieldCheck, SquareTerminal } from "lucid
 import { type SyntheticEvent, useEffect, useState } from "react";
 import { useSearch } from "wouter";
 import { api, setCsrfToken } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import { Button, Dialog, ErrorNote, Icon, Logo, TextField } from "@/components";
 import { safeNextPath } from "@/platform/routes";
 
@@ -16,7 +17,7 @@ interface SignInFormProps {
 /** Ways to sign in that this server offers. */
 function useSignInMethods() {
   return useQuery({
-    queryKey: ["sign-in-methods"],
+    queryKey: queryKeys.signInMethods,
     queryFn: ({ signal }) => api.GET("/api/v1/auth/methods", { signal }),
     staleTime: 5 * 60_000,
   });
@@ -191,7 +192,7 @@ const secretOfHash = (): string => window.location.hash.slice(1);
 
 /** Whether this server waits for its first sign-in, and what to do then. */
 function useSetup() {
-  return useQuery({ queryKey: ["setup"], queryFn: ({ signal }) => api.GET("/api/v1/setup", { signal }) });
+  return useQuery({ queryKey: queryKeys.setup, queryFn: ({ signal }) => api.GET("/api/v1/setup", { signal }) });
 }
 
 function Footnote() {

@@ -1,3 +1,4 @@
+/** Whole screens and what stands in for one: the frame of a phone, an empty state, loading bars, the list of shortcuts. */
 import type { LucideIcon } from "lucide-react";
 import type { ReactNode } from "react";
 import { BOX_KEYS, isMac, keyText, SHORTCUTS } from "@/platform/keys";

@@ -1,5 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { api, type ApiError } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import type { ChatState, Message } from "@/chat-state/types";
 import { Popover, Tooltip } from "@/components";
@@ -94,7 +95,7 @@ const lastAnswer = (state: ChatState): number => state.messages.findLast((messag
 export function CostChip({ chatId }: { chatId: string }) {
   const answer = useChatSelector(chatId, lastAnswer);
   const { data } = useQuery<ChatCost, ApiError>({
-    queryKey: ["chat-cost", chatId, answer],
+    queryKey: queryKeys.chatCost(chatId, answer),
     queryFn: ({ signal }) => api.GET("/api/v1/chats/{chat_id}/cost", { path: { chat_id: chatId }, signal }),
     enabled: answer > 0,
     placeholderData: (before) => before,

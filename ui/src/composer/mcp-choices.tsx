@@ -2,9 +2,9 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { KeyRound, Plug, PlugZap } from "lucide-react";
 import { api, ApiError } from "@/api/client";
-import { beginConnect, connectionWords, isUsed, type McpServer, needsConnect, useConnectedNotice, useMcpServers, withServer } from "@/api/queries";
+import { beginConnect, connectionWords, isUsed, type McpServer, needsConnect, queryKeys, useConnectedNotice, useMcpServers, withServer } from "@/api/queries";
 import { MenuChoice, MenuHeading, MenuItem, MenuSeparator } from "@/components";
-import { CHAT_KEY, type ChatReply, useChatDetails } from "@/connection";
+import { type ChatReply, useChatDetails } from "@/connection";
 import { toast } from "@/platform/toasts";
 import type { MessageDraft } from "./draft";
 
@@ -29,7 +29,7 @@ export function McpChoices({ chatId, draft, onDraft }: McpChoicesProps) {
       return;
     }
     const show = (shown: string[] | null) =>
-      client.setQueryData<ChatReply>([CHAT_KEY, chatId], (known) => (known === undefined ? undefined : { ...known, mcp_server_ids: shown }));
+      client.setQueryData<ChatReply>(queryKeys.chat(chatId), (known) => (known === undefined ? undefined : { ...known, mcp_server_ids: shown }));
     show(ids);
     try {
       await api.PATCH("/api/v1/chats/{chat_id}", { path: { chat_id: chatId }, body: { mcp_server_ids: ids } });

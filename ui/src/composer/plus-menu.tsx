@@ -2,8 +2,9 @@ import { useQueryClient } from "@tanstack/react-query";
 import { ListTodo, Paperclip, Plus } from "lucide-react";
 import { lazy, Suspense } from "react";
 import { api, ApiError } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import { Icon, IconButton, Menu, MenuChoice, MenuItem } from "@/components";
-import { CHAT_KEY, type ChatReply, useChatDetails } from "@/connection";
+import { type ChatReply, useChatDetails } from "@/connection";
 import { announce, toast } from "@/platform/toasts";
 import type { MessageDraft } from "./draft";
 
@@ -71,7 +72,7 @@ export function usePlanChoice(chatId: string | null, draft: MessageDraft, change
     };
     return { isPlan: draft.isPlan, canChange: true, setPlan };
   }
-  const key = [CHAT_KEY, chatId];
+  const key = queryKeys.chat(chatId);
   const show = (mode: string | null) => client.setQueryData<ChatReply>(key, (known) => (known === undefined ? undefined : { ...known, mode }));
   const save = async (isPlan: boolean) => {
     const before = details?.mode ?? null;

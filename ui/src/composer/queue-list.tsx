@@ -4,6 +4,7 @@ import type { QueuedMessage } from "@/chat-state/types";
 import { Button, classes, ConfirmDialog, Icon, IconButton, Tag } from "@/components";
 import { useIsPhone } from "@/platform/media";
 import { toastOnError } from "@/platform/toasts";
+import { plural } from "@/platform/words";
 import { fileCount, keepLateEdit, type QueueActions, textOf } from "./queue-actions";
 import { isComposing } from "./text-box";
 
@@ -209,7 +210,7 @@ function QueueRowText({ message, canMoveUp, canMoveDown, actions, onMove, onEdit
       <span className="ui-ellipsis ui-grow" title={text}>
         {firstLine(text)}
       </span>
-      {files > 0 && <span className="tone-subtle ui-countdown">{files === 1 ? "1 file" : `${files} files`}</span>}
+      {files > 0 && <span className="tone-subtle ui-countdown">{plural(files, "file")}</span>}
       {message.steer === true && <Tag tone="accent">Steers at the next step</Tag>}
       <span className="ui-actions">
         {canMoveUp && <IconButton icon={ArrowUp} size="sm" label="Move up" shortcut="Alt ↑" onClick={() => onMove(-1)} aria-description={name} />}

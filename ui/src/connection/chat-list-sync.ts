@@ -1,14 +1,12 @@
 /** Keeps cached chat lists and chats current by the events of the topic `chats`. */
 import type { QueryClient } from "@tanstack/react-query";
 import { api } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { applyToPage, applyToPages, removeFromPages, type ChatChange, type ChatFilters, type ChatListPages, type ChatPage, type PublicChat } from "./chat-list";
 import type { ListEvent, ServerEvent, SpendWarning } from "./frames";
 import type { TopicHandler } from "./topics";
 
-export const CHATS_KEY = "chats";
-export const CHAT_KEY = "chat";
-export const SPEND_WARNING_KEY = ["spend-warning"] as const;
 export type ChatReply = components["schemas"]["ChatReply"];
 
 const REMEMBERED_MS = 60_000;
@@ -40,13 +38,13 @@ export class ChatListSync implements TopicHandler {
       if (event.type === "ready") this.#refetch();
       else if (event.type === "chat") this.apply({ chat: event.chat, isDeleted: event.kind === "deleted" });
       else if (event.type === "removed") this.remove(event.chat_id);
-      else this.#client.setQueryData(SPEND_WARNING_KEY, event);
+      else this.#client.setQueryData(queryKeys.spendWarning, event);
     }
   }
 
   apply(change: ChatChange): void {
     this.#remember(change);
-    for (const query of this.#client.getQueryCache().findAll({ queryKey: [CHATS_KEY] })) {
+    for (const query of this.#client.getQueryCache().findAll({ queryKey: queryKeys.chats })) {
       const filters = query.queryKey[1] as ChatFilters;
       this.#client.setQueryData<ChatListPages>(query.queryKey, (pages) => (pages === undefined ? undefined : applyToPages(pages, change, filters)));
     }
@@ -56,9 +54,9 @@ export class ChatListSync implements TopicHandler {
   /** The chat is no longer shared with the user. A list that is being fetched may still have it. */
   remove(chatId: string): void {
     this.#recent.delete(chatId);
-    this.#client.setQueriesData<ChatListPages>({ queryKey: [CHATS_KEY] }, (pages) => (pages === undefined ? undefined : removeFromPages(pages, chatId)));
-    this.#client.removeQueries({ queryKey: [CHAT_KEY, chatId] });
-    void this.#client.invalidateQueries({ queryKey: [CHATS_KEY] });
+    this.#client.setQueriesData<ChatListPages>({ queryKey: queryKeys.chats }, (pages) => (pages === undefined ? undefined : removeFromPages(pages, chatId)));
+    this.#client.removeQueries({ queryKey: queryKeys.chat(chatId) });
+    void this.#client.invalidateQueries({ queryKey: queryKeys.chats });
   }
 
   /** A page of the list with what has changed while it was read. */
@@ -72,8 +70,8 @@ export class ChatListSync implements TopicHandler {
   }
 
   #refetch(): void {
-    void this.#client.invalidateQueries({ queryKey: [CHATS_KEY] });
-    void this.#client.invalidateQueries({ queryKey: [CHAT_KEY] });
+    void this.#client.invalidateQueries({ queryKey: queryKeys.chats });
+    void this.#client.invalidateQueries({ queryKey: queryKeys.anyChat });
   }
 
   #remember(change: ChatChange): void {
@@ -88,7 +86,7 @@ export class ChatListSync implements TopicHandler {
   }
 
   #applyToChat({ chat, isDeleted }: ChatChange): void {
-    const key = [CHAT_KEY, chat.id];
+    const key = queryKeys.chat(chat.id);
     const known = this.#client.getQueryData<ChatReply>(key);
     if (isDeleted) {
       this.#client.removeQueries({ queryKey: key });

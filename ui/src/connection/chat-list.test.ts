@@ -1,7 +1,8 @@
 import { QueryClient } from "@tanstack/react-query";
 import { afterEach, beforeEach, describe, expect, it, test, vi } from "vitest";
+import { queryKeys } from "@/api/queries";
 import { applyToPages, type ChatListPages, flattenPages, type ListedChat, matches, type PublicChat } from "./chat-list";
-import { ChatListSync, CHATS_KEY } from "./chat-list-sync";
+import { ChatListSync } from "./chat-list-sync";
 import { CHAT_LIST_TOPIC, topicOf } from "./frames";
 
 function chat(id: string, minute: number, more: Partial<PublicChat> = {}): PublicChat {
@@ -107,10 +108,10 @@ test("a change during a fetch is not lost by its reply, which is older", async (
 test("a change reaches every list that is cached, by its filters", () => {
   const client = new QueryClient();
   const sync = new ChatListSync(client);
-  client.setQueryData([CHATS_KEY, {}], pages(false, listed("a", 1)));
-  client.setQueryData([CHATS_KEY, { archived: true }], pages(false));
+  client.setQueryData(queryKeys.chatList({}), pages(false, listed("a", 1)));
+  client.setQueryData(queryKeys.chatList({ archived: true }), pages(false));
   sync.apply(changed(chat("a", 2, { version: 2, archived: true })));
-  const of = (filters: object) => client.getQueryData<ChatListPages>([CHATS_KEY, filters])?.pages[0]?.items.length;
+  const of = (filters: object) => client.getQueryData<ChatListPages>(queryKeys.chatList(filters))?.pages[0]?.items.length;
   expect([of({}), of({ archived: true })]).toEqual([0, 1]);
 });
 
@@ -136,7 +137,7 @@ function ownedChat(id: string, isOwner: boolean): PublicChat {
 }
 
 function idsOfList(client: QueryClient, source: "mine" | "shared" | "all"): string[] {
-  const pages = client.getQueryData<ChatListPages>([CHATS_KEY, { source }]);
+  const pages = client.getQueryData<ChatListPages>(queryKeys.chatList({ source }));
   return (pages?.pages ?? []).flatMap((page) => page.items.map((item) => item.id));
 }
 
@@ -154,7 +155,7 @@ describe("chats that others share", () => {
     const client = new QueryClient();
     for (const source of ["mine", "shared", "all"] as const) {
       const page = { items: [], has_more: false, next_cursor: null };
-      client.setQueryData<ChatListPages>([CHATS_KEY, { source }], { pages: [page], pageParams: [undefined] });
+      client.setQueryData<ChatListPages>(queryKeys.chatList({ source }), { pages: [page], pageParams: [undefined] });
     }
     const sync = new ChatListSync(client);
     sync.onEvents([{ type: "chat", kind: "created", chat: ownedChat("theirs", false) }]);

@@ -2,11 +2,12 @@
 import { type QueryClient, useInfiniteQuery, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { useCallback, useEffect, useMemo, useSyncExternalStore } from "react";
 import { api, type ApiError } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import type { Draft, OutboxItem } from "@/chat-state/outbox";
 import type { ChatState } from "@/chat-state/types";
 import { type ChatFilters, type ChatListPages, type ChatPage, flattenPages, type ListedChat, type PublicChat } from "./chat-list";
-import { CHAT_KEY, type ChatReply, CHATS_KEY } from "./chat-list-sync";
+import { type ChatReply } from "./chat-list-sync";
 import type { ChatStore, ChatView, SettledView } from "./chat-store";
 import type { Outbox } from "./outbox";
 import { useChatListSync, useConnectionOwner } from "./provider";
@@ -95,7 +96,7 @@ const NO_CHATS: readonly ListedChat[] = [];
 export function useChatList(filters: ChatFilters = NO_FILTERS): ChatList {
   const sync = useChatListSync();
   const query = useInfiniteQuery<ChatPage, ApiError, ChatListPages, readonly unknown[], string | undefined>({
-    queryKey: [CHATS_KEY, filters],
+    queryKey: queryKeys.chatList(filters),
     queryFn: ({ pageParam, signal }) => sync.fetchPage(filters, pageParam, signal),
     initialPageParam: undefined,
     getNextPageParam: (page) => page.next_cursor ?? undefined,
@@ -118,7 +119,7 @@ export function useChatList(filters: ChatFilters = NO_FILTERS): ChatList {
 /** One chat beside its messages: title, model, workspace. Kept current like the lists. */
 export function useChatDetails(chatId: string | null): UseQueryResult<ChatReply, ApiError> {
   return useQuery<ChatReply, ApiError>({
-    queryKey: [CHAT_KEY, chatId],
+    queryKey: queryKeys.chat(chatId),
     queryFn: ({ signal }) => api.GET("/api/v1/chats/{chat_id}", { path: { chat_id: chatId ?? "" }, signal }),
     enabled: chatId !== null,
     staleTime: Infinity,
@@ -168,7 +169,7 @@ export function useDeleteChat(): (chat: PublicChat) => Promise<void> {
 }
 
 function refetchLists(client: QueryClient): void {
-  void client.invalidateQueries({ queryKey: [CHATS_KEY] });
+  void client.invalidateQueries({ queryKey: queryKeys.chats });
 }
 
 // Whether the page is connected, for badges and banners.

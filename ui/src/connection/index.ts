@@ -1,5 +1,5 @@
 export { type ChatFilters, type ListedChat, type PublicChat } from "./chat-list";
-export { CHAT_KEY, type ChatReply, CHATS_KEY, SPEND_WARNING_KEY } from "./chat-list-sync";
+export { type ChatReply } from "./chat-list-sync";
 export { type SpendWarning } from "./frames";
 export {
   type ChatAmendment,

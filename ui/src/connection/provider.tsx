@@ -2,7 +2,7 @@
 import { type QueryClient, useQueryClient } from "@tanstack/react-query";
 import { createContext, type ReactNode, useContext, useEffect, useMemo, useState } from "react";
 import { api, ApiError, onSignedOut } from "@/api/client";
-import { ME_KEY, useMe } from "@/api/queries";
+import { queryKeys, useMe } from "@/api/queries";
 import type { SendBody } from "@/chat-state/outbox";
 import { ChatListSync } from "./chat-list-sync";
 import { Connection } from "./connection";
@@ -82,7 +82,7 @@ export function ConnectionProvider({ children, connection }: { children: ReactNo
 
 /** The answer, 401, asks the user to sign in again, over the page. It is not asked again because of that answer. */
 function askAgainWhoIsSignedIn(client: QueryClient): void {
-  const state = client.getQueryState(ME_KEY);
+  const state = client.getQueryState(queryKeys.me);
   if (state?.status !== "success" || state.fetchStatus === "fetching") return;
-  void client.invalidateQueries({ queryKey: ME_KEY });
+  void client.invalidateQueries({ queryKey: queryKeys.me });
 }

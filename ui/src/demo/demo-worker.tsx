@@ -4,19 +4,17 @@ import { BookOpen, KeyRound, Power, Upload } from "lucide-react";
 import { useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { api, ApiError } from "@/api/client";
-import { useMe } from "@/api/queries";
+import { queryKeys, useMe } from "@/api/queries";
 import { Button, ErrorNote, errorWords, Icon, Spinner } from "@/components";
 import { useCreatedChat } from "@/connection";
 import { chatPath } from "@/platform/routes";
 import { announce, toast } from "@/platform/toasts";
 
-const KEY = ["demo"] as const;
-
 /** Null while it is not known, and for those who may not ask. */
 export function useDemo() {
   const role = useMe().data?.user.role;
   const { data } = useQuery({
-    queryKey: KEY,
+    queryKey: queryKeys.demoWorker,
     queryFn: ({ signal }) => api.GET("/api/v1/demo", { signal }),
     enabled: role === "admin",
     refetchInterval: 15_000,
@@ -27,12 +25,12 @@ export function useDemo() {
 export function useDemoWorker() {
   const client = useQueryClient();
   const start = async () => {
-    client.setQueryData(KEY, await api.POST("/api/v1/demo/worker"));
+    client.setQueryData(queryKeys.demoWorker, await api.POST("/api/v1/demo/worker"));
   };
   /** Starts the next one at once, so that there is one to kill again. */
   const kill = async () => {
     await api.POST("/api/v1/demo/kill-worker");
-    await client.invalidateQueries({ queryKey: KEY });
+    await client.invalidateQueries({ queryKey: queryKeys.demoWorker });
   };
   return { start, kill };
 }

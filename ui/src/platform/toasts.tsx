@@ -1,4 +1,6 @@
-import { type ComponentType, lazy, Suspense, useSyncExternalStore } from "react";
+/** What the page says in passing: toasts, and sentences for screen readers. */
+import { type ComponentType, lazy, Suspense } from "react";
+import { createStore } from "./store";
 
 export interface ToastMessage {
   text: string;
@@ -8,7 +10,7 @@ export interface ToastMessage {
 }
 
 const load = () => import("./toaster");
-// Without it the page works; a build that has gone is noticed by stale-build.ts.
+// Without it the page works; a build that has gone is noticed by browser.ts.
 const Toaster = lazy<ComponentType>(() =>
   load().then(
     ({ Toaster: made }) => ({ default: made }),
@@ -41,28 +43,20 @@ interface Spoken {
   assertive: string;
 }
 
-let spoken: Spoken = { polite: "", assertive: "" };
-const listeners = new Set<() => void>();
-
-const subscribe = (listener: () => void) => {
-  listeners.add(listener);
-  return () => {
-    listeners.delete(listener);
-  };
-};
+const spoken = createStore<Spoken>({ polite: "", assertive: "" });
 
 /** The same text twice is spoken twice: a no-break space at its end makes it a new one. */
 const renewed = (before: string, text: string): string => (before === text ? `${text} ` : text);
 
 /** Says a sentence to screen readers, at the borders of a turn only. Assertive: errors and approvals. */
 export function announce(text: string, assertive = false): void {
-  spoken = assertive ? { ...spoken, assertive: renewed(spoken.assertive, text) } : { ...spoken, polite: renewed(spoken.polite, text) };
-  for (const listener of listeners) listener();
+  const before = spoken.get();
+  spoken.set(assertive ? { ...before, assertive: renewed(before.assertive, text) } : { ...before, polite: renewed(before.polite, text) });
 }
 
 /** The only live regions of the page. */
 export function Announcer() {
-  const now = useSyncExternalStore(subscribe, () => spoken);
+  const now = spoken.use();
   return (
     <>
       <div className="ui-screen-reader" role="status" aria-live="polite">

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { countText, moneyText, readMoney, tokensText } from "./words";
+import { countText, moneyText, plural, readMoney, tokensText } from "./words";
 
 describe("amounts", () => {
   it.each([
@@ -39,3 +39,9 @@ describe("amounts", () => {
     [null, ""],
   ])("shortens %j tokens to %s", (tokens, text) => expect(tokensText(tokens)).toBe(text));
 });
+
+it.each([
+  [0, "0 files"],
+  [1, "1 file"],
+  [1204, "1,204 files"],
+])("counts %i as %s", (count, text) => expect(plural(count, "file")).toBe(text));

@@ -1,4 +1,4 @@
-/** Words for moments and durations. Pure, so that they can be tested without a clock. */
+/** Words for numbers, moments, durations and amounts of money. Pure, so that they can be tested without a clock. */
 
 const SECOND = 1000;
 const MINUTE = 60 * SECOND;
@@ -78,3 +78,6 @@ export function tokensText(tokens: number | null | undefined): string {
 }
 
 const trim = (value: number): string => String(Math.round(value * 10) / 10);
+
+/** "1 file", "1,204 files". The one place that knows how a noun is counted. */
+export const plural = (count: number, one: string, many = `${one}s`): string => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;

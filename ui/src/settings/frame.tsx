@@ -3,7 +3,8 @@ import { useMutation, type UseMutationResult, useQuery, useQueryClient, type Use
 import { ChevronLeft } from "lucide-react";
 import type { ReactNode } from "react";
 import { Link } from "wouter";
-import { MODELS_KEY } from "@/api/queries";
+
+import { queryKeys } from "@/api/queries";
 import { Button, ErrorNote, errorWords, Icon, Skeleton } from "@/components";
 import { toast } from "@/platform/toasts";
 
@@ -132,7 +133,7 @@ export async function readAll<T>(read: (query: { limit: number; cursor?: string 
 }
 
 /** Keys of the settings are their own; the models are one cache for the whole page. */
-const keyOf = (name: readonly unknown[]): readonly unknown[] => (name[0] === MODELS_KEY[0] ? MODELS_KEY : ["settings", ...name]);
+const keyOf = (name: readonly unknown[]): readonly unknown[] => (name[0] === queryKeys.models[0] ? queryKeys.models : queryKeys.settings(...name));
 
 export function useResource<T>(name: readonly unknown[], read: () => Promise<T>): UseQueryResult<T> {
   return useQuery({ queryKey: keyOf(name), queryFn: read });

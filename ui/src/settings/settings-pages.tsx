@@ -28,7 +28,7 @@ import {
 } from "lucide-react";
 import { type ComponentType, lazy, Suspense } from "react";
 import { Link, Redirect, Route, Switch as Routes, useLocation } from "wouter";
-import { useMe } from "@/api/queries";
+import { queryKeys, useMe } from "@/api/queries";
 import { classes, ErrorBoundary, Icon, PhoneScreen, Skeleton } from "@/components";
 import { useIsPhone } from "@/platform/media";
 import { SETTINGS_PATH } from "./frame";
@@ -156,7 +156,7 @@ async function readReadiness(): Promise<Readiness> {
 }
 
 function ServerState() {
-  const { data, error } = useQuery({ queryKey: ["readiness"], queryFn: readReadiness, refetchInterval: 30_000 });
+  const { data, error } = useQuery({ queryKey: queryKeys.readiness, queryFn: readReadiness, refetchInterval: 30_000 });
   const bad = error !== null || data?.ready === false;
   return (
     <div className="sidebar-foot">

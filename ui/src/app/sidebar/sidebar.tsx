@@ -3,7 +3,7 @@ import { PanelLeft, Plus, Search, Settings2 } from "lucide-react";
 import { useEffect, useMemo, useRef } from "react";
 import { Link, useLocation, useSearch } from "wouter";
 import { api } from "@/api/client";
-import { useModelNames } from "@/api/queries";
+import { queryKeys, useModelNames } from "@/api/queries";
 import { Button, ErrorNote, Icon, IconButton, Logo, Meter, Skeleton, Tooltip, useNow } from "@/components";
 import { type ChatFilters, useChatList } from "@/connection";
 import { openPalette } from "@/platform/actions";
@@ -193,7 +193,7 @@ export function dollars(micros: number, whole = false): string {
 /** What was spent, of how much, and the way to the settings. */
 function UsageFoot({ children }: { children?: React.ReactNode }) {
   const { data } = useQuery({
-    queryKey: ["usage-status"],
+    queryKey: queryKeys.usageStatus,
     queryFn: ({ signal }) => api.GET("/api/v1/usage-limits/status", { signal }),
     refetchInterval: 60_000,
   });

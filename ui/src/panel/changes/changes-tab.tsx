@@ -12,6 +12,7 @@ import {
 } from "lucide-react";
 import { useCallback, useState } from "react";
 import { api, type ApiError } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, EmptyState, ErrorNote, Icon, IconButton, PlusMinus, Segmented, Skeleton, Tag } from "@/components";
 import { useChatDetails, useChatSelector } from "@/connection";
@@ -283,7 +284,7 @@ function RevertDialog({ chatId, scope, reverting, onClose }: RevertDialogProps) 
     const body = { scope, repo_root: root, path: file.path, ...(file.oldPath === null || file.kind !== "renamed" ? {} : { old_path: file.oldPath }) };
     await api.POST("/api/v1/chats/{chat_id}/workspace/revert", { path: { chat_id: chatId }, body });
     toast(`${file.path} is as it was ${BEFORE[scope]}.`);
-    await client.invalidateQueries({ queryKey: ["panel", "changes", chatId] });
+    await client.invalidateQueries({ queryKey: queryKeys.anyChanges(chatId) });
   };
   return (
     <ConfirmDialog

@@ -2,6 +2,7 @@
 import { useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { api, type ApiError } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { useChatSelector } from "@/connection";
 import { type FileDiff, parseGitDiff } from "./git-diff";
@@ -14,7 +15,7 @@ const SETTLE_MS = 800;
 export function useChanges(chatId: string, scope: Scope): UseQueryResult<readonly RepositoryChanges[], ApiError> {
   const version = useChatSelector(chatId, (state) => state.version);
   const query = useQuery<readonly RepositoryChanges[], ApiError>({
-    queryKey: ["panel", "changes", chatId, scope],
+    queryKey: queryKeys.changes(chatId, scope),
     queryFn: async ({ signal }) => {
       const reply = await api.GET("/api/v1/chats/{chat_id}/diff", { path: { chat_id: chatId }, query: { scope }, signal });
       return reply.repositories.map(readRepository);

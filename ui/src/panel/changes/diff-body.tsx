@@ -3,6 +3,7 @@ import { MessageSquarePlus, UnfoldVertical } from "lucide-react";
 import { type CSSProperties, Fragment, type KeyboardEvent, type ReactNode, useMemo, useRef, useState } from "react";
 import { Button, classes, errorWords, Icon } from "@/components";
 import { toast } from "@/platform/toasts";
+import { plural } from "@/platform/words";
 import { languageOf, useHighlightedLines } from "@/text/code";
 import { cutHunks, EXPAND_STEP, expandHunks, gapBefore, loadLines, matches, pairLines, viewHunks, type ViewLine } from "./file-lines";
 import type { FileDiff } from "./git-diff";
@@ -104,7 +105,7 @@ export function DiffBody({ chatId, root, file: given, isSplit, onComment }: Diff
 /** Where a hunk stands, and a button for the unchanged lines above it. Nothing if none are left out. */
 function HunkHead({ title, hidden, onExpand }: { title: string; hidden: number; onExpand: () => void }) {
   if (hidden === 0) return <div className="diff-hunk">{title}</div>;
-  const lines = `${hidden.toLocaleString("en")} unchanged ${hidden === 1 ? "line" : "lines"}`;
+  const lines = plural(hidden, "unchanged line");
   return (
     <div className="diff-hunk is-expandable">
       <button type="button" aria-label={`Show more of ${lines} above`} title={lines} onClick={onExpand}>

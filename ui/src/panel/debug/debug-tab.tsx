@@ -4,7 +4,7 @@ import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-quer
 import { Bug, ChevronRight } from "lucide-react";
 import { useEffect, useState } from "react";
 import { api, type ApiError } from "@/api/client";
-import { useMe } from "@/api/queries";
+import { queryKeys, useMe } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, classes, EmptyState, ErrorNote, errorWords, Icon, Skeleton, StatusIcon, Time } from "@/components";
 import { useChatSelector } from "@/connection";
@@ -13,12 +13,11 @@ import { durationText } from "@/platform/words";
 import { JsonTree } from "./json-tree";
 
 const PAGE = 30;
-const SETTINGS_KEY = ["panel", "my-settings"] as const;
 
 export function DebugTab({ chatId }: { chatId: string }) {
   const version = useChatSelector(chatId, (state) => state.version);
   const query = useInfiniteQuery({
-    queryKey: ["panel", "debug", chatId],
+    queryKey: queryKeys.debugCalls(chatId),
     queryFn: ({ pageParam, signal }) =>
       api.GET("/api/v1/chats/{chat_id}/debug/runs", { path: { chat_id: chatId }, query: { limit: PAGE, cursor: pageParam ?? undefined }, signal }),
     initialPageParam: null as string | null,
@@ -70,13 +69,13 @@ function NoCalls() {
   const client = useQueryClient();
   const [busy, setBusy] = useState(false);
   const isAdmin = useMe().data?.user.role === "admin";
-  const settings = useQuery({ queryKey: SETTINGS_KEY, queryFn: ({ signal }) => api.GET("/api/v1/settings/me", { signal }), staleTime: 0 });
+  const settings = useQuery({ queryKey: queryKeys.settings("me"), queryFn: ({ signal }) => api.GET("/api/v1/settings/me", { signal }), staleTime: 0 });
   if (settings.data === undefined) return settings.error === null ? <Skeleton rows={2} /> : <ErrorNote error={settings.error} />;
   const turnOn = async () => {
     setBusy(true);
     try {
       await api.PATCH("/api/v1/settings/me", { body: { debug_recording: true } });
-      await client.invalidateQueries({ queryKey: SETTINGS_KEY });
+      await client.invalidateQueries({ queryKey: queryKeys.settings("me") });
     } catch (error) {
       toast({ text: errorWords(error).text, tone: "danger" });
     } finally {
@@ -135,7 +134,7 @@ function CallCard({ chatId, call }: { chatId: string; call: ModelCall }) {
 
 function Content({ chatId, id }: { chatId: string; id: string }) {
   const query = useQuery<WholeCall, ApiError>({
-    queryKey: ["panel", "debug", chatId, id],
+    queryKey: queryKeys.debugCall(chatId, id),
     queryFn: ({ signal }) => api.GET("/api/v1/chats/{chat_id}/debug/runs/{debug_run_id}", { path: { chat_id: chatId, debug_run_id: id }, signal }),
     staleTime: Infinity,
     structuralSharing: false,

@@ -2,6 +2,7 @@
 import { Check, ChevronRight, Copy } from "lucide-react";
 import { type ReactNode, useState } from "react";
 import { classes, Icon } from "@/components";
+import { plural } from "@/platform/words";
 import { useCopy } from "@/text/code";
 
 const STEP = 100;
@@ -58,7 +59,7 @@ function Branch({ name, entries, isList, depth }: BranchProps) {
   const [isOpen, setOpen] = useState(depth < OPEN_DEPTH);
   const [most, setMost] = useState(STEP);
   const [open, close] = isList ? ["[", "]"] : ["{", "}"];
-  const size = `${entries.length.toLocaleString("en")} ${isList ? (entries.length === 1 ? "item" : "items") : entries.length === 1 ? "field" : "fields"}`;
+  const size = plural(entries.length, isList ? "item" : "field");
   if (entries.length === 0 || depth > MAX_DEPTH) {
     return (
       <div className="debug-json-row">

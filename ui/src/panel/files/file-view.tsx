@@ -4,6 +4,7 @@ import { type MouseEvent, type SubmitEvent, useCallback, useEffect, useMemo, use
 import { Button, classes, EmptyState, ErrorNote, IconButton, Popover, Skeleton, TextField } from "@/components";
 import { insertReference } from "@/platform/actions";
 import { toast } from "@/platform/toasts";
+import { plural } from "@/platform/words";
 import { languageOf, useHighlightedLines } from "@/text/code";
 import { type FileContent, fileUrl, loadPiece, MAX_SHOWN_BYTES } from "./file-content";
 
@@ -286,7 +287,7 @@ function useFile(chatId: string, path: string): OpenFile {
 
 /** A size for people: "812 bytes", "3.4 KB". */
 function sizeText(bytes: number): string {
-  if (bytes < 1000) return bytes === 1 ? "1 byte" : `${bytes} bytes`;
+  if (bytes < 1000) return plural(bytes, "byte");
   const units = ["KB", "MB", "GB", "TB"];
   let value = bytes / 1000;
   let unit = 0;

@@ -1,8 +1,6 @@
 /** What the page says about an attempt, a takeover and an earlier turn. Pure, so that it can be tested. */
-import { durationText } from "@/platform/words";
+import { durationText, plural } from "@/platform/words";
 import { type Attempt, endOf, type RunTakeover, startOf, type Turn, turnMs } from "./runs";
-
-const count = (number: number, one: string, many = `${one}s`): string => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 
 function sentence(text: string): string {
   const trimmed = text.trim();
@@ -11,7 +9,7 @@ function sentence(text: string): string {
 
 const clock = (moment: string): string => new Date(moment).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
-const written = (attempt: Attempt): string => (attempt.messages === 0 ? "" : ` ${count(attempt.messages, "message")} written.`);
+const written = (attempt: Attempt): string => (attempt.messages === 0 ? "" : ` ${plural(attempt.messages, "message")} written.`);
 
 function failure(attempt: Attempt): string {
   const status =
@@ -51,12 +49,12 @@ export function attemptText(attempt: Attempt): string {
 
 function runningText(attempt: Attempt): string {
   const calls = attempt.takeover?.resumed_calls ?? 0;
-  const resumed = calls === 0 ? "" : ` Asked for ${count(calls, "open call")} again, by id.`;
+  const resumed = calls === 0 ? "" : ` Asked for ${plural(calls, "open call")} again, by id.`;
   return `In progress.${resumed}${written(attempt)}`;
 }
 
 function keptText(attempt: Attempt): string {
-  return attempt.kept_chars === 0 ? "Nothing was being written." : `${count(attempt.kept_chars, "character")} of the answer were kept.`;
+  return attempt.kept_chars === 0 ? "Nothing was being written." : `${plural(attempt.kept_chars, "character")} of the answer were kept.`;
 }
 
 function lostText(attempt: Attempt): string {
@@ -78,9 +76,9 @@ export function takeoverFacts(takeover: RunTakeover, lost: Attempt | null): read
   const sign = { lock_gone: "lock gone", lease_stale: "lease expired", runner_crashed: "task ended" }[takeover.noticed_by];
   const calls = takeover.resumed_calls;
   return [
-    ["Noticed by", `${sign}${missed > 0 ? `, ${count(missed, "renewal")} missed` : ""}`],
-    ["Kept", lost === null ? "every message written before" : lost.messages === 0 ? "all that was said before this turn" : count(lost.messages, "message")],
-    ["Commands", calls === 0 ? "none were running" : `${count(calls, "call")} open, asked for again by id, run once`],
+    ["Noticed by", `${sign}${missed > 0 ? `, ${plural(missed, "renewal")} missed` : ""}`],
+    ["Kept", lost === null ? "every message written before" : lost.messages === 0 ? "all that was said before this turn" : plural(lost.messages, "message")],
+    ["Commands", calls === 0 ? "none were running" : `${plural(calls, "call")} open, asked for again by id, run once`],
     ["Model calls", takeover.repeats_answer ? "1 made again: its answer was not committed" : "0 paid twice"],
   ];
 }
@@ -99,7 +97,7 @@ export function earlierTurn(turn: Turn): EarlierTurn {
   const taken = turn.attempts.findLast((attempt) => attempt.takeover !== null)?.takeover ?? null;
   if (turn.outcome === "interrupted") {
     const kept = last?.kept_chars ?? 0;
-    return { look: "stopped", text: kept === 0 ? "Stopped by a person" : `Stopped by a person, ${count(kept, "character")} kept`, meta };
+    return { look: "stopped", text: kept === 0 ? "Stopped by a person" : `Stopped by a person, ${plural(kept, "character")} kept`, meta };
   }
   if (turn.outcome === "failed") return { look: "failed", text: last === undefined ? "Failed" : failure(last), meta };
   if (taken !== null) return { look: "recovered", text: `Recovered on ${taken.worker.name} after ${taken.lost_worker.name} died`, meta };

@@ -5,6 +5,7 @@ import { useCallback, useEffect, useState } from "react";
 import { Button, EmptyState, ErrorNote, Skeleton, type Status, STATUS_LOOKS, StatusIcon } from "@/components";
 import { useChatSelector } from "@/connection";
 import { type PanelOptions, usePanelRequest } from "@/platform/actions";
+import { plural } from "@/platform/words";
 import { AttemptList, EarlierTurns } from "./attempts";
 import { Lease } from "./lanes-chart";
 import { ReplayBar } from "./replay-bar";
@@ -104,7 +105,7 @@ function TurnHeading({ turn, isNewest, onLatest }: { turn: Turn; isNewest: boole
       </span>
       <span className="ui-meta">
         {isNewest ? (
-          `${attempts} ${attempts === 1 ? "attempt" : "attempts"}`
+          plural(attempts, "attempt")
         ) : (
           <button type="button" className="ui-link" onClick={onLatest}>
             Show the latest

@@ -2,6 +2,7 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useEffect } from "react";
 import { api } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { useChatSelector } from "@/connection";
 
@@ -64,7 +65,7 @@ export interface Runs {
 export function useRuns(chatId: string): Runs {
   const version = useChatSelector(chatId, (state) => state.version);
   const query = useInfiniteQuery({
-    queryKey: ["panel", "runs", chatId],
+    queryKey: queryKeys.runs(chatId),
     queryFn: ({ pageParam, signal }) =>
       api.GET("/api/v1/chats/{chat_id}/runs", { path: { chat_id: chatId }, query: { limit: PAGE, cursor: pageParam ?? undefined }, signal }),
     initialPageParam: null as string | null,

@@ -2,6 +2,7 @@ import { useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-q
 import { ChevronRight, Play, Square, Trash2 } from "lucide-react";
 import { type ReactNode, useCallback, useEffect, useRef, useState } from "react";
 import { api, type ApiError } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import { Button, classes, ConfirmDialog, ErrorNote, Icon, Skeleton, StatusIcon, Time, useNow } from "@/components";
 import { durationText } from "@/platform/words";
 import { useBuildLog } from "./build-log";
@@ -215,11 +216,9 @@ const BUSY_MS = 1500;
 const IDLE_MS = 30_000;
 const SHOWN_BUILDS = 10;
 
-export const workspaceKey = (id: string): readonly unknown[] => ["panel", "workspace", id];
-
 function useWorkspace(id: string): UseQueryResult<Workspace, ApiError> {
   return useQuery<Workspace, ApiError>({
-    queryKey: workspaceKey(id),
+    queryKey: queryKeys.workspace(id),
     queryFn: ({ signal }) => api.GET("/api/v1/workspaces/{workspace_id}", { path: { workspace_id: id }, signal }),
     refetchInterval: (found) => (isActive(found.state.data?.latest_build ?? null) ? BUSY_MS : IDLE_MS),
     staleTime: 0,
@@ -230,7 +229,7 @@ function useWorkspace(id: string): UseQueryResult<Workspace, ApiError> {
 function useBuilds(workspace: Workspace): readonly Build[] {
   const latest = workspace.latest_build;
   const query = useQuery({
-    queryKey: [...workspaceKey(workspace.id), "builds", latest?.id, latest?.status],
+    queryKey: queryKeys.builds(workspace.id, latest?.id, latest?.status),
     queryFn: ({ signal }) =>
       api.GET("/api/v1/workspaces/{workspace_id}/builds", { path: { workspace_id: workspace.id }, query: { limit: SHOWN_BUILDS }, signal }),
     placeholderData: (before) => before,
@@ -240,7 +239,7 @@ function useBuilds(workspace: Workspace): readonly Build[] {
 
 function useTemplateName(templateId: string): string | null {
   const query = useQuery({
-    queryKey: ["panel", "template", templateId],
+    queryKey: queryKeys.template(templateId),
     queryFn: ({ signal }) => api.GET("/api/v1/templates/{template_id}", { path: { template_id: templateId }, signal }),
     staleTime: Infinity,
   });
@@ -249,5 +248,5 @@ function useTemplateName(templateId: string): string | null {
 
 function useRefreshWorkspace(id: string): () => void {
   const client = useQueryClient();
-  return useCallback(() => void client.invalidateQueries({ queryKey: workspaceKey(id) }), [client, id]);
+  return useCallback(() => void client.invalidateQueries({ queryKey: queryKeys.workspace(id) }), [client, id]);
 }

@@ -4,9 +4,11 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Container, FileText, Plug, RefreshCw, Unlink } from "lucide-react";
 import { useEffect, useState } from "react";
 import { api } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import { Button, EmptyState, ErrorNote, errorWords, Icon, Menu, MenuItem, MenuSeparator, Skeleton, Tag, Time } from "@/components";
-import { CHAT_KEY, type ChatReply, useChatDetails, useChatSelector } from "@/connection";
+import { type ChatReply, useChatDetails, useChatSelector } from "@/connection";
 import { toast } from "@/platform/toasts";
+import { plural } from "@/platform/words";
 import { bytesText, stateOf } from "./state";
 import { WorkspaceCard } from "./workspace-card";
 
@@ -47,7 +49,7 @@ export function WorkspaceTab({ chatId }: { chatId: string }) {
       ) : (
         <>
           <WorkspaceCard key={workspaceId} workspaceId={workspaceId} canChange={canChange} chooser={chooser} />
-          <Instructions chat={chat} canChange={canChange} onPinned={(pinned) => client.setQueryData([CHAT_KEY, chatId], pinned)} />
+          <Instructions chat={chat} canChange={canChange} onPinned={(pinned) => client.setQueryData(queryKeys.chat(chatId), pinned)} />
           <WorkspaceMcpServers chat={chat} />
         </>
       )}
@@ -67,7 +69,7 @@ interface ChooserProps {
 function Chooser({ chatId, current, onChanged }: ChooserProps) {
   const [isOpen, setOpen] = useState(false);
   const list = useQuery({
-    queryKey: ["panel", "workspaces"],
+    queryKey: queryKeys.workspaces,
     queryFn: ({ signal }) => api.GET("/api/v1/workspaces", { query: { limit: MAX_LISTED }, signal }),
     enabled: isOpen,
     staleTime: 0,
@@ -192,7 +194,7 @@ export function WorkspaceMcpServers({ chat }: { readonly chat: ChatReply }) {
             <span className="ui-ellipsis" title={server.name}>
               {server.name}
             </span>
-            <span className="tone-subtle">{(server.error ?? "") === "" ? (server.tools === 1 ? "1 tool" : `${server.tools} tools`) : server.error}</span>
+            <span className="tone-subtle">{(server.error ?? "") === "" ? plural(server.tools, "tool") : server.error}</span>
           </li>
         ))}
       </ul>

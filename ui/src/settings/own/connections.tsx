@@ -3,7 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { Plug, PlugZap, Plus, Trash2 } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
-import { beginConnect, connectionWords, disconnect, MCP_KEY, type McpServer, needsConnect, useConnectedNotice, useMcpServers } from "@/api/queries";
+import { beginConnect, connectionWords, disconnect, type McpServer, needsConnect, queryKeys, useConnectedNotice, useMcpServers } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, Dialog, EmptyState, ErrorNote, errorWords, Field, Icon, IconButton, Tag, TextField, Time } from "@/components";
 import { toast } from "@/platform/toasts";
@@ -85,7 +85,7 @@ function ServerRow({ server }: { server: McpServer }) {
         onConfirm={async () => {
           const failure = await disconnect(server.id);
           if (failure !== "") toast(`Disconnected. The tokens were not revoked there: ${failure}`);
-          await client.invalidateQueries({ queryKey: MCP_KEY });
+          await client.invalidateQueries({ queryKey: queryKeys.mcpServers });
         }}
       />
     </div>

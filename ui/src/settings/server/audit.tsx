@@ -5,6 +5,7 @@ import { Download, ScrollText, X } from "lucide-react";
 import { useState } from "react";
 import { useLocation, useSearch } from "wouter";
 import { api } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, EmptyState, ErrorNote, Field, Icon, Skeleton, Tag, TextField, Time } from "@/components";
 import { Section, SettingsPage, Table, useResource } from "../frame";
@@ -40,7 +41,7 @@ export function AuditPage() {
     navigate(query === "" ? path : `${path}?${query}`, { replace: true });
   };
   const log = useInfiniteQuery({
-    queryKey: ["settings", "audit", queryOf(filters)],
+    queryKey: queryKeys.settings("audit", queryOf(filters)),
     initialPageParam: null as string | null,
     queryFn: ({ pageParam }) => api.GET("/api/v1/audit", { query: { limit: 100, ...queryOf(filters), ...(pageParam === null ? {} : { cursor: pageParam }) } }),
     getNextPageParam: (page) => page.next_cursor,

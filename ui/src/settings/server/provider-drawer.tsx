@@ -3,6 +3,7 @@ import { skipToken, useMutation, useQuery, useQueryClient } from "@tanstack/reac
 import { Check, Plus, Trash2, TriangleAlert } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
 import { api, ApiError } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, Drawer, ErrorNote, Field, Icon, IconButton, Switch, TextField } from "@/components";
 import { readAll, SettingRow, useResource, useSave } from "../frame";
@@ -319,18 +320,16 @@ type Trial = components["schemas"]["TrialReply"];
 /** The last test of a provider: running, or its result, or why it could not be made. Null: there was none. */
 export type ProviderTrial = { state: "running" } | { state: "ended"; trial: Trial } | { state: "error"; error: Error };
 
-const keyOf = (providerId: string | undefined) => ["trial", providerId] as const;
-
 /** The last test of a provider, wherever on the page it was started. */
 export function useTrial(providerId: string | undefined): ProviderTrial | null {
-  const { data } = useQuery<ProviderTrial>({ queryKey: keyOf(providerId), queryFn: skipToken, staleTime: Infinity, gcTime: Infinity });
+  const { data } = useQuery<ProviderTrial>({ queryKey: queryKeys.providerTrial(providerId), queryFn: skipToken, staleTime: Infinity, gcTime: Infinity });
   return data ?? null;
 }
 
 /** Tests a provider with one small call. The result outlives the part of the page that asked for it. */
 export function useStartTrial(): (providerId: string) => void {
   const client = useQueryClient();
-  const note = (providerId: string, trial: ProviderTrial) => client.setQueryData<ProviderTrial>(keyOf(providerId), trial);
+  const note = (providerId: string, trial: ProviderTrial) => client.setQueryData<ProviderTrial>(queryKeys.providerTrial(providerId), trial);
   const { mutate } = useMutation({
     mutationFn: (id: string) => api.POST("/api/v1/providers/{provider_id}/test", { path: { provider_id: id }, body: {}, timeoutMs: 120_000 }),
     onMutate: (id) => note(id, { state: "running" }),

@@ -21,6 +21,7 @@ import {
   TextField,
   Time,
 } from "@/components";
+import { plural } from "@/platform/words";
 import { Loaded, readAll, Section, SettingsPage, Table, useResource, useSave } from "../frame";
 import { ShownSecret } from "../own/tokens";
 import { fieldErrors } from "./provider-drawer";
@@ -349,7 +350,7 @@ function GroupRow({ group }: { group: Group }) {
     <div className="settings-row settings-wraps">
       <div className="ui-grow">
         <div className="ui-strong">{group.name}</div>
-        <p className="tone-muted">{group.member_count === 1 ? "1 member" : `${group.member_count} members`}</p>
+        <p className="tone-muted">{plural(group.member_count, "member")}</p>
       </div>
       <Button size="sm" aria-expanded={open} onClick={() => setOpen(!open)}>
         Members

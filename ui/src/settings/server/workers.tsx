@@ -1,13 +1,14 @@
 /** Workers: the processes that run chats, and whether they are alive. */
 import { useQuery } from "@tanstack/react-query";
 import { api } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { EmptyState, Meter, Tag, Time } from "@/components";
 import { Loaded, readAll, Section, SettingsPage, Table, useResource } from "../frame";
 
 export function WorkersPage() {
   const workers = useQuery({
-    queryKey: ["settings", "workers"],
+    queryKey: queryKeys.settings("workers"),
     queryFn: () => readAll((query) => api.GET("/api/v1/workers", { query })),
     refetchInterval: 3000,
   });

@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useSearch } from "wouter";
 import { api } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import type { ChatState, Takeover as TakeoverPayload } from "@/chat-state/types";
 import { EmptyState, Skeleton } from "@/components";
@@ -199,7 +200,7 @@ const NONE: readonly Takeover[] = [];
 function useTakeovers(state: ChatState): readonly Takeover[] {
   const { chatId, takeover } = state;
   const { data } = useQuery({
-    queryKey: ["timeline", "takeovers", chatId, takeover?.version],
+    queryKey: queryKeys.takeovers(chatId, takeover?.version),
     queryFn: ({ signal }) => readTurns(chatId, signal),
     enabled: takeover !== null,
     placeholderData: (before) => before,

@@ -3,6 +3,7 @@
  * of live answers, and the rows of messages while they do not change.
  */
 import type { OutboxItem } from "@/chat-state/outbox";
+import { isBusy } from "@/chat-state/reducer";
 import type { ChatState, LiveParts, Message, RequestedCall, Takeover as TakeoverPayload } from "@/chat-state/types";
 import { endNote, isNotice, isStop, isStopped, noticeRows, partRows, type PartsContext, SUMMARY_TOOL, userRow } from "./message-rows";
 import { type Activity, type Callout, type FileChip, isQuiet, isRead, type PendingSend, type Reference, type Row, type Takeover } from "./row";
@@ -23,7 +24,6 @@ interface Settled {
   readonly openFrom: number;
 }
 
-const BUSY = new Set(["pending", "running", "interrupting", "requires_action"]);
 const NONE: readonly never[] = [];
 const NONE_REQUESTED: ReadonlyMap<string, RequestedCall> = new Map();
 const ASKING_TOOLS = new Set(["propose_plan"]);
@@ -40,7 +40,7 @@ export class RowModel {
     const liveKey = this.keys.follow(state);
     const settled = this.settle(state.messages, options.takeovers ?? NONE);
     const list = new RowBuilder(settled.rows);
-    const isBusy = BUSY.has(state.status);
+    const busy = isBusy(state.status);
     // Calls of an attempt that has ended never ran.
     const ended = state.live?.earlier ?? (state.retry === null ? undefined : state.live?.parts);
     const earlier = ended?.filter((part) => part.type === "text" || part.type === "reasoning");
@@ -48,7 +48,7 @@ export class RowModel {
     const openId = state.messages[settled.openFrom]?.id ?? null;
     const records = settled.records.withLive(live, openId);
     const context = {
-      isBusy,
+      isBusy: busy,
       requested: new Map(state.requestedCalls.map((call) => [call.tool_call_id, call])),
       records,
     };
@@ -56,12 +56,12 @@ export class RowModel {
     const fresh = live.filter((part) => openId === null || records.get(openId, part) === undefined);
     const liveContext: PartsContext = { ...context, key: liveKey ?? "live", messageId: null, isLive: earlier === undefined };
     list.addAll(partRows(fresh, liveContext).map((row) => (earlier === undefined ? row : { ...row, isEarlier: true })));
-    if (!isBusy) list.addAll((options.pendingSends ?? NONE).map(pendingRow));
+    if (!busy) list.addAll((options.pendingSends ?? NONE).map(pendingRow));
     const end = endRow(state, list.last);
     if (end !== null) list.add(end);
     // The callout says why, and has the button.
     if (end?.kind === "callout") list.dropContinue();
-    return isBusy ? list.rows : withLastAsk(list.rows);
+    return busy ? list.rows : withLastAsk(list.rows);
   }
 
   private settle(messages: readonly Message[], takeovers: readonly Takeover[]): Settled {

@@ -7,6 +7,7 @@ import type { ChatState, Part } from "@/chat-state/types";
 import { Button, Icon, Spinner, type Status, StatusState } from "@/components";
 import { useChatDetails, useChatSelector } from "@/connection";
 import { toast } from "@/platform/toasts";
+import { plural } from "@/platform/words";
 import { Markdown } from "@/text/markdown";
 import { type CallAnswer, decideCall, useTimelineActions } from "../actions";
 import { type Brief, stepOf } from "../rows/brief";
@@ -120,7 +121,7 @@ export function ListAgentsCard({ call, rowKey }: CardProps) {
       rowKey={rowKey}
       icon={ListTree}
       verb={verbOf(call, "Listing agents", "Listed agents")}
-      meta={call.state === "done" ? <span>{agents.length === 1 ? "1 agent" : `${agents.length} agents`}</span> : undefined}
+      meta={call.state === "done" ? <span>{plural(agents.length, "agent")}</span> : undefined}
     >
       {agents.length > 0 && (
         <ul className="tool-steps">

@@ -3,6 +3,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { ListTree, Octagon, Square, SquareTerminal } from "lucide-react";
 import { useState } from "react";
 import { api, ApiError } from "@/api/client";
+import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button } from "@/components";
 import { useChatDetails } from "@/connection";
@@ -156,7 +157,6 @@ export function capitalize(text: string): string {
 type Process = components["schemas"]["ProcessItem"];
 
 const READ_EVERY_MS = 5000;
-const processesKey = (chatId: string) => ["timeline", "processes", chatId] as const;
 
 interface ProcessFootProps {
   readonly chatId: string;
@@ -176,11 +176,11 @@ function ProcessFoot({ chatId, processId, command, note }: ProcessFootProps) {
     setBusy(true);
     try {
       const after = await api.POST("/api/v1/chats/{chat_id}/workspace/processes/signal", { path: { chat_id: chatId }, body: { process_id: id, signal } });
-      client.setQueryData<readonly Process[]>(processesKey(chatId), (known) => known?.map((one) => (one.id === id ? after : one)));
+      client.setQueryData<readonly Process[]>(queryKeys.processes(chatId), (known) => known?.map((one) => (one.id === id ? after : one)));
       setAsked(after.running ? id : null);
     } catch (error) {
       toast({ text: error instanceof ApiError ? error.message : "The process was not stopped. Try again.", tone: "danger" });
-      await client.invalidateQueries({ queryKey: processesKey(chatId) });
+      await client.invalidateQueries({ queryKey: queryKeys.processes(chatId) });
     } finally {
       setBusy(false);
     }
@@ -208,7 +208,7 @@ export function endWords({ exit_code: code }: Pick<Process, "exit_code">): strin
 
 function useProcess(chatId: string, isOwner: boolean, processId: string, command: string): Process | null {
   const { data } = useQuery({
-    queryKey: processesKey(chatId),
+    queryKey: queryKeys.processes(chatId),
     queryFn: async ({ signal }) => (await api.GET("/api/v1/chats/{chat_id}/workspace/processes", { path: { chat_id: chatId }, signal })).items,
     enabled: isOwner,
     retry: false,

@@ -2,7 +2,7 @@
 import { FileText, FolderTree, Pencil, Search } from "lucide-react";
 import { type ReactNode, useMemo, useState } from "react";
 import { PlusMinus } from "@/components";
-import { durationText } from "@/platform/words";
+import { durationText, plural } from "@/platform/words";
 import { fileName, languageOf, useHighlightedLines } from "@/text/code";
 import { countDiff, type DiffLine, diffOfEdit, readDiff } from "@/text/diff";
 import { asObject, listOf, numberOf, objectsOf, textOf } from "../rows/json";
@@ -172,7 +172,7 @@ export function SearchCard({ call, rowKey }: CardProps) {
       icon={isListing ? FolderTree : Search}
       verb={isListing ? verbOf(call, "Listing", "Listed") : verbOf(call, "Searching", "Searched")}
       subject={subject}
-      meta={hits.length > 0 ? <span>{hits.length === 1 ? "1 hit" : `${hits.length} hits`}</span> : undefined}
+      meta={hits.length > 0 ? <span>{plural(hits.length, "hit")}</span> : undefined}
     >
       {call.state === "failed" ? <Failure text={textOf(result, "error")} /> : (lines || output) && <Output text={lines || output} label="Result" />}
     </ToolFrame>

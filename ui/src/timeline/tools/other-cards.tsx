@@ -2,6 +2,7 @@
 import { BookOpen, Globe, Paperclip, Wrench } from "lucide-react";
 import { useMemo } from "react";
 import { Tag } from "@/components";
+import { plural } from "@/platform/words";
 import { safeHref } from "@/text/links";
 import { Markdown } from "@/text/markdown";
 import { FileList } from "../files";
@@ -22,7 +23,7 @@ export function WebSearchCard({ call, rowKey }: CardProps) {
       verb={verbOf(call, "Searching the web", "Searched the web", "Web search failed")}
       subject={textOf(call.args, "query")}
       isSentence
-      meta={found.length > 0 ? <span>{found.length === 1 ? "1 page" : `${found.length} pages`}</span> : undefined}
+      meta={found.length > 0 ? <span>{plural(found.length, "page")}</span> : undefined}
     >
       {call.state === "failed" && <Failure text={textOf(asObject(call.result), "error")} />}
       {found.length > 0 && (

@@ -1,6 +1,7 @@
 /** Workspaces: create, start and stop, with the log of the build; templates. */
 import { Box, LayoutTemplate } from "lucide-react";
 import { useEffect, useState } from "react";
+import { plural } from "@/platform/words";
 import { useTimelineActions, type BuildLog } from "../actions";
 import { asObject, objectsOf, textOf } from "../rows/json";
 import type { ToolCall } from "../rows/tool-call";
@@ -105,7 +106,7 @@ export function TemplatesCard({ call, rowKey }: CardProps) {
       icon={LayoutTemplate}
       verb={isList ? verbOf(call, "Looking for templates", "Looked for templates") : verbOf(call, "Reading template", "Read template")}
       subject={isList ? textOf(call.args, "query") : textOf(one, "name")}
-      meta={isList && call.state === "done" ? <span>{templates.length === 1 ? "1 template" : `${templates.length} templates`}</span> : undefined}
+      meta={isList && call.state === "done" ? <span>{plural(templates.length, "template")}</span> : undefined}
     >
       {call.state === "failed" && <Failure text={textOf(result, "error")} />}
       {templates.length > 0 && (

@@ -2,7 +2,7 @@
 import { BookOpen, CircleStop, FoldVertical, Info, ShieldCheck } from "lucide-react";
 import { type ReactNode, useState } from "react";
 import { Icon, Spinner } from "@/components";
-import { durationText } from "@/platform/words";
+import { durationText, plural } from "@/platform/words";
 import { fileName } from "@/text/code";
 import { Markdown } from "@/text/markdown";
 import { useTimelineActions } from "../actions";
@@ -107,7 +107,7 @@ function Notice({ mark }: { readonly mark: Extract<Mark, { type: "notice" }> }) 
 
 function ContextRead({ mark }: { readonly mark: Extract<Mark, { type: "context" }> }) {
   const names = [...new Set(mark.files.map(fileName))];
-  const skills = mark.skills.length === 1 ? "1 skill" : `${mark.skills.length} skills`;
+  const skills = plural(mark.skills.length, "skill");
   const parts = [names.join(", "), mark.skills.length > 0 && skills].filter(Boolean);
   if (parts.length === 0) return null;
   return (

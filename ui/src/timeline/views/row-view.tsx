@@ -3,7 +3,7 @@ import "@/styles/ask.css";
 import { ChevronRight, CloudOff, CornerRightDown, Globe, Sparkle } from "lucide-react";
 import { type ComponentType, createElement, memo } from "react";
 import { Button, Elapsed, Icon, Spinner } from "@/components";
-import { durationText } from "@/platform/words";
+import { durationText, plural } from "@/platform/words";
 import { LongText } from "@/text/code";
 import { Markdown } from "@/text/markdown";
 import { useTimelineActions } from "../actions";
@@ -60,7 +60,7 @@ function Sources({ row }: { readonly row: SourcesRow }) {
         }}
       >
         <Icon of={Globe} />
-        <b>{count === 1 ? "1 source" : `${count} sources`}</b>
+        <b>{plural(count, "source")}</b>
         <span className="ui-meta">
           <Icon of={ChevronRight} size="sm" className="ui-chevron" />
         </span>
