@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -50,6 +50,7 @@ from chatd.stream.chat_list import ChatListFeeds
 from chatd.stream.feed_registry import FeedRegistry
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class TitleSuggester(Protocol):
@@ -226,6 +227,15 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     demo: DemoWorker | None = None
     stops_subagents: bool = False
     mcp: McpServers | None = None
+
+    async def read(
+        self,
+        query: Callable[Concatenate[Pool, P], Awaitable[T]],
+        *args: P.args,
+        **named: P.kwargs,
+    ) -> T:
+        """The result of a store's `query`; repeats it for a moment while the database is away."""
+        return await self.retry(lambda: query(self.pool, *args, **named))
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read or an idempotent write for a moment while the database is unavailable."""

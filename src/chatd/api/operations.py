@@ -269,7 +269,7 @@ async def audit_read(deps: ApiDeps, caller: ApiCaller, chat: Chat) -> None:
     if not needs_audit(caller.actor, chat.owner_id):
         return
     by_share = replace(caller.actor, role="member")
-    if await deps.retry(lambda: chats.get(deps.pool, by_share, chat.id)) is not None:
+    if await deps.read(chats.get, by_share, chat.id) is not None:
         return
     await _record(deps, caller, "chat", chat.id, chat.owner_id)
 
@@ -280,7 +280,7 @@ async def audit_file_read(deps: ApiDeps, caller: ApiCaller, file: StoredFile) ->
         return
     by_share = replace(caller.actor, role="member")
     try:
-        await deps.retry(lambda: files.get(deps.pool, file.id, by_share))
+        await deps.read(files.get, file.id, by_share)
     except NotFound:
         await _record(deps, caller, "file", file.id, file.owner_id)
 

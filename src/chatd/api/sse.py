@@ -174,7 +174,7 @@ class WorkspaceEventStreams:
             stream = held.enter_context(self._streams.open(request.caller, "sse", send))
             read = held.enter_context(stream.access.read(chat_id))
             read.lost = partial(stream.end, NOT_FOUND_END)
-            chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, chat_id)))
+            chat = require_chat(await deps.read(chats.get, actor, chat_id))
             stream.access.on_read(read, chat)
             control = require_workspaces(deps)
             await audit_read(deps, request.caller, chat)

@@ -144,8 +144,8 @@ class TerminalSockets:
     ) -> None:
         deps, query = self._deps, read_query(TerminalQuery, scope["query_string"])
         with self._streams.open(caller, "terminal", send) as stream:
-            found = await deps.retry(
-                lambda: chats.get_for_command(deps.pool, caller.actor, chat_id, "workspaces.write")
+            found = await deps.read(
+                chats.get_for_command, caller.actor, chat_id, "workspaces.write"
             )
             chat = require_chat(found)
             require_workspaces(deps)

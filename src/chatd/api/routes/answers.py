@@ -223,15 +223,13 @@ class AnswerRoutes:
         refused: CallNotWaiting | TransitionNotAllowed,
     ) -> CallNotWaiting | TransitionNotAllowed:
         """The refusal, with who answered first if a person did."""
-        pool, actor = self._deps.pool, request.caller.actor
+        actor = request.caller.actor
         ids = [answer.tool_call_id for answer in answers]
         if isinstance(refused, CallNotWaiting):
             ids = [ToolCallId(refused.tool_call_id)]
         for call_id in ids:
-            found = await self._deps.retry(
-                lambda call_id=call_id: tool_policies.find_answer(
-                    pool, actor, request.chat_id, call_id
-                )
+            found = await self._deps.read(
+                tool_policies.find_answer, actor, request.chat_id, call_id
             )
             if found is not None:
                 who, at = found.username or "A former user", utc_text(found.answered_at)

@@ -106,8 +106,7 @@ class ChatListRoutes:
         if wanted.texts or wanted.titles:
             found = await self._deps.retry(lambda: page.search(wanted))
             if not self._is_indexed:  # once it is, it stays so
-                pool = self._deps.pool
-                self._is_indexed = await self._deps.retry(lambda: search.is_indexed(pool))
+                self._is_indexed = await self._deps.read(search.is_indexed)
             return reply(msgspec.structs.replace(found, indexing=not self._is_indexed))
         return reply(await self._deps.retry(page.load))
 
@@ -115,12 +114,10 @@ class ChatListRoutes:
         wanted = parse_query(request.query(FindQuery).q)
         if wanted != SearchQuery(texts=wanted.texts) or not wanted.texts:
             raise InvalidInput("q", "must be words or quoted phrases")
-        actor, pool, chat_id = request.caller.actor, self._deps.pool, request.chat_id
-        if await self._deps.retry(lambda: chats.get(pool, actor, chat_id)) is None:
+        actor, chat_id = request.caller.actor, request.chat_id
+        if await self._deps.read(chats.get, actor, chat_id) is None:
             raise NotFound("There is no such chat.")
-        found = await self._deps.retry(
-            lambda: search.find_in_chat(pool, actor, chat_id, wanted.texts)
-        )
+        found = await self._deps.read(search.find_in_chat, actor, chat_id, wanted.texts)
         return reply(
             FoundMessages(
                 count=len(found.message_ids),
@@ -132,19 +129,17 @@ class ChatListRoutes:
     async def list_subagents(self, request: ApiRequest) -> ApiReply:
         query = request.query(SubagentListQuery)
         paging = Paging(request, query, TimePosition)
-        actor, pool, chat_id = request.caller.actor, self._deps.pool, request.chat_id
-        if await self._deps.retry(lambda: chats.get(pool, actor, chat_id)) is None:
+        actor, chat_id = request.caller.actor, request.chat_id
+        if await self._deps.read(chats.get, actor, chat_id) is None:
             raise NotFound("There is no such chat.")
         last = paging.position
         after = None if last is None else (last.at, ChatId(last.id))
-        found = await self._deps.retry(
-            lambda: subagents.list_oldest(
-                pool, actor, chat_id, after=after, limit=paging.read_limit
-            )
+        found = await self._deps.read(
+            subagents.list_oldest, actor, chat_id, after=after, limit=paging.read_limit
         )
         shown, cursor = paging.cut(found, lambda chat: TimePosition(chat.created_at, chat.id))
         ids = [chat.id for chat in shown]
-        views = await self._deps.retry(lambda: updates.list_views_of(pool, actor, ids))
+        views = await self._deps.read(updates.list_views_of, actor, ids)
         return page_reply(
             SubagentPage, (public_chat(chat, views.get(chat.id)) for chat in shown), cursor
         )

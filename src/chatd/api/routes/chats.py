@@ -162,11 +162,9 @@ class ChatRoutes:
     async def _command(self, request: ApiRequest, body: CreateChatBody) -> CreateChat:
         workspace_id = validation.clean_workspace_id(body.workspace_id)
         if workspace_id is not None:
-            pool, caller = self._deps.pool, request.caller
-            await self._deps.retry(
-                lambda: bindings.require_usable_workspace(
-                    pool, caller.actor, workspace_id, caller.user_id
-                )
+            caller = request.caller
+            await self._deps.read(
+                bindings.require_usable_workspace, caller.actor, workspace_id, caller.user_id
             )
         content = await build_content(self._deps, request.caller, body.content)
         model = await find_model_or_default(self._deps.models, body)
@@ -248,8 +246,8 @@ class ChatRoutes:
 
     async def compact_chat(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
-        compactable = await deps.retry(
-            lambda: messages.is_compactable(deps.pool, request.caller.actor, request.chat_id)
+        compactable = await deps.read(
+            messages.is_compactable, request.caller.actor, request.chat_id
         )
         command = RequestCompaction(compactable=compactable)
         outcome = await run_operation(deps, request.caller, request.chat_id, command)
@@ -259,7 +257,7 @@ class ChatRoutes:
 async def get_view(deps: ApiDeps, reader: ApiCaller, chat: Chat) -> ReaderView | None:
     """How the reader sees a chat that was read for this reader. None if it is removed meanwhile."""
     actor = reader.actor
-    views = await deps.retry(lambda: updates.list_views_of(deps.pool, actor, [chat.id]))
+    views = await deps.read(updates.list_views_of, actor, [chat.id])
     return views.get(chat.id)
 
 
@@ -380,10 +378,8 @@ class TitleRoutes:
 
     async def _get(self, request: ApiRequest) -> Chat:
         deps = self._deps
-        found = await deps.retry(
-            lambda: chats.get_for_command(
-                deps.pool, request.caller.actor, request.chat_id, "chats.write"
-            )
+        found = await deps.read(
+            chats.get_for_command, request.caller.actor, request.chat_id, "chats.write"
         )
         if found is None:
             raise NotFound("There is no such chat.")
@@ -392,12 +388,8 @@ class TitleRoutes:
     async def _suggest(self, chat: Chat) -> str:
         """The model reads the messages, as in a turn: a token that may only write can ask."""
         deps = self._deps
-        first = await deps.retry(
-            lambda: message_pages.load_page(deps.pool, WORKER, chat.id, _FIRST)
-        )
-        recent = await deps.retry(
-            lambda: message_pages.load_page(deps.pool, WORKER, chat.id, _RECENT)
-        )
+        first = await deps.read(message_pages.load_page, WORKER, chat.id, _FIRST)
+        recent = await deps.read(message_pages.load_page, WORKER, chat.id, _RECENT)
         if first is None or recent is None:
             raise NotFound("There is no such chat.")
         rows = {row.id: row for row in (*first.messages, *recent.messages[::-1])}

@@ -144,7 +144,7 @@ class CopyRoutes:
     async def export_chat(self, request: ApiRequest) -> ApiReply:
         deps, query = self._deps, request.query(ExportQuery)
         chat_id, actor = request.chat_id, request.caller.actor
-        root = await deps.retry(lambda: transfer.load_root(deps.pool, actor, chat_id))
+        root = await deps.read(transfer.load_root, actor, chat_id)
         if root is None:
             raise NotFound("There is no such root chat.")
         await audit_read(deps, request.caller, root)

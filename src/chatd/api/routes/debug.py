@@ -113,14 +113,12 @@ class DebugRoutes:
         paging = Paging(request, request.query(ListQuery), TimePosition)
         await self._require_readable(request)
         last = paging.position
-        found = await deps.retry(
-            lambda: model_calls.list_debug_calls(
-                deps.pool,
-                actor,
-                chat_id,
-                None if last is None else (last.at, last.id),
-                limit=paging.read_limit,
-            )
+        found = await deps.read(
+            model_calls.list_debug_calls,
+            actor,
+            chat_id,
+            None if last is None else (last.at, last.id),
+            limit=paging.read_limit,
         )
         shown, cursor = paging.cut(found, lambda call: TimePosition(call.started_at, call.id))
         return page_reply(DebugRunPage, map(_item, shown), cursor)
@@ -129,9 +127,7 @@ class DebugRoutes:
         deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id
         call_id = request.debug_run_id
         await self._require_readable(request)
-        found = await deps.retry(
-            lambda: model_calls.get_debug_call(deps.pool, actor, chat_id, call_id)
-        )
+        found = await deps.read(model_calls.get_debug_call, actor, chat_id, call_id)
         if found is None or found.request is None or found.response is None:
             raise NotFound("There is no such record of a model call.")
         fields = msgspec.structs.asdict(_item(found))
@@ -139,9 +135,7 @@ class DebugRoutes:
 
     async def _require_readable(self, request: ApiRequest) -> None:
         deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id
-        chat = require_chat(
-            await deps.retry(lambda: chats.get_for_command(deps.pool, actor, chat_id, "debug.read"))
-        )
+        chat = require_chat(await deps.read(chats.get_for_command, actor, chat_id, "debug.read"))
         await audit_read(deps, request.caller, chat)
 
 

@@ -201,10 +201,8 @@ class FileRoutes:
         deps, paging = self._deps, Paging(request, request.query(ListQuery), TimePosition)
         last = paging.position
         after = None if last is None else (last.at, FileId(last.id))
-        found = await deps.retry(
-            lambda: files.list_own(
-                deps.pool, request.caller.actor, after=after, limit=paging.read_limit
-            )
+        found = await deps.read(
+            files.list_own, request.caller.actor, after=after, limit=paging.read_limit
         )
         shown, cursor = paging.cut(found, lambda file: TimePosition(file.created_at, file.id))
         return page_reply(FilePage, map(file_reply, shown), cursor)
@@ -249,7 +247,7 @@ class FileRoutes:
         file_id = FileId(read_uuid("file_id", path["file_id"]))
         link = open_link(await self._key(), token, file_id, self._deps.env.clock.now())
         deps = self._deps
-        actor = await deps.retry(lambda: files.get_link_user(deps.pool, link.user_id))
+        actor = await deps.read(files.get_link_user, link.user_id)
         return ApiCaller(actor=actor)
 
     async def download_file(self, request: ApiRequest) -> ApiReply:
@@ -282,7 +280,7 @@ class FileRoutes:
 
     async def _get(self, request: ApiRequest) -> StoredFile:
         deps, actor = self._deps, request.caller.actor
-        file = await deps.retry(lambda: files.get(deps.pool, request.file_id, actor))
+        file = await deps.read(files.get, request.file_id, actor)
         await audit_file_read(deps, request.caller, file)
         return file
 
@@ -368,12 +366,12 @@ class ChatFileRoutes:
     async def list_chat_files(self, request: ApiRequest) -> ApiReply:
         deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id
         paging = Paging(request, request.query(ListQuery), TimePosition)
-        chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, chat_id)))
+        chat = require_chat(await deps.read(chats.get, actor, chat_id))
         await audit_read(deps, request.caller, chat)
         last = paging.position
         after = None if last is None else (last.at, FileId(last.id))
-        found = await deps.retry(
-            lambda: files.list_page(deps.pool, actor, chat_id, after=after, limit=paging.read_limit)
+        found = await deps.read(
+            files.list_page, actor, chat_id, after=after, limit=paging.read_limit
         )
         shown, cursor = paging.cut(found, lambda file: TimePosition(file.created_at, file.id))
         return page_reply(FilePage, map(file_reply, shown), cursor)

@@ -152,10 +152,8 @@ class MessageRoutes:
         query = request.query(MessageListQuery)
         paging = Paging(request, query, NumberPosition)
         which = _range(query, paging.position)
-        found = await self._deps.retry(
-            lambda: message_pages.load_page(
-                self._deps.pool, request.caller.actor, request.chat_id, which
-            )
+        found = await self._deps.read(
+            message_pages.load_page, request.caller.actor, request.chat_id, which
         )
         if found is None:
             raise NotFound("There is no such chat.")
@@ -222,7 +220,7 @@ async def build_user_input(
 
 async def _model_of_chat(deps: ApiDeps, caller: ApiCaller, chat_id: ChatId) -> ModelConfigId | None:
     """None also for a chat that the caller may not read: the command refuses it."""
-    chat = await deps.retry(lambda: chats.get(deps.pool, caller.actor, chat_id))
+    chat = await deps.read(chats.get, caller.actor, chat_id)
     return None if chat is None else chat.model_config_id
 
 
@@ -232,7 +230,7 @@ async def choose_mcp_servers(
     """Raises InvalidInput that names all unknown ones."""
     if not ids:
         return None if ids is None else ()
-    return await deps.retry(lambda: mcp_servers.choose(deps.pool, ids))
+    return await deps.read(mcp_servers.choose, ids)
 
 
 async def build_content(
@@ -242,7 +240,7 @@ async def build_content(
     named = validation.list_named_files(parts)
     found: Mapping[FileId, StoredFile] = {}
     if named:
-        found = await deps.retry(lambda: files.list_attachable(deps.pool, named, caller.actor))
+        found = await deps.read(files.list_attachable, named, caller.actor)
     return validation.check_content(parts, found)
 
 
@@ -382,14 +380,12 @@ class QueueRoutes:
         return NO_CONTENT
 
     async def _load(self, request: ApiRequest, permission: Permission = "chats.read") -> LoadedChat:
-        found = await self._deps.retry(
-            lambda: chats.load_for_transition(
-                self._deps.pool,
-                request.caller.actor,
-                request.chat_id,
-                permission,
-                with_queue=True,
-            ),
+        found = await self._deps.read(
+            chats.load_for_transition,
+            request.caller.actor,
+            request.chat_id,
+            permission,
+            with_queue=True,
         )
         if found is None:
             raise NotFound("There is no such chat.")

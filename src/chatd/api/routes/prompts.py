@@ -62,15 +62,13 @@ class PromptRoutes:
         deps, query = self._deps, request.query(PromptQuery)
         actor, chat_id = request.caller.actor, request.chat_id
         paging = Paging(request, query, NumberPosition)
-        if await deps.retry(lambda: chats.get(deps.pool, actor, chat_id)) is None:
+        if await deps.read(chats.get, actor, chat_id) is None:
             raise NotFound("There is no such chat.")
 
         async def read(last: NumberPosition | None) -> tuple[list[Prompt], bool]:
             before = None if last is None else MessageId(last.number)
-            return await deps.retry(
-                lambda: message_pages.list_prompts_of_chat(
-                    deps.pool, actor, chat_id, before, limit=_READ_SIZE
-                )
+            return await deps.read(
+                message_pages.list_prompts_of_chat, actor, chat_id, before, limit=_READ_SIZE
             )
 
         return reply(await _collect(paging, query, read, lambda p: NumberPosition(p.message_id)))
@@ -80,10 +78,8 @@ class PromptRoutes:
         actor = request.caller.actor
 
         async def read(last: PromptPlace | None) -> tuple[list[Prompt], bool]:
-            return await deps.retry(
-                lambda: message_pages.list_prompts_of_user(
-                    deps.pool, actor, _position(last), limit=_READ_SIZE
-                )
+            return await deps.read(
+                message_pages.list_prompts_of_user, actor, _position(last), limit=_READ_SIZE
             )
 
         paging = Paging(request, query, PromptPlace)

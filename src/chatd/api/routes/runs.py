@@ -215,12 +215,12 @@ class RunRoutes:
     async def list_runs(self, request: ApiRequest) -> ApiReply:
         deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id
         paging = Paging(request, request.query(ListQuery), NumberPosition)
-        chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, chat_id)))
+        chat = require_chat(await deps.read(chats.get, actor, chat_id))
         await audit_read(deps, request.caller, chat)
         before = None if paging.position is None else paging.position.number
-        found = await deps.retry(lambda: runs.list_runs(deps.pool, actor, chat_id, before))
-        holder = await deps.retry(lambda: runs.get_holder(deps.pool, actor, chat_id))
-        lanes = await deps.retry(lambda: runs.list_lanes(deps.pool))
+        found = await deps.read(runs.list_runs, actor, chat_id, before)
+        holder = await deps.read(runs.get_holder, actor, chat_id)
+        lanes = await deps.read(runs.list_lanes)
         if not has_permission(actor, "config.read"):
             found, lanes = _without_hosts(found), _without_hosts(lanes)
             holder = None if holder is None else replace(holder, host="")
@@ -241,7 +241,7 @@ class RunRoutes:
     async def list_workers(self, request: ApiRequest) -> ApiReply:
         deps, actor = self._deps, request.caller.actor
         paging = Paging(request, request.query(ListQuery), ItemPosition)
-        found = await deps.retry(lambda: runs.list_workers(deps.pool, actor))
+        found = await deps.read(runs.list_workers, actor)
         shown, cursor = cut_whole(paging, found, lambda row: row.worker_id)
         return page_reply(WorkerPage, map(_worker, shown), cursor)
 

@@ -148,7 +148,7 @@ class ShareRoutes:
 
     async def get_acl(self, request: ApiRequest) -> ApiReply:
         deps, actor = self._deps, request.caller.actor
-        found = await deps.retry(lambda: shares.list_readers(deps.pool, actor, request.chat_id))
+        found = await deps.read(shares.list_readers, actor, request.chat_id)
         return reply(_acl(found))
 
     async def change_acl(self, request: ApiRequest) -> ApiReply:
@@ -167,9 +167,7 @@ class ShareRoutes:
 
     async def search_directory(self, request: ApiRequest) -> ApiReply:
         deps, actor, query = self._deps, request.caller.actor, request.query(DirectoryQuery)
-        found = await deps.retry(
-            lambda: shares.find_readers(deps.pool, actor, query.q.strip(), limit=query.limit)
-        )
+        found = await deps.read(shares.find_readers, actor, query.q.strip(), limit=query.limit)
         return reply(
             DirectoryReply(
                 users=tuple(DirectoryUser(**asdict(user)) for user in found.users),

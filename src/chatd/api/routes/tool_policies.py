@@ -150,8 +150,8 @@ class ToolPolicyRoutes:
         )
 
     async def get_tool_policy(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
-        return _reply(await self._deps.retry(lambda: tool_policies.get_deployment(pool, actor)))
+        actor = request.caller.actor
+        return _reply(await self._deps.read(tool_policies.get_deployment, actor))
 
     async def put_tool_policy(self, request: ApiRequest) -> ApiReply:
         deps, actor = self._deps, request.caller.actor
@@ -165,31 +165,27 @@ class ToolPolicyRoutes:
         return _reply(StoredPolicy(version=version, policy=policy))
 
     async def try_tool_policy(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
+        actor = request.caller.actor
         body = await request.body(_TRIAL)
-        stored = await self._deps.retry(lambda: tool_policies.get_deployment(pool, actor))
+        stored = await self._deps.read(tool_policies.get_deployment, actor)
         layers = [PolicyLayer(name="deployment", policy=stored.policy)]
         return await self._try(body, "deployment", layers, frozenset({"deployment"}))
 
     async def try_my_tool_policy(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
+        actor = request.caller.actor
         body = await request.body(_TRIAL)
-        layers = await self._deps.retry(
-            lambda: tool_policies.load_owner_layers(pool, actor.user_id)
-        )
+        layers = await self._deps.read(tool_policies.load_owner_layers, actor.user_id)
         shown: set[LayerName] = {*_readable(actor), "user"}
         return await self._try(body, "user", layers, shown)
 
     async def try_chat_tool_policy(self, request: ApiRequest) -> ApiReply:
-        pool, actor, chat_id = self._deps.pool, request.caller.actor, request.chat_id
+        actor, chat_id = request.caller.actor, request.chat_id
         body = await request.body(_TRIAL)
-        chat = await self._deps.retry(
-            lambda: chats.get_for_command(pool, actor, chat_id, "policies.read")
-        )
+        chat = await self._deps.read(chats.get_for_command, actor, chat_id, "policies.read")
         if chat is None:
             raise NotFound("There is no such chat.")
         found = chat
-        layers = await self._deps.retry(lambda: tool_policies.load_layers(pool, found))
+        layers = await self._deps.read(tool_policies.load_layers, found)
         shown: set[LayerName] = {*_readable(actor), "template", "chat"}
         if chat.owner_id == actor.user_id:
             shown.add("user")
@@ -236,8 +232,8 @@ class ToolPolicyRoutes:
         )
 
     async def get_template_tool_policy(self, request: ApiRequest) -> ApiReply:
-        pool, template_id = self._deps.pool, request.template_id
-        return _reply(await self._deps.retry(lambda: tool_policies.get_template(pool, template_id)))
+        template_id = request.template_id
+        return _reply(await self._deps.read(tool_policies.get_template, template_id))
 
     async def put_template_tool_policy(self, request: ApiRequest) -> ApiReply:
         deps, actor, template_id = self._deps, request.caller.actor, request.template_id
@@ -251,8 +247,8 @@ class ToolPolicyRoutes:
         return _reply(StoredPolicy(version=version, policy=policy))
 
     async def get_my_tool_policy(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
-        return _reply(await self._deps.retry(lambda: tool_policies.get_user(pool, actor)))
+        actor = request.caller.actor
+        return _reply(await self._deps.read(tool_policies.get_user, actor))
 
     async def put_my_tool_policy(self, request: ApiRequest) -> ApiReply:
         deps, actor = self._deps, request.caller.actor

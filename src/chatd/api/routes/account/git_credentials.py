@@ -148,9 +148,9 @@ class GitCredentialRoutes:
         return reply(_reply(saved), 201)
 
     async def list_own(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
+        actor = request.caller.actor
         paging = Paging(request, request.query(ListQuery), ItemPosition)
-        found = await self._deps.retry(lambda: git_credentials.list_own(pool, actor))
+        found = await self._deps.read(git_credentials.list_own, actor)
         shown, cursor = cut_whole(paging, found, lambda credential: credential.id)
         return page_reply(GitCredentialPage, map(_reply, shown), cursor)
 

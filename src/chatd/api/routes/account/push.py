@@ -152,9 +152,9 @@ class PushRoutes:
         return reply(_subscription_reply(made), 201, headers)
 
     async def list_subscriptions(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
+        actor = request.caller.actor
         paging = Paging(request, request.query(ListQuery), ItemPosition)
-        found = await self._deps.retry(lambda: webhooks.list_own_push(pool, actor))
+        found = await self._deps.read(webhooks.list_own_push, actor)
         shown, cursor = cut_whole(paging, found, lambda one: one.id)
         return page_reply(SubscriptionPage, (_subscription_reply(one) for one in shown), cursor)
 

@@ -170,7 +170,7 @@ class ScheduleRoutes:
 
     async def create_schedule(self, request: ApiRequest) -> ApiReply:
         deps, actor, body = self._deps, request.caller.actor, await request.body(_CREATE)
-        now = await deps.retry(lambda: schedules.read_time(deps.pool))
+        now = await deps.read(schedules.read_time)
         workspace_id = validation.clean_workspace_id(body.workspace_id)
         if workspace_id is not None:
             await bindings.require_usable_workspace(deps.pool, actor, workspace_id, actor.user_id)
@@ -202,9 +202,9 @@ class ScheduleRoutes:
         return reply(_schedule_reply(made), 201, headers)
 
     async def list_schedules(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
+        actor = request.caller.actor
         paging = Paging(request, request.query(ListQuery), ItemPosition)
-        found = await self._deps.retry(lambda: schedules.list_own(pool, actor))
+        found = await self._deps.read(schedules.list_own, actor)
         shown, cursor = cut_whole(paging, found, lambda schedule: schedule.id)
         return page_reply(SchedulePage, (_schedule_reply(schedule) for schedule in shown), cursor)
 
@@ -214,7 +214,7 @@ class ScheduleRoutes:
     async def change_schedule(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_PATCH)
         old = await self._get(request, "chats.create")
-        now = await deps.retry(lambda: schedules.read_time(deps.pool))
+        now = await deps.read(schedules.read_time)
         changed = replace(
             old,
             name=_given(body.name, old.name),
@@ -244,10 +244,8 @@ class ScheduleRoutes:
         return reply(_schedule_reply(found), 202)
 
     async def _get(self, request: ApiRequest, permission: Permission = "account.read") -> Schedule:
-        pool, actor = self._deps.pool, request.caller.actor
-        found = await self._deps.retry(
-            lambda: schedules.get(pool, actor, request.schedule_id, permission)
-        )
+        actor = request.caller.actor
+        found = await self._deps.read(schedules.get, actor, request.schedule_id, permission)
         if found is None:
             raise NotFound(_MISSING_TEXT)
         return found

@@ -135,7 +135,7 @@ class SignInRoutes:
         """Once set up, always set up: then the reply costs no read."""
         del request
         if not self._is_set_up:
-            needed = await self._deps.retry(lambda: users.needs_setup(self._deps.pool))
+            needed = await self._deps.read(users.needs_setup)
             self._is_set_up = not needed
         needed = not self._is_set_up
         return reply(SetupReply(needed=needed, message=_SETUP_TEXT if needed else None))
@@ -227,8 +227,8 @@ class SignInRoutes:
         return reply(TicketReply(ticket=secret, expires_at=made.expires_at))
 
     async def _own_user(self, request: ApiRequest) -> User:
-        pool, user_id = self._deps.pool, request.caller.user_id
-        found = await self._deps.retry(lambda: users.get(pool, _ME, user_id))
+        user_id = request.caller.user_id
+        found = await self._deps.read(users.get, _ME, user_id)
         if found is None:
             raise Unauthorized("This user does not exist any more.")
         return found

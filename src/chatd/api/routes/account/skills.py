@@ -146,15 +146,15 @@ class SkillRoutes:
         return reply(_skill_reply(made), 201, headers)
 
     async def list_skills(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
+        actor = request.caller.actor
         paging = Paging(request, request.query(ListQuery), ItemPosition)
-        found = await self._deps.retry(lambda: skills.list_of(pool, actor, actor.user_id))
+        found = await self._deps.read(skills.list_of, actor, actor.user_id)
         shown, cursor = cut_whole(paging, found, lambda skill: skill.id)
         return page_reply(SkillPage, map(_listed, shown), cursor)
 
     async def get_skill(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
-        found = await self._deps.retry(lambda: skills.get(pool, actor, request.skill_id))
+        actor = request.caller.actor
+        found = await self._deps.read(skills.get, actor, request.skill_id)
         return reply(_skill_reply(found))
 
     async def change_skill(self, request: ApiRequest) -> ApiReply:

@@ -148,8 +148,8 @@ class TokenRoutes:
         return await self._create(request, user.id)
 
     async def _require_user(self, request: ApiRequest) -> User:
-        pool, actor, user_id = self._deps.pool, request.caller.actor, request.user_id
-        user = await self._deps.retry(lambda: users.get(pool, actor, user_id))
+        actor, user_id = request.caller.actor, request.user_id
+        user = await self._deps.read(users.get, actor, user_id)
         if user is None:
             raise NotFound("There is no such user.")
         return user
@@ -167,12 +167,10 @@ class TokenRoutes:
         self, request: ApiRequest, user_id: UserId, kind: CredentialKind
     ) -> tuple[Sequence[Credential], str | None]:
         paging = Paging(request, request.query(ListQuery), TimePosition)
-        pool, actor, last = self._deps.pool, request.caller.actor, paging.position
+        actor, last = request.caller.actor, paging.position
         after = None if last is None else (last.at, CredentialId(last.id))
-        found = await self._deps.retry(
-            lambda: credentials.list_page(
-                pool, actor, user_id, kind, after=after, limit=paging.read_limit
-            )
+        found = await self._deps.read(
+            credentials.list_page, actor, user_id, kind, after=after, limit=paging.read_limit
         )
         return paging.cut(found, lambda one: TimePosition(one.created_at, one.id))
 

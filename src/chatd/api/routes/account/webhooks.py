@@ -207,15 +207,15 @@ class WebhookRoutes:
         return reply(NewWebhookReply(webhook=_webhook_reply(made), secret=secret), 201, headers)
 
     async def list_webhooks(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
+        actor = request.caller.actor
         paging = Paging(request, request.query(ListQuery), ItemPosition)
-        found = await self._deps.retry(lambda: webhooks.list_own(pool, actor))
+        found = await self._deps.read(webhooks.list_own, actor)
         shown, cursor = cut_whole(paging, found, lambda webhook: webhook.id)
         return page_reply(WebhookPage, (_webhook_reply(webhook) for webhook in shown), cursor)
 
     async def get_webhook(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
-        found = await self._deps.retry(lambda: webhooks.get(pool, actor, request.webhook_id))
+        actor = request.caller.actor
+        found = await self._deps.read(webhooks.get, actor, request.webhook_id)
         return reply(_webhook_reply(_require(found)))
 
     async def change_webhook(self, request: ApiRequest) -> ApiReply:
@@ -272,14 +272,12 @@ class WebhookRoutes:
         return ApiReply(status=202)
 
     async def list_deliveries(self, request: ApiRequest) -> ApiReply:
-        pool, actor, webhook_id = self._deps.pool, request.caller.actor, request.webhook_id
+        actor, webhook_id = request.caller.actor, request.webhook_id
         paging = Paging(request, request.query(ListQuery), NumberPosition)
-        _require(await self._deps.retry(lambda: webhooks.get(pool, actor, webhook_id)))
+        _require(await self._deps.read(webhooks.get, actor, webhook_id))
         before = None if paging.position is None else paging.position.number
-        found = await self._deps.retry(
-            lambda: webhooks.list_deliveries(
-                pool, actor, webhook_id, before=before, limit=paging.read_limit
-            )
+        found = await self._deps.read(
+            webhooks.list_deliveries, actor, webhook_id, before=before, limit=paging.read_limit
         )
         shown, cursor = paging.cut(found, lambda one: NumberPosition(number=one.delivery.id))
         return page_reply(DeliveryPage, (_delivery_reply(one) for one in shown), cursor)

@@ -67,9 +67,9 @@ class AuditRoutes:
         query = request.query(AuditQuery)
         wanted = _filter(query)
         paging = Paging(request, query, AuditPosition)
-        pool, actor, before = self._deps.pool, request.caller.actor, paging.position
-        found = await self._deps.retry(
-            lambda: audit.list_page(pool, actor, wanted, before=before, limit=paging.read_limit)
+        actor, before = request.caller.actor, paging.position
+        found = await self._deps.read(
+            audit.list_page, actor, wanted, before=before, limit=paging.read_limit
         )
         shown, cursor = paging.cut(found, lambda entry: AuditPosition(entry.at, entry.id))
         return page_reply(AuditPage, map(_reply, shown), cursor)

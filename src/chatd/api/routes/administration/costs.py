@@ -243,13 +243,12 @@ class CostRoutes:
 
     async def _summarize(self, request: ApiRequest, user_id: UserId) -> ApiReply:
         deps, query = self._deps, request.query(DayRangeQuery)
-        days, pool = self._days(query.start_date, query.end_date), deps.pool
-        actor = request.caller.actor
-        await deps.retry(lambda: costs.require_readable(pool, actor, user_id))
-        models = await deps.retry(lambda: costs.by_model(pool, user_id, days))
-        by_day = await deps.retry(lambda: costs.by_day(pool, user_id, days))
-        detail = await deps.retry(lambda: costs.by_day_and_model(pool, user_id, days))
-        by_chat = await deps.retry(lambda: costs.by_chat(pool, user_id, days))
+        days = self._days(query.start_date, query.end_date)
+        await deps.read(costs.require_readable, request.caller.actor, user_id)
+        models = await deps.read(costs.by_model, user_id, days)
+        by_day = await deps.read(costs.by_day, user_id, days)
+        detail = await deps.read(costs.by_day_and_model, user_id, days)
+        by_chat = await deps.read(costs.by_chat, user_id, days)
         return reply(
             CostSummaryReply(
                 user_id=user_id,
@@ -271,8 +270,8 @@ class CostRoutes:
     async def get_all_costs(self, request: ApiRequest) -> ApiReply:
         deps, query = self._deps, request.query(DayRangeQuery)
         days, actor = self._days(query.start_date, query.end_date), request.caller.actor
-        models = await deps.retry(lambda: costs.all_by_model(deps.pool, actor, days))
-        detail = await deps.retry(lambda: costs.all_by_day_and_model(deps.pool, actor, days))
+        models = await deps.read(costs.all_by_model, actor, days)
+        detail = await deps.read(costs.all_by_day_and_model, actor, days)
         return reply(
             AllCostsReply(
                 start_date=days.start,
@@ -288,15 +287,13 @@ class CostRoutes:
         days = self._days(query.start_date, query.end_date)
         paging = Paging(request, query, CostPosition)
         last = paging.position
-        found = await deps.retry(
-            lambda: costs.by_user(
-                deps.pool,
-                request.caller.actor,
-                days,
-                name_contains=query.name,
-                after=None if last is None else (last.cost_micros, UserId(last.id)),
-                limit=paging.read_limit,
-            )
+        found = await deps.read(
+            costs.by_user,
+            request.caller.actor,
+            days,
+            name_contains=query.name,
+            after=None if last is None else (last.cost_micros, UserId(last.id)),
+            limit=paging.read_limit,
         )
         shown, cursor = paging.cut(found, lambda one: CostPosition(one.cost_micros, one.user_id))
         items = tuple(
@@ -322,7 +319,7 @@ class CostRoutes:
     async def export_costs(self, request: ApiRequest) -> ApiReply:
         deps, query = self._deps, request.query(DayRangeQuery)
         days, actor = self._days(query.start_date, query.end_date), request.caller.actor
-        rows = await deps.retry(lambda: costs.export(deps.pool, actor, days))
+        rows = await deps.read(costs.export, actor, days)
         if len(rows) > MAX_EXPORTED_ROWS:
             text = f"the export has more than {MAX_EXPORTED_ROWS:,} rows; ask for fewer days"
             raise InvalidInput("end_date", text)
@@ -336,9 +333,9 @@ class CostRoutes:
 
     async def get_chat_cost(self, request: ApiRequest) -> ApiReply:
         deps, chat_id = self._deps, request.chat_id
-        found = await deps.retry(lambda: chats.get(deps.pool, request.caller.actor, chat_id))
+        found = await deps.read(chats.get, request.caller.actor, chat_id)
         chat = require_chat(found)
-        total = await deps.retry(lambda: model_calls.tree_cost(deps.pool, chat.root_chat_id))
+        total = await deps.read(model_calls.tree_cost, chat.root_chat_id)
         return reply(
             ChatCostReply(
                 chat_id=chat.id,

@@ -148,8 +148,8 @@ class RuntimeSettingsRoutes:
         )
 
     async def get_settings(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
-        stored = await self._deps.retry(lambda: runtime_settings.get_deployment(pool, actor))
+        actor = request.caller.actor
+        stored = await self._deps.read(runtime_settings.get_deployment, actor)
         return reply(self._deployment_reply(stored))
 
     async def change_settings(self, request: ApiRequest) -> ApiReply:
@@ -165,10 +165,8 @@ class RuntimeSettingsRoutes:
         return reply(self._deployment_reply(StoredDeployment(version=version, document=document)))
 
     async def get_my_settings(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
-        stored = await self._deps.retry(
-            lambda: runtime_settings.get_user(pool, actor, actor.user_id)
-        )
+        actor = request.caller.actor
+        stored = await self._deps.read(runtime_settings.get_user, actor, actor.user_id)
         return reply(_user_reply(stored, await self._deployment()))
 
     async def change_my_settings(self, request: ApiRequest) -> ApiReply:
@@ -186,8 +184,7 @@ class RuntimeSettingsRoutes:
 
     async def _deployment(self) -> StoredDeployment:
         """For every user: which unfinished features are on."""
-        pool = self._deps.pool
-        return await self._deps.retry(lambda: runtime_settings.get_deployment(pool, _SERVER))
+        return await self._deps.read(runtime_settings.get_deployment, _SERVER)
 
     def _deployment_reply(self, stored: StoredDeployment) -> DeploymentSettingsReply:
         return from_rows(

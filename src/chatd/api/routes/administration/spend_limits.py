@@ -250,7 +250,7 @@ class SpendLimitRoutes:
     async def get_spend_limits(self, request: ApiRequest) -> ApiReply:
         deps, actor = self._deps, request.caller.actor
         pool, settings = deps.pool, deps.default_limit
-        stored = await deps.retry(lambda: spend.get_default(pool, actor))
+        stored = await deps.read(spend.get_default, actor)
         users = await spend.list_users(pool, actor, limit=MAX_PAGE_SIZE)
         groups = await spend.list_groups(pool, actor, limit=MAX_PAGE_SIZE)
         models = [model for model in await deps.models.all() if model.enabled]
@@ -282,9 +282,7 @@ class SpendLimitRoutes:
 
     async def get_spend_status(self, request: ApiRequest) -> ApiReply:
         deps, user_id = self._deps, request.caller.user_id
-        found = await deps.retry(
-            lambda: spend.read_spending(deps.pool, user_id, deps.default_limit)
-        )
+        found = await deps.read(spend.read_spending, user_id, deps.default_limit)
         given = await spend.list_warnings(deps.pool, user_id, found.period_start)
         limit = found.user
         return reply(
@@ -306,10 +304,8 @@ class SpendLimitRoutes:
     async def list_user_limits(self, request: ApiRequest) -> ApiReply:
         paging = Paging(request, request.query(ListQuery), NamePosition)
         after = "" if paging.position is None else paging.position.name
-        found = await self._deps.retry(
-            lambda: spend.list_users(
-                self._deps.pool, request.caller.actor, after=after, limit=paging.read_limit
-            )
+        found = await self._deps.read(
+            spend.list_users, request.caller.actor, after=after, limit=paging.read_limit
         )
         shown, cursor = paging.cut(found, lambda one: NamePosition(one.username))
         return page_reply(UserLimitPage, map(_user_reply, shown), cursor)
@@ -332,10 +328,8 @@ class SpendLimitRoutes:
     async def list_group_limits(self, request: ApiRequest) -> ApiReply:
         paging = Paging(request, request.query(ListQuery), NamePosition)
         after = "" if paging.position is None else paging.position.name
-        found = await self._deps.retry(
-            lambda: spend.list_groups(
-                self._deps.pool, request.caller.actor, after=after, limit=paging.read_limit
-            )
+        found = await self._deps.read(
+            spend.list_groups, request.caller.actor, after=after, limit=paging.read_limit
         )
         shown, cursor = paging.cut(found, lambda one: NamePosition(one.group_name))
         return page_reply(GroupLimitPage, map(_group_reply, shown), cursor)

@@ -99,11 +99,9 @@ class UserRoutes:
 
     async def list_users(self, request: ApiRequest) -> ApiReply:
         paging = Paging(request, request.query(ListQuery), NamePosition)
-        pool, actor, last = self._deps.pool, request.caller.actor, paging.position
+        actor, last = request.caller.actor, paging.position
         after = None if last is None else last.name
-        found = await self._deps.retry(
-            lambda: users.list_page(pool, actor, after=after, limit=paging.read_limit)
-        )
+        found = await self._deps.read(users.list_page, actor, after=after, limit=paging.read_limit)
         shown, cursor = paging.cut(found, lambda user: NamePosition(user.username.lower()))
         return page_reply(UserPage, map(user_reply, shown), cursor)
 
@@ -129,8 +127,8 @@ class UserRoutes:
         return reply(user_reply(user), 201, {"location": f"{PREFIX}/users/{user.id}"})
 
     async def get_user(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
-        user = await self._deps.retry(lambda: users.get(pool, actor, request.user_id))
+        actor = request.caller.actor
+        user = await self._deps.read(users.get, actor, request.user_id)
         if user is None:
             raise NotFound("There is no such user.")
         return reply(user_reply(user))
@@ -257,11 +255,9 @@ class GroupRoutes:
 
     async def list_groups(self, request: ApiRequest) -> ApiReply:
         paging = Paging(request, request.query(ListQuery), NamePosition)
-        pool, actor, last = self._deps.pool, request.caller.actor, paging.position
+        actor, last = request.caller.actor, paging.position
         after = None if last is None else last.name
-        found = await self._deps.retry(
-            lambda: groups.list_page(pool, actor, after=after, limit=paging.read_limit)
-        )
+        found = await self._deps.read(groups.list_page, actor, after=after, limit=paging.read_limit)
         shown, cursor = paging.cut(found, lambda group: NamePosition(group.name.lower()))
         return page_reply(GroupPage, map(group_reply, shown), cursor)
 
@@ -275,10 +271,8 @@ class GroupRoutes:
         return reply(group_reply(group), 201, {"location": f"{PREFIX}/groups/{group.id}"})
 
     async def get_group(self, request: ApiRequest) -> ApiReply:
-        pool, actor = self._deps.pool, request.caller.actor
-        return reply(
-            group_reply(await self._deps.retry(lambda: groups.get(pool, actor, request.group_id)))
-        )
+        actor = request.caller.actor
+        return reply(group_reply(await self._deps.read(groups.get, actor, request.group_id)))
 
     async def rename_group(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_GROUP)
@@ -298,12 +292,10 @@ class GroupRoutes:
     async def list_group_members(self, request: ApiRequest) -> ApiReply:
         paging = Paging(request, request.query(ListQuery), IdPosition)
         deps, actor, last = self._deps, request.caller.actor, paging.position
-        group = await deps.retry(lambda: groups.get(deps.pool, actor, request.group_id))
+        group = await deps.read(groups.get, actor, request.group_id)
         after = None if last is None else UserId(last.id)
-        found = await deps.retry(
-            lambda: groups.list_members(
-                deps.pool, actor, group.id, after=after, limit=paging.read_limit
-            )
+        found = await deps.read(
+            groups.list_members, actor, group.id, after=after, limit=paging.read_limit
         )
         shown, cursor = paging.cut(found, lambda user: IdPosition(user.id))
         return page_reply(UserPage, map(user_reply, shown), cursor)

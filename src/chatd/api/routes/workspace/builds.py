@@ -325,7 +325,7 @@ async def require_build(
     permission: Permission = "workspaces.read",
 ) -> Build:
     """The build, if the caller may see it. Raises NotFound."""
-    build = await deps.retry(lambda: builds.get(deps.pool, caller.actor, build_id, permission))
+    build = await deps.read(builds.get, caller.actor, build_id, permission)
     if build is None:
         raise NotFound("There is no such build.")
     return build
@@ -334,6 +334,4 @@ async def require_build(
 async def load_log(
     deps: ApiDeps, caller: ApiCaller, build_id: BuildId, after: int, most: int
 ) -> Sequence[BuildLog]:
-    return await deps.retry(
-        lambda: builds.list_log(deps.pool, caller.actor, build_id, after=after, limit=most)
-    )
+    return await deps.read(builds.list_log, caller.actor, build_id, after=after, limit=most)

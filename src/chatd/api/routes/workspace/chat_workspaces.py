@@ -87,22 +87,20 @@ class ChatWorkspaceRoutes:
     async def list_chats_by_workspace(self, request: ApiRequest) -> ApiReply:
         deps, query = self._deps, request.query(LatestChatsQuery)
         which = _ids(query.workspace_ids)
-        found = await deps.retry(
-            lambda: bindings.latest_chat_per_workspace(deps.pool, request.caller.actor, which)
-        )
+        found = await deps.read(bindings.latest_chat_per_workspace, request.caller.actor, which)
         return reply(found)
 
     async def get_chat(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
         actor = request.caller.actor
-        found = await deps.retry(lambda: chats.get(deps.pool, actor, request.chat_id))
+        found = await deps.read(chats.get, actor, request.chat_id)
         chat = require_chat(found)
         await audit_read(deps, request.caller, chat)
         return await self._reply(chat, request.caller)
 
     async def get_diff(self, request: ApiRequest) -> ApiReply:
         deps, actor, scope = self._deps, request.caller.actor, request.query(DiffQuery).scope
-        chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, request.chat_id)))
+        chat = require_chat(await deps.read(chats.get, actor, request.chat_id))
         control = require_workspaces(deps)
         await audit_read(deps, request.caller, chat)
         try:
@@ -115,9 +113,7 @@ class ChatWorkspaceRoutes:
         deps = self._deps
         actor = request.caller.actor
         chat = require_chat(
-            await deps.retry(
-                lambda: chats.get_for_command(deps.pool, actor, request.chat_id, "chats.write")
-            )
+            await deps.read(chats.get_for_command, actor, request.chat_id, "chats.write")
         )
         await self._refresh(actor, chat)
         await deps.retry(lambda: self._pin(actor, chat))

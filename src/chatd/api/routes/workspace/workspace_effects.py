@@ -193,7 +193,7 @@ class WorkspaceEffectRoutes:
         deps, actor, workspace = self._deps, request.caller.actor, chat.workspace_id
         if workspace is None:
             return
-        title = await deps.retry(lambda: bindings.find_running(deps.pool, actor, workspace))
+        title = await deps.read(bindings.find_running, actor, workspace)
         if title is not None:
             raise Conflict(
                 f"The chat «{title}» runs in the same workspace and may change the file. Stop it"
@@ -205,9 +205,7 @@ class WorkspaceEffectRoutes:
         self, request: ApiRequest, permission: Permission
     ) -> tuple[Chat, WorkspaceControl]:
         deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id
-        chat = require_chat(
-            await deps.retry(lambda: chats.get_for_command(deps.pool, actor, chat_id, permission))
-        )
+        chat = require_chat(await deps.read(chats.get_for_command, actor, chat_id, permission))
         return chat, require_workspaces(deps)
 
     async def _record(

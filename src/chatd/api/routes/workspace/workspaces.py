@@ -68,9 +68,7 @@ class TemplateRoutes:
         deps = self._deps
         paging = Paging(request, request.query(ListQuery), ItemPosition)
         caller = request.caller
-        found = await deps.retry(
-            lambda: templates.list_usable(deps.pool, caller.actor, caller.user_id)
-        )
+        found = await deps.read(templates.list_usable, caller.actor, caller.user_id)
         shown, cursor = cut_whole(paging, found, lambda row: row.id)
         return page_reply(TemplatePage, map(template_item, shown), cursor)
 
@@ -178,11 +176,11 @@ class WorkspaceRoutes:
 
     async def list_workspaces(self, request: ApiRequest) -> ApiReply:
         paging = Paging(request, request.query(ListQuery), TimePosition)
-        pool, actor = self._deps.pool, request.caller.actor
+        actor = request.caller.actor
         last = paging.position
         after = None if last is None else (last.at, WorkspaceId(last.id))
-        found = await self._deps.retry(
-            lambda: workspaces.list_page(pool, actor, after=after, limit=paging.read_limit)
+        found = await self._deps.read(
+            workspaces.list_page, actor, after=after, limit=paging.read_limit
         )
         shown, cursor = paging.cut(found, _position)
         return page_reply(WorkspacePage, map(workspace_reply, shown), cursor)
@@ -206,10 +204,8 @@ class WorkspaceRoutes:
         if created.replayed:
             _check_same(created, new, named=body.name is not None)
         control.wake()
-        found = await deps.retry(
-            lambda: workspaces.load_snapshot(
-                deps.pool, actor, created.workspace.id, "workspaces.write"
-            )
+        found = await deps.read(
+            workspaces.load_snapshot, actor, created.workspace.id, "workspaces.write"
         )
         headers = {"location": f"/api/v1/workspaces/{created.workspace.id}"}
         # Without a key, `again` means an earlier attempt of this request.
@@ -236,7 +232,7 @@ class WorkspaceRoutes:
     async def get_workspace(self, request: ApiRequest) -> ApiReply:
         deps, workspace_id = self._deps, request.workspace_id
         actor = request.caller.actor
-        found = await deps.retry(lambda: workspaces.load_snapshot(deps.pool, actor, workspace_id))
+        found = await deps.read(workspaces.load_snapshot, actor, workspace_id)
         return reply(workspace_reply(require_workspace(found)))
 
     async def delete_workspace(self, request: ApiRequest) -> ApiReply:
