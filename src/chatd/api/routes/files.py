@@ -28,9 +28,9 @@ from chatd.api.request import (
     reply,
 )
 from chatd.api.route import PREFIX, ApiRoute
+from chatd.api.routes.uploads import FileUpload
 from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.schemas.messages import from_rows
-from chatd.api.uploads import FileUpload
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.description import CREATED_AT, FILE_ID, USER_ID, describe
 from chatd.domain.errors import NotFound, Unavailable
