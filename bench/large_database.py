@@ -12,7 +12,7 @@ from typing import Final, LiteralString, cast
 
 from msgspec import Struct
 
-from chatd.domain.chat_views.search_text import text_grams, title_gram
+from chatd.domain.chat_views.search import text_grams, title_gram
 from chatd.store.conn import DatabaseSession
 
 UNSAFE_SETTINGS: Final = {

@@ -23,8 +23,8 @@ from chatd.domain.ids import ChatId, McpServerId, ToolCallId, UserId
 from chatd.domain.mcp.servers import McpAccess, McpServer
 from chatd.domain.mcp.tools import ListedTool
 from chatd.domain.ports import Env, ToolContext
+from chatd.mcp.directory import McpTool, McpTools
 from chatd.mcp.http_transport import DialPolicy
-from chatd.mcp.server_tools import McpTool, McpTools
 from chatd.mcp.sessions import McpSessions
 
 MAX_MCP_OVERHEAD_MS: Final = 5.0

@@ -23,7 +23,7 @@ from bench.workload import answer_step, new_change_id
 from chatd.domain.access.permissions import WORKER, UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import commit_step
-from chatd.domain.chat_views.search_text import query_grams
+from chatd.domain.chat_views.search import query_grams
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
 from chatd.store import search
 from chatd.store.chat import chats, message_pages, messages, model_calls, workers

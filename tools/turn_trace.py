@@ -26,7 +26,7 @@ import aiohttp
 from chatd.api.application import ApiApplication
 from chatd.api.request import Receive, Scope, Send
 from chatd.app import process
-from chatd.app.role import LifecycleCallbacks, ReadyInfo
+from chatd.app.composition import LifecycleCallbacks, ReadyInfo
 from chatd.clock import SystemClock
 from chatd.settings.loader import load_settings
 

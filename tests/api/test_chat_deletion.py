@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from chatd.domain.chat.states import State
+from chatd.engine.call_records import UsageWriter
 from chatd.engine.maintenance import maintenance_tasks
-from chatd.engine.usage_writer import UsageWriter
 from chatd.store import retention
 from tests.support.api.server import OTHER_USER, ApiServer, message_body
 from tests.support.api.sse_viewer import event_source

@@ -7,9 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 import msgspec
 import pytest
 
+from chatd.cli.account.own_resources import read_since, read_skill, split_skill
 from chatd.cli.account.sign_in import read_expiry
-from chatd.cli.account.skills import read_skill, split_skill
-from chatd.cli.account.usage import read_since
 from chatd.cli.account.user_files import safe_name
 from chatd.cli.api_session import UsageProblem
 from chatd.cli.chats.answers import Choice, Waiting, choose, read_replies
@@ -18,7 +17,7 @@ from chatd.cli.chats.run_report import check_choices, read_chat_id, read_dollars
 from chatd.cli.chats.run_request import MAX_INLINE_BYTES, RunRequest, join_prompt, read_input
 from chatd.cli.options import ServerFinder, suggest, with_target
 from chatd.client.resources import Action, Chat, StoredFile
-from chatd.domain.chat.questions import Question, QuestionOption, QuestionReply
+from chatd.domain.chat.call_waits import Question, QuestionOption, QuestionReply
 from chatd.domain.ids import FileId, ToolCallId
 from chatd.terminal.answers.asks import Ask, ProposedPlan, asks_of
 from tests.support.shown_chats import CHAT, asked, shown

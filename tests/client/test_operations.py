@@ -23,7 +23,7 @@ from chatd.client.calls import Call, Download, ListCall
 from chatd.client.drafts import CallAnswer, ChatChange, Draft, EditBody, FileInput, TextInput
 from chatd.client.exchange import ServerAddress
 from chatd.client.server import ServerApi
-from chatd.domain.chat.questions import QuestionReply
+from chatd.domain.chat.call_waits import QuestionReply
 from chatd.domain.ids import (
     ChatId,
     CredentialId,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chatd.app import process
-from chatd.app.role import LifecycleCallbacks, ReadyInfo
+from chatd.app.composition import LifecycleCallbacks, ReadyInfo
 from chatd.clock import SystemClock
 from tests.e2e.test_serve import TOKEN, client_of, create_chat, plain_settings
 from tools.docs import API

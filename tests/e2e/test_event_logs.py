@@ -14,7 +14,7 @@ from aiohttp import ClientSession
 from msgspec.structs import replace
 
 from chatd.app import process
-from chatd.app.role import LifecycleCallbacks, ReadyInfo
+from chatd.app.composition import LifecycleCallbacks, ReadyInfo
 from chatd.client.state import ShownChat
 from chatd.clock import SystemClock
 from chatd.domain.chat.parts import TextPart

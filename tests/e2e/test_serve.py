@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from chatd.app import process
-from chatd.app.role import LifecycleCallbacks, ReadyInfo
+from chatd.app.composition import LifecycleCallbacks, ReadyInfo
 from chatd.cli.main import app as command_line
 from chatd.clock import SystemClock
 from chatd.settings.schema import (

@@ -7,9 +7,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat.call_waits import EXPIRED_APPROVAL_TEXT, EXPIRED_QUESTION_TEXT
+from chatd.domain.chat.call_waits import EXPIRED_APPROVAL_TEXT, EXPIRED_QUESTION_TEXT, QuestionReply
 from chatd.domain.chat.commands import CallAnswer
-from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import CallNotWaiting, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from chatd.aio import BackgroundTasks, PeriodicTask
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
+from chatd.engine.call_records import UsageWriter
 from chatd.engine.maintenance import maintenance_tasks
-from chatd.engine.usage_writer import UsageWriter
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import Events, change_id

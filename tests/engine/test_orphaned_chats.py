@@ -12,8 +12,8 @@ from chatd.domain.chat.lease import DEATHS_TO_ISOLATE, LEASE_MARGIN_S, LEASE_TTL
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
+from chatd.engine.call_records import UsageWriter
 from chatd.engine.lease import ChatReaper
-from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import chats, workers
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig

@@ -20,13 +20,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from chatd.domain.access.permissions import UserActor
-from chatd.domain.deployment.push import SubscriptionKeys
-from chatd.domain.deployment.webhooks import encode_secret
+from chatd.domain.deployment.webhooks import SubscriptionKeys, encode_secret
 from chatd.domain.ids import UserId
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.sealed_secrets import KeyRing, SecretKey
-from chatd.services.push import PushRequests
-from chatd.services.webhooks import PRIVATE_TEXT, WebhookSender
+from chatd.services.webhooks import PRIVATE_TEXT, PushRequests, WebhookSender
 from chatd.store import webhooks
 from chatd.store.webhooks import SECRET_COLUMN
 from tests.support.engine_rig import EngineRig, engine_rig

@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from chatd.domain.chat.answer_transitions import answer_calls, submit_tool_results
-from chatd.domain.chat.call_waits import CallWait, WaitKind, wait_of, waiting_calls
+from chatd.domain.chat.call_waits import CallWait, QuestionReply, WaitKind, wait_of, waiting_calls
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
     AnswerCalls,
@@ -28,7 +28,6 @@ from chatd.domain.chat.commands import (
     WhenBusy,
 )
 from chatd.domain.chat.messages import Draft, PendingCall, local_calls
-from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.chat.row import Chat, Fence, RetryState
 from chatd.domain.chat.states import Transition
 from chatd.domain.chat.user_transitions import (

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.model.protocol import ProviderError
-from chatd.providers.keyed_provider import KeyedProvider, KeyRests
 from chatd.providers.provider_config import ProviderConfig, Secret
 from chatd.providers.registry import build_provider
+from chatd.services.models.provider_clients import KeyedProvider, KeyRests
 from tests.support.clock import FakeClock
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk, stream
 from tests.support.providers.prompts import request

@@ -9,7 +9,7 @@ from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ProviderFault
 from chatd.providers.provider_config import HttpConfig, ProviderConfig, Secret, provider_proxies
 from chatd.providers.registry import build_provider
-from chatd.providers.trial_call import TrialResult, explain_failure, try_provider
+from chatd.services.models.provider_trials import TrialResult, explain_failure, try_provider
 from tests.support.providers.certificate import self_signed
 from tests.support.providers.openai_chat import FakeCompatible, stream
 from tests.support.providers.server import Reply

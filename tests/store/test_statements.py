@@ -15,7 +15,7 @@ import pytest
 from asyncpg.protocol import BUILTIN_TYPE_NAME_MAP
 
 import chatd.store
-from chatd.domain.chat_views.search_text import index_keys, query_grams, text_grams
+from chatd.domain.chat_views.search import index_keys, query_grams, text_grams
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
 from chatd.store import search

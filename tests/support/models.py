@@ -12,10 +12,9 @@ from chatd.sealed_secrets import KeyRing, SecretKey, check_value
 from chatd.services.models.configuration import build_registry
 from chatd.services.models.directory import ModelDirectory
 from chatd.services.models.model_administration import ModelAdministration
-from chatd.services.models.provider_administration import ProviderAdministration
+from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_clients import ProviderClients
 from chatd.services.models.provider_trials import ProviderTrials
-from chatd.services.models.user_keys import UserKeys
 from chatd.settings.schema import Settings
 from chatd.store import sealed_columns
 from chatd.store.notifications import ConfigChanges

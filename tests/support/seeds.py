@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
-from chatd.domain.chat.call_waits import CallWait, WaitKind
+from chatd.domain.chat.call_waits import QUESTION_TOOL, CallWait, WaitKind
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
     CreateChat,
@@ -27,7 +27,6 @@ from chatd.domain.chat.commands import (
 )
 from chatd.domain.chat.lease import MAX_LONE_DEATHS
 from chatd.domain.chat.messages import Draft, Message, QueuedMessage
-from chatd.domain.chat.questions import QUESTION_TOOL
 from chatd.domain.chat.row import AgentWait, Chat, ChatError, Fence, RetryState
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import (

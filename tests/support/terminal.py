@@ -18,7 +18,7 @@ from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 
 from chatd.app import process
-from chatd.app.role import LifecycleCallbacks, ReadyInfo
+from chatd.app.composition import LifecycleCallbacks, ReadyInfo
 from chatd.client.server import ServerAddress
 from chatd.clock import SystemClock
 from chatd.domain.ids import ChatId

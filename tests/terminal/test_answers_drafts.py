@@ -3,7 +3,7 @@
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat.questions import MAX_ANSWER_CHARS, Question, QuestionOption
+from chatd.domain.chat.call_waits import MAX_ANSWER_CHARS, Question, QuestionOption
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.terminal.answers.asks import QuestionDraft, keep_draft, questions_of
 from chatd.terminal.screens.policy_rules import (

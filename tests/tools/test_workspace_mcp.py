@@ -15,7 +15,7 @@ from chatd.domain.ports import AgentApi, ToolContext
 from chatd.domain.tool_policy.decision import decide
 from chatd.domain.tool_policy.rules import PolicyLayer, ToolPolicy, ToolRule
 from chatd.domain.workspace.agent_api import WorkspaceMcpServer, WorkspaceUnavailable
-from chatd.tools.workspace_mcp import WorkspaceMcpTool, WorkspaceMcpTools
+from chatd.tools.workspaces import WorkspaceMcpTool, WorkspaceMcpTools
 from tests.support.clock import FakeClock
 from tests.support.factories import chat
 from tests.support.stream_replica import env_with

@@ -6,10 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.answer.assembler import EMPTY_OBJECT
-from chatd.domain.chat.call_waits import CallWait, WaitKind
+from chatd.domain.chat.call_waits import QUESTION_TOOL, CallWait, WaitKind
 from chatd.domain.chat.messages import Message, TokenUsage
 from chatd.domain.chat.parts import ToolCallPart
-from chatd.domain.chat.questions import QUESTION_TOOL
 from chatd.domain.chat.row import Chat
 from chatd.domain.decisions import (
     CONTEXT_FULL_ERROR,

@@ -9,11 +9,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec import Raw
 
-from chatd.domain.deployment.push import decode_keys, push_payload
-from chatd.domain.deployment.webhooks import Delivery, DeliveryReply, reason_to_disable
+from chatd.domain.deployment.webhooks import (
+    Delivery,
+    DeliveryReply,
+    decode_keys,
+    push_payload,
+    reason_to_disable,
+)
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId
-from chatd.services.push import PushSigner, encrypt_push, new_signing_key
+from chatd.services.webhooks import PushSigner, encrypt_push, new_signing_key
 
 # The example of RFC 8291, section 5.
 P256DH = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat.questions import QuestionReply, answer_questions, read_questions
+from chatd.domain.chat.call_waits import QuestionReply, answer_questions, read_questions
 from chatd.domain.errors import InvalidInput, ToolError
 
 OPTIONS = [{"label": "A", "description": "first"}, {"label": "B"}]

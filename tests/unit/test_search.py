@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.chat_views.lists import (
+from chatd.domain.chat_views.search import (
     MAX_PINNED_CHATS,
     MAX_QUERY_CHARS,
     SearchQuery,

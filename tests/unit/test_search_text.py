@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from chatd.domain.chat.parts import FilePart, FileReferencePart
-from chatd.domain.chat_views.lists import parse_query
-from chatd.domain.chat_views.search_text import (
+from chatd.domain.chat_views.search import (
     MAX_ARGUMENT_CHARS,
     MAX_INDEXED_CHARS,
     MAX_QUERY_GRAMS,
@@ -19,6 +18,7 @@ from chatd.domain.chat_views.search_text import (
     make_snippet,
     message_text,
     one_line,
+    parse_query,
     plain_text,
     query_grams,
     text_grams,

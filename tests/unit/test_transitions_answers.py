@@ -12,6 +12,7 @@ from chatd.domain.chat.call_waits import (
     EXPIRED_QUESTION_TEXT,
     MAX_CARRIED_ARGS_BYTES,
     UNASKED_TEXT,
+    QuestionReply,
     call_deadlines,
     deadline_shift_s,
     mark_wait,
@@ -21,7 +22,6 @@ from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import AnswerCalls, CallAnswer, ClientResult, SubmitToolResults
 from chatd.domain.chat.messages import PendingCall
 from chatd.domain.chat.parts import ToolResultPart
-from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import archive, interrupt

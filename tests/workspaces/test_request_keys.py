@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
+from chatd.engine.call_records import UsageWriter
 from chatd.engine.maintenance import maintenance_tasks
-from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import idempotency
 from chatd.store.chat.idempotency import REQUEST_RETENTION
 from chatd.store.conn import Conn

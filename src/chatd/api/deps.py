@@ -36,9 +36,8 @@ from chatd.sealed_secrets import KeyRing
 from chatd.services.demo_worker import DemoWorker
 from chatd.services.mcp_servers import McpServers
 from chatd.services.models.model_administration import ModelAdministration
-from chatd.services.models.provider_administration import ProviderAdministration
+from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_trials import ProviderTrials
-from chatd.services.models.user_keys import UserKeys
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat.transactor import Transactor
 from chatd.store.file_stores import FileStores

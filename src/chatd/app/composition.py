@@ -1,20 +1,32 @@
-"""Builds every object of a process from the settings, in the order in which they depend on each
-other. Starts nothing."""
+"""Builds every object of a process from the settings, and what the API is given, in the order in
+which they depend on each other. Starts nothing.
+"""
 
+import asyncio
 import math
 import os
 import random
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Final, Literal
 from uuid import uuid4
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
-from chatd.api.accounts.site import is_loopback
+from chatd.api.accounts.authenticator import ADMIN_TOKEN_FILE as TOKEN_FILE
+from chatd.api.accounts.authenticator import AccountsConfig, admin_token, build_accounts
+from chatd.api.accounts.oidc import OidcConfig
+from chatd.api.accounts.request_limits import RequestLimits
+from chatd.api.accounts.site import SiteConfig, is_loopback
+from chatd.api.application import HealthApplication, HealthRoutes, build_application
+from chatd.api.deps import ApiDeps, RetentionDays, StreamLimits
+from chatd.api.server import Application
 from chatd.app.replica import Replica, ReplicaOptions, open_database_pools, replica_config
-from chatd.app.role import ProcessRole
 from chatd.app.telemetry import Gauges, Telemetry
 from chatd.clock import new_change_id
+from chatd.domain.access.accounts import IdentityRules
+from chatd.domain.access.permissions import ADMIN_USER_ID
 from chatd.domain.chat.row import Chat
 from chatd.domain.files import FileLimits
 from chatd.domain.ids import WorkerId
@@ -28,17 +40,15 @@ from chatd.services.mcp_servers import McpServers, declared_servers, private_hos
 from chatd.services.models.configuration import DEMO_MODEL
 from chatd.services.models.directory import ModelDirectory
 from chatd.services.models.model_administration import ModelAdministration, SubagentModelChoice
-from chatd.services.models.provider_administration import ProviderAdministration
+from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_clients import ProviderClients
 from chatd.services.models.provider_trials import ProviderTrials
-from chatd.services.models.user_keys import UserKeys
-from chatd.services.push import DEFAULT_CONTACT, PushRequests
 from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.services.schedules import ScheduleRunner
 from chatd.services.secret_keys import KeySource, SecretKeys
-from chatd.services.webhooks import WebhookSender
+from chatd.services.webhooks import DEFAULT_CONTACT, PushRequests, WebhookSender
 from chatd.services.workspaces import LocalWorkspaceControl, WorkspaceServices, workspace_config
-from chatd.settings.schema import Settings
+from chatd.settings.schema import OidcSettings, Settings, SettingsError
 from chatd.store.conn import ConnectConfig
 from chatd.store.file_stores import build_file_stores
 from chatd.store.notifications import ConfigChanges
@@ -48,6 +58,37 @@ from chatd.tools.files import SavedResultTools, save_results
 from chatd.tools.plans import QuestionTools
 from chatd.tools.skills import SkillDirectory, SkillTools, no_workspace_skills
 from chatd.tools.subagents import SubagentTools
+
+# What a process is started for, and what it tells its starter.
+
+
+class ProcessRole(msgspec.Struct, frozen=True, kw_only=True):
+    """What this process serves on its port, and whether it runs chats."""
+
+    serves: Literal["api", "health", "nothing"] = "api"
+    runs_chats: bool = True
+
+
+FULL_ROLE: Final = ProcessRole()
+
+
+class ReadyInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line prints once everything runs."""
+
+    url: str | None
+    token_file: str | None
+    model: str
+    migrated: tuple[str, ...]
+    sign_in_link: str | None = None
+
+
+class LifecycleCallbacks(msgspec.Struct, frozen=True, kw_only=True):
+    """`ready` is called once; `stopping` with the number of chats that still run.
+    `shows_sign_in_link`: it goes to a terminal, so a one-time link may be made for it."""
+
+    shows_sign_in_link: bool = False
+    ready: Callable[[ReadyInfo], None]
+    stopping: Callable[[int], None] = lambda _running: None
 
 
 class Composition:
@@ -254,3 +295,133 @@ async def _no_instructions(chat: Chat) -> Instructions:
     """Of a process without workspaces."""
     del chat
     return Instructions()
+
+
+# What the API is given, from the settings and the objects above.
+
+
+def _retention(settings: Settings) -> RetentionDays:
+    chats = settings.chats
+    return RetentionDays(
+        auto_archive=chats.auto_archive_days,
+        archived_chats=chats.retention_days,
+        deleted_messages=chats.deleted_messages_days,
+        usage=chats.usage_days,
+        debug_records=chats.debug_days,
+        audit_log=settings.audit.retention_days,
+        workspaces=settings.workspaces.retention_days,
+    )
+
+
+def accounts_config(settings: Settings) -> AccountsConfig:
+    server, limits = settings.server, settings.limits
+    return AccountsConfig(
+        site=SiteConfig(
+            url=server.url,
+            allowed_hosts=server.allowed_hosts,
+            allowed_origins=server.allowed_origins,
+            trusted_proxies=server.trusted_proxies,
+        ),
+        limits=RequestLimits(
+            requests=limits.requests_per_minute,
+            chats=limits.new_chats_per_minute,
+            files=limits.uploads_per_minute,
+        ),
+        has_passwords=settings.sign_in.passwords,
+        oidc=_oidc_config(settings.oidc),
+        identity_rules=IdentityRules(
+            allowed_domains=settings.oidc.allowed_domains,
+            auto_create=settings.oidc.auto_create,
+            link_by_email=settings.oidc.link_by_email,
+            trust_email=settings.oidc.trust_email,
+            groups_claim=settings.oidc.groups_claim,
+            admin_groups=settings.oidc.admin_groups,
+            viewer_groups=settings.oidc.viewer_groups,
+        ),
+        managed_groups=settings.oidc.groups,
+    )
+
+
+def _oidc_config(oidc: OidcSettings) -> OidcConfig | None:
+    """Raises SettingsError."""
+    if oidc.issuer is None:
+        return None
+    if oidc.client_id is None:
+        raise SettingsError("oidc.client_id is missing: oidc.issuer is set")
+    return OidcConfig(
+        issuer=oidc.issuer,
+        client_id=oidc.client_id,
+        client_secret=oidc.client_secret,
+        name=oidc.name,
+        scopes=oidc.scopes,
+    )
+
+
+def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> ApiDeps:
+    replica, settings = built.replica, built.settings
+    limits = settings.limits
+    token = admin_token(given_token, settings.data_dir)
+    if given_token is None and settings.database.url is not None:
+        replica.env.emit("admin_token_of_this_host", file=str(settings.data_dir / TOKEN_FILE))
+    return ApiDeps(
+        pool=replica.database.pool,
+        transactor=replica.transactor,
+        announce=replica.announce_chat,
+        reserve_slot=replica.reserve_slot,
+        titles=replica.titles,
+        feeds=replica.feeds,
+        chat_lists=replica.chat_lists,
+        models=built.models,
+        model_administration=built.model_administration,
+        provider_administration=built.provider_administration,
+        provider_trials=built.provider_trials,
+        user_keys=built.user_keys,
+        accounts=build_accounts(
+            replica.database.pool,
+            replica.env,
+            replica.config_changes,
+            accounts_config(settings),
+            fixed={token: ADMIN_USER_ID},
+            key_ring=built.key_ring,
+        ),
+        env=replica.env,
+        registry=built.registry,
+        files=replica.files,
+        key_ring=built.key_ring,
+        wake_webhooks=built.webhooks.wake,
+        push_public_key=built.webhooks.pushes.public_key,
+        reaches_private_hosts=settings.webhooks.private_addresses,
+        frame_origins=settings.server.frame_origins,
+        metrics_token=settings.server.metrics_token,
+        file_limits=file_limits(settings),
+        draining=stop.is_set,
+        known=replica.feeds.known,
+        workspaces=built.workspace_control,
+        budget=replica.budget,
+        default_limit=replica.default_limit,
+        retention=_retention(settings),
+        limits=StreamLimits(
+            streams_per_user=limits.streams_per_user, topics_per_socket=limits.topics_per_socket
+        ),
+        database_error=lambda: replica.lease.error_kind,
+        demo=built.demo,
+        stops_subagents=settings.chats.interrupt_subagents == "stop",
+        mcp=built.mcp,
+    )
+
+
+def build_served_application(
+    built: Composition, token: str | None, stop: asyncio.Event
+) -> Application:
+    if built.role.serves == "api":
+        return build_application(_deps(built, token, stop))
+    lease = built.replica.lease
+    return HealthApplication(
+        HealthRoutes(
+            built.pool,
+            built.registry,
+            stop.is_set,
+            lambda: lease.error_kind,
+            metrics_token=built.settings.server.metrics_token,
+        )
+    )

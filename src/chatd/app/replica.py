@@ -26,8 +26,8 @@ from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.attempt import Committer
 from chatd.engine.budget import SpendBudget, SpendLimit
+from chatd.engine.call_records import DebugGate, DebugRecorder, UsageWriter, never
 from chatd.engine.circuits import Circuits
-from chatd.engine.debug_recorder import DebugGate, DebugRecorder, never
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, file_tasks, maintenance_tasks, retention_tasks
@@ -39,7 +39,6 @@ from chatd.engine.summary_call import SummaryCall
 from chatd.engine.title_generator import CallRecords, TitleGenerator, TitleModelChoice, own_model
 from chatd.engine.tool_runner import ToolDeps
 from chatd.engine.turn_loop import TurnLoop, TurnLoopDeps
-from chatd.engine.usage_writer import UsageWriter
 from chatd.engine.worker import Worker, WorkerConfig, WorkerDeps
 from chatd.settings.schema import FileSettings, Settings, SettingsError
 from chatd.store.chat.operation import AppliedChange

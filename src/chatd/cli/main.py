@@ -140,7 +140,7 @@ def serve(
     ] = False,
 ) -> None:
     """Serve the API and run chats until stopped. Starts a database unless one is given."""
-    from chatd.app.role import ProcessRole
+    from chatd.app.composition import ProcessRole
     from chatd.cli import process, server_commands
 
     with process.report_errors():
@@ -174,7 +174,7 @@ def worker(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Run chats without serving the API until stopped, beside chatd serve."""
-    from chatd.app.role import ProcessRole
+    from chatd.app.composition import ProcessRole
     from chatd.cli import process, server_commands
 
     with process.report_errors():

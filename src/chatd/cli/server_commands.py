@@ -18,7 +18,7 @@ import chatd
 from chatd import sealed_secrets
 from chatd.api.web_page import is_built
 from chatd.app import process
-from chatd.app.role import LifecycleCallbacks, ProcessRole, ReadyInfo
+from chatd.app.composition import LifecycleCallbacks, ProcessRole, ReadyInfo
 from chatd.cli.admin import administration_command, database_name, print_line
 from chatd.cli.process import StopSignal
 from chatd.cli.target import forget_address, write_address

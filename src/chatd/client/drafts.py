@@ -7,8 +7,8 @@ from uuid import UUID
 from msgspec import UNSET, Struct, UnsetType, convert
 from msgspec.structs import replace
 
+from chatd.domain.chat.call_waits import QuestionReply
 from chatd.domain.chat.commands import WhenBusy
-from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.ids import ChatId, FileId, McpServerId, ModelConfigId, ToolCallId, WorkspaceId
 from chatd.domain.model.protocol import Effort
 from chatd.domain.tool_modes import ModeChoice

@@ -11,7 +11,12 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, refuse_surplus
-from chatd.domain.chat.call_waits import CLIENT_TOOL_DEADLINE_S, PERSON_DEADLINE_S, CallWait
+from chatd.domain.chat.call_waits import (
+    CLIENT_TOOL_DEADLINE_S,
+    PERSON_DEADLINE_S,
+    CallWait,
+    read_questions,
+)
 from chatd.domain.chat.messages import (
     Message,
     PendingCall,
@@ -20,7 +25,6 @@ from chatd.domain.chat.messages import (
     pending_calls,
 )
 from chatd.domain.chat.parts import ToolCallPart
-from chatd.domain.chat.questions import read_questions
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.chat.states import Status
 from chatd.domain.errors import ToolError

@@ -31,7 +31,7 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Clock, Env
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Committer
-from chatd.engine.usage_writer import UsageWriter
+from chatd.engine.call_records import UsageWriter
 from chatd.store.chat import chats, workers
 from chatd.store.conn import Conn
 from chatd.stream.journal_tail import read_said

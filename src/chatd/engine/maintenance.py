@@ -18,7 +18,7 @@ from chatd.domain.errors import RequestError, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
-from chatd.engine.usage_writer import UsageWriter
+from chatd.engine.call_records import UsageWriter
 from chatd.store import file_stores, files, retention, search, webhooks
 from chatd.store.account import audit, credentials, users
 from chatd.store.chat import idempotency, journal, model_calls

@@ -26,10 +26,9 @@ from chatd.domain.answer.answer import (
 )
 from chatd.domain.answer.assembler import Assembler
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits, ToolSet
-from chatd.domain.chat.call_waits import PERSON_DEADLINE_S
+from chatd.domain.chat.call_waits import PERSON_DEADLINE_S, QUESTION_TOOL
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.parts import TextPart
-from chatd.domain.chat.questions import QUESTION_TOOL
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.decisions import MAX_STEPS_PER_TURN, TurnRules
 from chatd.domain.deployment.spend import UNCHECKED_WAIT, SpendRefusal

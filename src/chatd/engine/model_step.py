@@ -53,8 +53,8 @@ from chatd.domain.prompt.kept_rows import clear_results, count_cleared
 from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt, Committer, PartialMessages
+from chatd.engine.call_records import DebugRecorder
 from chatd.engine.circuits import Circuits
-from chatd.engine.debug_recorder import DebugRecorder
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.model_call import (
     STRICT_PAIRING_KINDS,

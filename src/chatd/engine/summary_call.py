@@ -31,8 +31,8 @@ from chatd.domain.prompt.compaction import (
 from chatd.domain.prompt.kept_rows import choose_kept
 from chatd.domain.prompt.repair import shrink_prompt
 from chatd.engine.attempt import Attempt
+from chatd.engine.call_records import DebugRecorder
 from chatd.engine.circuits import Circuits
-from chatd.engine.debug_recorder import DebugRecorder
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.model_call import (
     CallRows,

@@ -40,10 +40,9 @@ from chatd.domain.prompt.titles import (
     without_temperature,
 )
 from chatd.domain.text import clip
-from chatd.engine.debug_recorder import DebugRecorder
+from chatd.engine.call_records import DebugRecorder, UsageWriter
 from chatd.engine.model_call import choose_model
 from chatd.engine.spend_guard import SpendGuard, SpendRefused
-from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
 

@@ -56,11 +56,11 @@ from chatd.domain.text import utc_text
 from chatd.domain.tool_modes import allows_client_tools, allows_tool, refusal_text
 from chatd.domain.tool_policy.matching import denied_tools
 from chatd.engine.attempt import Attempt, Committer
+from chatd.engine.call_records import UsageWriter
 from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext, choose_model
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
-from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 from chatd.stream.episodes import EpisodeRegistry

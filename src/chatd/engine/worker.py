@@ -18,10 +18,10 @@ from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.acquirer import Acquirer, Slots, SlotsConfig
 from chatd.engine.attempt import Committer
+from chatd.engine.call_records import UsageWriter
 from chatd.engine.chat_tasks import ChatTasks
 from chatd.engine.lease import ChatReaper, HeartbeatLoop, WorkerLease
 from chatd.engine.turn_loop import TurnLoop
-from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import workers
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.pool import Database

@@ -28,12 +28,11 @@ from chatd.domain.mcp.servers import (
     check_slug,
 )
 from chatd.domain.ports import Env
-from chatd.mcp.directory import DeclaredServer, ServerDirectory, ServerTrials
+from chatd.mcp.directory import DeclaredServer, McpTools, ServerDirectory, ServerTrials
 from chatd.mcp.http_transport import DialPolicy
 from chatd.mcp.oauth_connections import OauthConnections
 from chatd.mcp.oauth_http import OauthHttp
 from chatd.mcp.oauth_tokens import OauthTokens
-from chatd.mcp.server_tools import McpTools
 from chatd.mcp.sessions import McpSessions
 from chatd.sealed_secrets import KeyRing
 from chatd.services.mcp_bodies import CreateMcpServerBody, McpOauthBody, UpdateMcpServerBody

@@ -47,7 +47,7 @@ from chatd.store.conn import Conn, ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.store.workspace import bindings
 from chatd.tools.chat_tools import WorkspaceTools
-from chatd.tools.workspace_mcp import WorkspaceMcpTools
+from chatd.tools.workspaces import WorkspaceMcpTools
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.agent_client import ConnectedAgent, HttpAgentClient
 from chatd.workspaces.agents.agent_monitor import AGENT_CHECK_INTERVAL_S as HEARTBEAT_S

@@ -16,7 +16,7 @@ from msgspec import Struct
 from chatd.domain.access.permissions import Actor, UserActor
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat_views.search_text import (
+from chatd.domain.chat_views.search import (
     fold,
     has_terms,
     index_keys,

@@ -14,9 +14,10 @@ from msgspec import Raw, Struct
 from chatd.domain.access.permissions import Actor, UserActor, row_filter
 from chatd.domain.chat.messages import decode_parts
 from chatd.domain.chat.parts import TextPart
-from chatd.domain.deployment.push import MAX_SUBSCRIPTIONS_PER_USER, PUSH_EVENTS
 from chatd.domain.deployment.webhooks import (
+    MAX_SUBSCRIPTIONS_PER_USER,
     MAX_WEBHOOKS_PER_USER,
+    PUSH_EVENTS,
     Delivery,
     DeliveryReply,
     Webhook,

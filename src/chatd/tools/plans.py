@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from msgspec import Raw, Struct
 
 from chatd.domain.answer.tool_output import ToolOutput, error_output
-from chatd.domain.chat.questions import QUESTION_TOOL, read_questions
+from chatd.domain.chat.call_waits import QUESTION_TOOL, read_questions
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.files import StoredFile

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.files import file_browser
-from chatd.agent.files.file_browser import browse_directory, read_piece
+from chatd.agent.files import file_routes
+from chatd.agent.files.file_routes import browse_directory, read_piece
 
 Entry = dict[str, object]
 
@@ -85,7 +85,7 @@ def test_a_link_put_in_between_is_refused(home: Path, monkeypatch: pytest.Monkey
     """A command replaces a directory by a link after the path was checked."""
     (home / "d").mkdir()
     (home / "d" / "passwd").write_text("mine")
-    check = file_browser.resolve_inside
+    check = file_routes.resolve_inside
 
     def resolve_then_swap(base: str, path: str) -> str:
         found = check(base, path)
@@ -94,7 +94,7 @@ def test_a_link_put_in_between_is_refused(home: Path, monkeypatch: pytest.Monkey
         (home / "d").symlink_to("/etc")
         return found
 
-    monkeypatch.setattr(file_browser, "resolve_inside", resolve_then_swap)
+    monkeypatch.setattr(file_routes, "resolve_inside", resolve_then_swap)
     with pytest.raises(AgentError) as refused:
         read_piece(str(home), "d/passwd", offset=0, limit=10)
     assert refused.value.status in (400, 409)
@@ -116,25 +116,25 @@ def test_pipes_and_directories_are_not_read_as_files(home: Path) -> None:
 def test_a_large_directory_is_cut_with_a_mark(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         (home / f"{number:02}").touch()
-    monkeypatch.setattr(file_browser, "MAX_LISTED_ENTRIES", 10)
+    monkeypatch.setattr(file_routes, "MAX_LISTED_ENTRIES", 10)
     found = browse_directory(str(home), "")
     assert (len(cast("list[Entry]", found["entries"])), found["is_cut"]) == (10, True)
-    monkeypatch.setattr(file_browser, "MAX_LISTING_BYTES", 700)
+    monkeypatch.setattr(file_routes, "MAX_LISTING_BYTES", 700)
     assert (len(entries(home)), browse_directory(str(home), "")["is_cut"]) == (3, True)
     monkeypatch.undo()
-    monkeypatch.setattr(file_browser, "MAX_SCANNED_ENTRIES", 5)
+    monkeypatch.setattr(file_routes, "MAX_SCANNED_ENTRIES", 5)
     assert (len(entries(home)), browse_directory(str(home), "")["is_cut"]) == (5, True)
 
 
 def test_a_piece_has_the_size_and_a_version_that_changes_with_the_file(home: Path) -> None:
     file = home / "f"
-    file.write_bytes(b"x" * (file_browser.MAX_PIECE_BYTES + 5))
+    file.write_bytes(b"x" * (file_routes.MAX_PIECE_BYTES + 5))
     facts, content = read_piece(str(home), "f", offset=0, limit=1 << 40)
     assert (len(content), facts["size"]) == (
-        file_browser.MAX_PIECE_BYTES,
-        file_browser.MAX_PIECE_BYTES + 5,
+        file_routes.MAX_PIECE_BYTES,
+        file_routes.MAX_PIECE_BYTES + 5,
     )
-    assert read_piece(str(home), "f", offset=file_browser.MAX_PIECE_BYTES, limit=10)[1] == b"xxxxx"
+    assert read_piece(str(home), "f", offset=file_routes.MAX_PIECE_BYTES, limit=10)[1] == b"xxxxx"
     file.write_bytes(b"new")
     assert read_piece(str(home), "f", offset=0, limit=1)[0]["version"] != facts["version"]
 

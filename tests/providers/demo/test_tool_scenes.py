@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from chatd.domain.chat.call_waits import read_questions
 from chatd.domain.chat.parts import TextPart, ToolCallPart
-from chatd.domain.chat.questions import read_questions
 from chatd.domain.model.protocol import (
     ModelRequest,
     PromptCall,

@@ -38,7 +38,7 @@ from chatd.domain.model.protocol import EffortRange, ModelCapabilities, ModelCon
 from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing
 from chatd.services.mcp_servers import McpServers
-from chatd.services.push import PushRequests
+from chatd.services.webhooks import PushRequests
 from chatd.store.chat import chats
 from chatd.store.file_stores import DATABASE_CHUNK_BYTES, DatabaseFileStore, FileStores
 from chatd.store.model.model_configs import StoredModel

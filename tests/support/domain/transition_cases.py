@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.domain.chat.answer_transitions import answer_calls, submit_tool_results
-from chatd.domain.chat.call_waits import WaitKind, wait_of, waiting_calls
+from chatd.domain.chat.call_waits import QuestionReply, WaitKind, wait_of, waiting_calls
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
     AnswerCalls,
@@ -33,7 +33,6 @@ from chatd.domain.chat.commands import (
     WhenBusy,
 )
 from chatd.domain.chat.messages import Draft
-from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.chat.row import Chat, Fence, RetryState
 from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, State, Transition, TransitionSide
 from chatd.domain.chat.user_transitions import (

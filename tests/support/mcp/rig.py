@@ -16,8 +16,8 @@ from chatd.domain.ids import McpServerId, ToolCallId
 from chatd.domain.mcp.servers import McpAccess, McpServer
 from chatd.domain.mcp.tools import ListedTool
 from chatd.domain.ports import Clock, Env, ToolContext
+from chatd.mcp.directory import McpTool, McpTools
 from chatd.mcp.http_transport import DialPolicy, McpLimits
-from chatd.mcp.server_tools import McpTool, McpTools
 from chatd.mcp.sessions import McpSessions
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually

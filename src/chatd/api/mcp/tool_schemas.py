@@ -9,9 +9,9 @@ from uuid import UUID
 from msgspec import Meta, Raw, Struct, field
 
 from chatd.domain.chat.answer_transitions import MAX_REASON_CHARS
+from chatd.domain.chat.call_waits import MAX_QUESTIONS, QuestionReply
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.messages import Role
-from chatd.domain.chat.questions import MAX_QUESTIONS, QuestionReply
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat_views.events import RequestedCall
 from chatd.domain.description import CHAT_ID, UPDATED_AT, describe

@@ -12,8 +12,8 @@ from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.administration.runtime_settings import DocumentVersion
 from chatd.domain.chat.answer_transitions import MAX_REASON_CHARS
+from chatd.domain.chat.call_waits import MAX_QUESTIONS, QuestionReply
 from chatd.domain.chat.commands import AnswerCalls, CallAnswer
-from chatd.domain.chat.questions import MAX_QUESTIONS, QuestionReply
 from chatd.domain.chat_views.public_chat import PublicChat, public_chat
 from chatd.domain.description import describe
 from chatd.domain.errors import CallNotWaiting, TransitionNotAllowed

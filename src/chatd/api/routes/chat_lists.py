@@ -26,9 +26,14 @@ from chatd.api.schemas.chats import (
 from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat_views.lists import SearchQuery, parse_query
 from chatd.domain.chat_views.public_chat import PublicChat, public_chat
-from chatd.domain.chat_views.search_text import make_snippet, message_text, one_line
+from chatd.domain.chat_views.search import (
+    SearchQuery,
+    make_snippet,
+    message_text,
+    one_line,
+    parse_query,
+)
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId
 from chatd.store import search

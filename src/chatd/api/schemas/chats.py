@@ -22,8 +22,8 @@ from chatd.api.schemas.messages import (
     NonBlankText,
 )
 from chatd.domain.chat.states import PublicStatus
-from chatd.domain.chat_views.lists import ChatSource
 from chatd.domain.chat_views.public_chat import PublicChat
+from chatd.domain.chat_views.search import ChatSource
 from chatd.domain.chat_views.transfer import ExportFormat
 from chatd.domain.description import (
     CHAT_ID,

@@ -69,7 +69,7 @@ def usage(
 
     A + marks a sum that lacks calls whose price is not known.
     """
-    from chatd.cli.account import usage as work
+    from chatd.cli.account import own_resources as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.show_usage(api, since=since, grouping=by, as_json=as_json))
@@ -209,7 +209,7 @@ def remove_provider(
 @with_target
 def list_skills(*, as_json: AsJson = False, server: ServerFinder) -> None:
     """List your skills."""
-    from chatd.cli.account import skills as work
+    from chatd.cli.account import own_resources as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.list_skills(api, as_json=as_json))
@@ -219,7 +219,7 @@ def list_skills(*, as_json: AsJson = False, server: ServerFinder) -> None:
 @with_target
 def show_skill(name: SkillName, *, as_json: AsJson = False, server: ServerFinder) -> None:
     """Print a skill, in the form that put takes."""
-    from chatd.cli.account import skills as work
+    from chatd.cli.account import own_resources as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.show_skill(api, name, as_json=as_json))
@@ -242,7 +242,7 @@ def put_skill(
     server: ServerFinder,
 ) -> None:
     """Create a skill, or replace the one with its name."""
-    from chatd.cli.account import skills as work
+    from chatd.cli.account import own_resources as work
     from chatd.cli.api_session import report_errors, run_command
 
     with report_errors():
@@ -259,7 +259,7 @@ def remove_skill(
     name: SkillName, *, yes: Yes = False, as_json: AsJson = False, server: ServerFinder
 ) -> None:
     """Delete a skill."""
-    from chatd.cli.account import skills as work
+    from chatd.cli.account import own_resources as work
     from chatd.cli.api_session import confirm, report_errors, run_command
 
     with report_errors():
@@ -405,7 +405,7 @@ def serve_mcp(
 @with_target
 def list_servers(*, as_json: AsJson = False, server: ServerFinder) -> None:
     """List the MCP servers that your chats can use."""
-    from chatd.cli.account import mcp_servers as work
+    from chatd.cli.account import own_resources as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.list_servers(api, as_json=as_json))
@@ -427,7 +427,7 @@ def connect(
 
     Prints and opens the page of the chatd server where you connect, and waits until it is done.
     """
-    from chatd.cli.account import mcp_servers as work
+    from chatd.cli.account import own_resources as work
     from chatd.cli.api_session import run_command
 
     code = run_command(
@@ -446,7 +446,7 @@ def disconnect(slug: Slug, *, as_json: AsJson = False, server: ServerFinder) -> 
 
     Its tokens are deleted here, and revoked there if that is possible.
     """
-    from chatd.cli.account import mcp_servers as work
+    from chatd.cli.account import own_resources as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.disconnect(api, slug, as_json=as_json))

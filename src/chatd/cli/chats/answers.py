@@ -19,7 +19,7 @@ from chatd.cli.output import print_json, print_notice
 from chatd.client.drafts import CallAnswer, ChatChange, Decision, Draft, TextInput
 from chatd.client.exchange import ServerAddress
 from chatd.client.server import ServerApi
-from chatd.domain.chat.questions import Question, QuestionReply
+from chatd.domain.chat.call_waits import Question, QuestionReply
 from chatd.domain.ids import ChatId
 from chatd.domain.tool_modes import ModeChoice
 from chatd.terminal.answers.asks import (

@@ -10,12 +10,17 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from chatd.domain.chat.call_waits import answerable_calls, wait_of, waiting_calls
+from chatd.domain.chat.call_waits import (
+    answer_questions,
+    answerable_calls,
+    read_questions,
+    wait_of,
+    waiting_calls,
+)
 from chatd.domain.chat.change import CallDecision, Change, error_result, require_allowed
 from chatd.domain.chat.commands import AnswerCalls, CallAnswer, ClientResult, SubmitToolResults
 from chatd.domain.chat.messages import Draft, PendingCall
 from chatd.domain.chat.parts import ToolResultPart, validate_json
-from chatd.domain.chat.questions import answer_questions, read_questions
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import Transition
 from chatd.domain.errors import CallNotWaiting, Forbidden, InvalidInput

@@ -10,9 +10,8 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from chatd.domain.access.permissions import Permission
-from chatd.domain.chat.call_waits import CallWait
+from chatd.domain.chat.call_waits import CallWait, QuestionReply
 from chatd.domain.chat.messages import Draft, UsageEntry, UserInput
-from chatd.domain.chat.questions import QuestionReply
 from chatd.domain.chat.row import AgentWait, ChatError, Episode, Fence, RetryState
 from chatd.domain.chat.states import Transition
 from chatd.domain.chat.takeover import DeathNotice

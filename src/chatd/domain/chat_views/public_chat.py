@@ -9,10 +9,15 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from chatd.domain.chat.call_waits import WaitKind, wait_kinds, wait_of, waiting_calls
+from chatd.domain.chat.call_waits import (
+    WaitKind,
+    read_questions,
+    wait_kinds,
+    wait_of,
+    waiting_calls,
+)
 from chatd.domain.chat.change import QUEUE_HELD_ERROR
 from chatd.domain.chat.messages import PendingCall
-from chatd.domain.chat.questions import read_questions
 from chatd.domain.chat.row import Chat, ChatError, DiffStatus, RetryState
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.description import (

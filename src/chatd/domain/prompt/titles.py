@@ -15,7 +15,7 @@ from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import FilePart, FileReferencePart, Part, TextPart
 from chatd.domain.chat.row import ChatError
 from chatd.domain.chat.states import PublicStatus
-from chatd.domain.chat_views.search_text import one_line, plain_text
+from chatd.domain.chat_views.search import one_line, plain_text
 from chatd.domain.model.protocol import ModelRequest, PromptMessage, PromptText, ProviderFault
 from chatd.domain.prompt.prompt_files import ResolvedFile, is_paste, paste_text
 from chatd.domain.text import clip, model_text, parse_json

@@ -25,7 +25,7 @@ from chatd.domain.chat.row import AgentWait, Chat, ChatError, DiffStatus, RetryS
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.takeover import LostOwner, Takeover
 from chatd.domain.chat.transitions import LoadedChat
-from chatd.domain.chat_views.lists import ChatSource
+from chatd.domain.chat_views.search import ChatSource
 from chatd.domain.ids import ChangeId, ChatId, McpServerId, MessageId, UserId
 from chatd.store.chat.messages import (
     MAX_READ_BYTES,

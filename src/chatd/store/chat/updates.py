@@ -10,8 +10,8 @@ from msgspec import UNSET, UnsetType
 from chatd.domain.access.permissions import Actor, UserActor
 from chatd.domain.chat.commands import UpdateChat
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat_views.lists import place_pin
 from chatd.domain.chat_views.public_chat import ReaderView
+from chatd.domain.chat_views.search import place_pin
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChatId, McpServerId, MessageId, UserId, WorkspaceId
 from chatd.store.chat.chats import chat_from_row

@@ -10,9 +10,16 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from chatd.client.state import ShownChat
-from chatd.domain.chat.call_waits import EXPIRED_APPROVAL_TEXT, EXPIRED_QUESTION_TEXT, UNASKED_TEXT
+from chatd.domain.chat.call_waits import (
+    EXPIRED_APPROVAL_TEXT,
+    EXPIRED_QUESTION_TEXT,
+    UNASKED_TEXT,
+    Question,
+    QuestionReply,
+    answer_questions,
+    read_questions,
+)
 from chatd.domain.chat.parts import ToolResultPart
-from chatd.domain.chat.questions import Question, QuestionReply, answer_questions, read_questions
 from chatd.domain.chat_views.events import RequestedCall
 from chatd.domain.errors import InvalidInput, ToolError
 from chatd.domain.ids import ChatId, ToolCallId

@@ -8,7 +8,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from chatd.client.drafts import CallAnswer
-from chatd.domain.chat.questions import MAX_ANSWER_CHARS, Question, QuestionOption
+from chatd.domain.chat.call_waits import MAX_ANSWER_CHARS, Question, QuestionOption
 from chatd.terminal.answers.ask_form import (
     Answered,
     AskForm,

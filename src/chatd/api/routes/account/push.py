@@ -14,8 +14,7 @@ from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import from_rows
 from chatd.api.validation import check_webhook_url
 from chatd.domain.deployment.addresses import names_private_host
-from chatd.domain.deployment.push import decode_keys
-from chatd.domain.deployment.webhooks import MAX_URL_CHARS, Webhook
+from chatd.domain.deployment.webhooks import MAX_URL_CHARS, Webhook, decode_keys
 from chatd.domain.description import CREATED_AT, describe
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
