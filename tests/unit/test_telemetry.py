@@ -77,7 +77,7 @@ def test_each_event_has_its_level(
 def test_a_bug_is_logged_with_its_traceback_and_other_failures_without(
     emit: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    emit("runner_crashed", error=ValueError("oh"))
+    emit("chat_task_crashed", error=ValueError("oh"))
     emit("tool_failed", error=ValueError("oh"))
     assert [record.exc_info is not None for record in caplog.records] == [True, False]
 
