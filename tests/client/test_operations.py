@@ -101,6 +101,7 @@ ASKED: dict[str, Ask] = {
     "regenerate_title": lambda api: api.regenerate_title(CHAT),
     "fork_chat": lambda api: api.fork_chat(CHAT, 3),
     "export_chat": lambda api: api.export_chat(CHAT, "jsonl"),
+    "import_chat": lambda api: api.import_chat(io.BytesIO(b"{}\n")),
     "list_subagents": lambda api: api.list_subagents(CHAT, limit=5, cursor="c"),
     "get_diff": lambda api: api.get_diff(CHAT, "chat"),
     "get_chat_cost": lambda api: api.get_chat_cost(CHAT),
@@ -207,7 +208,6 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
     "a view or an action that only the page offers yet": (
         "/builds",
         "/chats/by-workspace",
-        "/chats/import",
         "/chats/{chat_id}/context",
         "/chats/{chat_id}/debug",
         "/chats/{chat_id}/files",
