@@ -345,8 +345,8 @@ def _home() -> Path:
 
 
 def _schema_id() -> str:
-    checksums = "".join(m.checksum for m in load_migrations(packaged_migrations()))
-    return hashlib.sha256((checksums + TEST_USERS + KEEP_SEEDS).encode()).hexdigest()[:12]
+    known = "".join(m.name + m.checksum for m in load_migrations(packaged_migrations()))
+    return hashlib.sha256((known + TEST_USERS + KEEP_SEEDS).encode()).hexdigest()[:12]
 
 
 def _is_orphan(database: str) -> bool:
