@@ -67,6 +67,7 @@ def test_the_audit_log_is_printed_filtered_and_exported(home: Path, dsn: str) ->
     printed = chatd_admin("audit", "--type", "user", "--text", "created", *place).stdout
     assert printed.endswith("  chatd admin create-user created the user ada\n")
     assert chatd_admin("audit", "--until", "2020-01-01", *place).stdout == ""
+    assert "user ada" in chatd_admin("audit", "--until", "9999-12-31", *place).stdout
     exported = chatd_admin("audit", "--csv", "--since", "2020-01-01", *place).stdout
     assert "chatd admin create-user,created the user ada,user.create,user,ada," in exported
     newest = chatd_admin("audit", "--limit", "1", *place).stdout

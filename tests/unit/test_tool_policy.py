@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 from chatd.domain.errors import InvalidInput
 from chatd.domain.text import Json
 from chatd.domain.tool_policy.decision import can_allow_always, decide, denial_text, rule_for_call
-from chatd.domain.tool_policy.matching import denied_tools
+from chatd.domain.tool_policy.matching import MAX_COMPARED_COMMANDS, denied_tools
 from chatd.domain.tool_policy.rules import (
     MAX_RULES,
     LayerName,
@@ -415,6 +415,20 @@ def test_no_spelling_or_place_of_a_path_avoids_a_rule(decided: PolicyAction, tex
     rules = layer("deployment", rule(decided, "*", path="/etc/*"))
 
     assert action("edit_files", Raw(text), rules) == decided
+
+
+@pytest.mark.parametrize("decided", ["ask", "deny"])
+def test_a_call_with_more_commands_than_are_compared_is_meant_by_every_rule(
+    decided: PolicyAction,
+) -> None:
+    policy = layer("user", rule(decided, command="rm *"))
+
+    def decided_for(count: int) -> PolicyAction:
+        return action("execute", args(command=[f"ls {n}" for n in range(count)]), policy)
+
+    assert decided_for(MAX_COMPARED_COMMANDS) == "auto"
+    assert decided_for(MAX_COMPARED_COMMANDS + 1) == decided
+    assert action("execute", args(command=["ls"] * 9_000), policy) == "auto"
 
 
 @pytest.mark.parametrize("filler", ["[" * 3000 + "]" * 3000, "1" * 5000])

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import MAXYEAR, UTC, date, datetime, time, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -162,7 +162,7 @@ async def print_audit_log(settings: Settings, request: AuditRequest) -> None:
             object_type=request.object_type,
             object_id=request.object_id,
             since=since,
-            until=None if until is None else until + timedelta(days=1),
+            until=None if until is None or until.year == MAXYEAR else until + timedelta(days=1),
             text=request.text,
         )
         if request.as_csv:

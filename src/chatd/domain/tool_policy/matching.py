@@ -114,6 +114,11 @@ MAX_UNKNOWN_CHARS: Final = 1024
 only the fixed text at the beginning counts."""
 
 MAX_SHOWN_COMMANDS: Final = 50
+MAX_COMPARED_COMMANDS: Final = 250
+"""Of one call. Reading a command takes time on the event loop, so a call with more texts for a
+shell counts as meant by every rule that asks or denies.
+"""
+
 Commands = Sequence[tuple[str, MatchResult]]
 Arguments = Sequence[tuple[str, object]]
 """The fields of a call's arguments, with repeated ones."""
@@ -191,7 +196,7 @@ def simple_commands(rule: ToolRule | None, args: CallArguments) -> Commands:
     named = () if rule is None else rule.args.items()
     patterns = [value for name, value in named if name.casefold() == COMMAND_ARGUMENT]
     found: dict[str, MatchResult] = {}
-    for text in args.texts(COMMAND_ARGUMENT):
+    for text in args.texts(COMMAND_ARGUMENT)[:MAX_SHOWN_COMMANDS]:
         for command in read_shell(text).commands[:MAX_SHOWN_COMMANDS]:
             shown = command.replace(ANY_TEXT, "…").replace(ANY_NAME, "…")
             found.setdefault(shown, _match_simple(patterns, command))
@@ -254,8 +259,11 @@ def _matches_plain_command(pattern: str, text: str) -> bool:
 
 def _match_widely(name: str, pattern: str, args: CallArguments) -> MatchResult:
     wanted = name.casefold()
+    texts = dict.fromkeys(args.texts(wanted))
+    if wanted == COMMAND_ARGUMENT and len(texts) > MAX_COMPARED_COMMANDS:
+        return "yes"
     match_text = _match_command if wanted == COMMAND_ARGUMENT else _match_text
-    results = {match_text(pattern, text) for text in args.texts(wanted)}
+    results = {match_text(pattern, text) for text in texts}
     return "yes" if "yes" in results else "may" if "may" in results else "no"
 
 
