@@ -358,6 +358,37 @@ async def test_a_finished_call_keeps_its_result_when_the_step_drains_while_anoth
         assert lines[3] == "tool: result(c2) {'output': 'said {\"say\":\"x\"}'}"
 
 
+@pytest.mark.promise("P7")
+async def test_a_long_result_is_kept_before_it_is_saved_in_a_file(
+    dsn: str, api: FakeCompatible
+) -> None:
+    class LongTool(GatedTool):
+        async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+            await super().run(context, args)
+            return ToolOutput(text="a line\n" * 9000)
+
+    class StalledSave(Tools):
+        gate = Gate()
+
+        async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
+            await self.gate.pass_through()
+            return await super().save_result(context, output)
+
+    first, second = LongTool(effect="once"), GatedTool(effect="once")
+    source = StalledSave([first])
+    async with engine_rig_with(dsn, api, tools=[second]) as other:
+        async with engine_rig_with(dsn, api, source=source, worker=SHORT_DRAIN) as drained:
+            drained.call_tools(("c1", "echo", "{}"))
+            other.answer("ok")
+            chat_id = await drained.create("go")
+            await source.gate.reached.wait()
+        await other.wait_chat_task_left(chat_id)
+        line = (await other.transcript(chat_id))[2]
+        assert (first.runs, second.runs) == (["c1"], [])
+        assert "a line" in line
+        assert UNKNOWN_OUTCOME_OUTPUT.text not in line
+
+
 async def test_six_commands_with_long_output_keep_their_exit_codes(dsn: str) -> None:
     class Command(GatedTool):
         async def run(self, context: ToolContext, args: Raw) -> ToolOutput:

@@ -195,10 +195,15 @@ class ToolBatchRun:
             text = f"The tool did not finish within {tool.timeout_s:g} seconds."
             return _unfinished_output(tool, text)
         output = self._outcome(task, tool, call) or UNKNOWN_OUTCOME_OUTPUT
-        if output.wait is None and is_long(output):
-            self._store(call, output)  # an interrupt now keeps it, cut
+        if output.wait is not None:
+            return output
+        runs_once = tool.effect == "once" and is_first
+        if is_long(output):
+            self._store(call, output)  # an interrupt or a death now keeps it, cut
+            if runs_once:
+                await self._keep(call, output)
             output = await self._deps.save_result(self._tool_context(call), output)
-        if tool.effect == "once" and is_first and len(self._calls) > 1 and output.wait is None:
+        if runs_once and len(self._calls) > 1:
             await self._keep(call, output)
         return output
 

@@ -110,7 +110,7 @@ MARK_TOOL_STARTED: Final[LiteralString] = """
 # The mark of this epoch is this worker's own, so that no other fence is needed.
 KEEP_TOOL_OUTPUT: Final[LiteralString] = """
     UPDATE chat_tool_runs SET output = $4
-    WHERE chat_id = $1 AND tool_call_id = $2 AND epoch = $3 AND output IS NULL"""
+    WHERE chat_id = $1 AND tool_call_id = $2 AND epoch = $3"""
 
 
 TOOL_OUTPUT_RETENTION: Final = timedelta(hours=1)
@@ -167,5 +167,5 @@ async def mark_tool_started(
 async def keep_tool_output(
     conn: Conn, chat_id: ChatId, call_id: ToolCallId, fence: Fence, output: str
 ) -> None:
-    """Keep the output of a tool whose step is not committed yet."""
+    """Keep the output of a tool whose step is not committed yet. A later one replaces it."""
     await conn.execute(KEEP_TOOL_OUTPUT, chat_id, call_id, fence.epoch, output)
