@@ -102,7 +102,7 @@ test("a part of the page that is gone with an old build is got by one reload; on
     .click();
   await expect(page.getByRole("heading", { level: 1, name: "General" })).toBeVisible();
   missing = 1000;
-  await page.getByRole("link", { name: "Shortcuts" }).click();
+  await page.getByRole("link", { name: "Skills" }).click();
   await expect(page.getByText("This page of the settings cannot be shown.")).toBeVisible();
   await expect(page.getByRole("button", { name: "Reload the page" })).toBeVisible();
   await expect(page.getByRole("link", { name: "General" })).toBeVisible();
