@@ -85,8 +85,16 @@ def test_a_chat_is_forked_exported_and_imported(server: ServerProcess, tmp_path:
     imported = server.done("chats", "import", target).out.strip()
     assert imported != chat_id
     assert "This is a fast answer" in server.done("chats", "export", imported).out
-    unread = server.call("chats", "import", tmp_path / "none.jsonl")
-    assert (unread.code, "cannot read" in unread.err) == (2, True)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("{}\n")
+    files = [tmp_path / "none.jsonl", broken, target]
+    partly = server.call("chats", "import", "--json", *files)
+    assert partly.code == 2
+    assert "none.jsonl: cannot be read" in partly.err
+    assert "2 of 3 files were not imported" in partly.err
+    report = msgspec.json.decode(partly.out)
+    assert report["failed"] == [str(path) for path in files[:2]]
+    assert len(report["imported"]) == 1
     missing = server.call("chats", "export", chat_id, "-o", tmp_path / "no" / "file")
     assert (missing.code, "cannot write" in missing.err) == (2, True)
 
@@ -171,6 +179,7 @@ def test_a_question_is_answered_by_number_and_declined(server: ServerProcess) ->
     server.done("chats", "deny", other, "--all")
     told = server.done("chats", "tail", other, "--until-idle").out
     assert "You did not choose" in told
+    server.done("chats", "tail", chat_id, "--until-idle")
 
 
 # Terminals and pipes

@@ -95,6 +95,14 @@ async def test_a_paste_of_a_terminal_that_sends_it_as_keys_is_not_sent(
         await until_open(pilot)
 
 
+async def test_one_line_and_enter_that_come_together_are_sent(server: TerminalServer) -> None:
+    """So types `tmux send-keys "text" Enter`, and a person over a link that stalls."""
+    async with run_terminal(server, size=SMALL) as pilot:
+        type_at_once(pilot, "answer fast\r")
+        await until_open(pilot)
+        assert box_of(pilot).text == ""
+
+
 async def test_a_long_paste_is_a_file_which_goes_with_its_word(server: TerminalServer) -> None:
     async with run_terminal(server, size=SMALL) as pilot:
         box_of(pilot).post_message(events.Paste("line of a log\n" * 900))

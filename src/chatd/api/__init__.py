@@ -3,6 +3,6 @@ server.
 
 `application` takes a request: `route` finds its route, `accounts/` its caller, `request` reads it,
 `errors` writes what went wrong. `routes/` has a module for each resource; `operations` runs
-commands to chats; `stream_access` ends streams of those who lost access; `mcp/` begins at
+commands to chats; `streams` ends the streams of people who lost access; `mcp/` begins at
 `endpoint`.
 """

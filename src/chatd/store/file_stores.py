@@ -193,8 +193,8 @@ class DatabaseFileStore:
             chunk: bytes | None = await self._conn.fetchval(READ, file.id, number)
             if chunk is None:
                 raise Unavailable(f"The file {file.id} has lost its bytes.", code="file_lost")
-            begin_upload = number * size
-            yield chunk[max(0, part.start - begin_upload) : part.end - begin_upload]
+            begin = number * size
+            yield chunk[max(0, part.start - begin) : part.end - begin]
 
     async def remove(self, file_id: FileId, chunk_bytes: int) -> None:
         del chunk_bytes
@@ -295,9 +295,9 @@ class S3FileStore:
         """Yields at most one chunk at a time. Raises Unavailable."""
         size = file.chunk_bytes
         for number in range(part.start // size, -(-part.end // size)):
-            begin_upload = number * size
-            first = max(0, part.start - begin_upload)
-            last = min(size, part.end - begin_upload, file.size_bytes - begin_upload) - 1
+            begin = number * size
+            first = max(0, part.start - begin)
+            last = min(size, part.end - begin, file.size_bytes - begin) - 1
             piece = await self._request(
                 "GET", file.id, number, headers={"range": f"bytes={first}-{last}"}
             )

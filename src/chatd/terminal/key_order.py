@@ -26,8 +26,8 @@ BURST_S: Final = 0.005
 """Nobody types two keys so close together: a terminal without bracketed paste sends what is pasted
 as keys."""
 LAST_S: Final = 0.001
-"""The Enter that ends a paste comes with its text. A program that writes for a person, as
-`tmux send-keys` does, sends the text and then Enter: it takes longer, and means it."""
+"""The Enter that ends a paste of several lines comes with its text. After one line it is sent: so
+type programs such as `tmux send-keys "text" Enter`, and people over a link that stalls."""
 _PASTED: Final = {"enter": "\n", "tab": "\t"}
 
 
@@ -51,6 +51,7 @@ class KeyOrder:
         self._is_waiting = False
         self._timer: Timer | None = None
         self._text_at = float("-inf")
+        self._has_pasted_break = False
 
     async def take(self, event: events.Key | events.Paste) -> None:
         self._held.append(event)
@@ -67,6 +68,9 @@ class KeyOrder:
         is_text = isinstance(event, events.Paste) or (
             event.is_printable and isinstance(self._app.focused, Input | TextArea)
         )
+        if event.time - self._text_at > BURST_S:
+            self._has_pasted_break = False
+        self._has_pasted_break |= isinstance(event, events.Paste)
         self._text_at = event.time if is_text else float("-inf")
         self._number += 1
         self._is_waiting = not is_text
@@ -100,8 +104,7 @@ class KeyOrder:
         """An Enter may be the first key of a paste: the next keys tell."""
         if not self._can_be_pasted(event) or len(self._held) > 1:
             return False
-        is_late = self._text_at + LAST_S < event.time
-        return is_late and get_time() < event.time + BURST_S
+        return get_time() < event.time + BURST_S
 
     def _read_pasted(self, event: events.Key | events.Paste) -> events.Key | events.Paste:
         """Enter and Tab among characters that came with them are text: they send and move
@@ -110,8 +113,10 @@ class KeyOrder:
             return event
         is_before = False
         if self._held and isinstance(following := self._held[0], events.Key):
-            is_before = following.is_printable and following.time - event.time <= BURST_S
-        if not is_before and event.time - self._text_at > LAST_S:
+            is_text = following.is_printable or following.key in _PASTED
+            is_before = is_text and following.time - event.time <= BURST_S
+        is_last = self._has_pasted_break and event.time - self._text_at <= LAST_S
+        if not is_before and not is_last:
             return event
         pasted = events.Paste(_PASTED[event.key])
         pasted.time = event.time

@@ -247,7 +247,7 @@ class MainScreen(Screen[None]):
                 app.push_screen(PolicyScreen(chat_id))
             case "usage" if chat_id is not None:
                 app.push_screen(UsageScreen(chat_id))
-            case _:
+            case "help" | "usage":
                 app.push_screen(HelpScreen())
 
     def _show(self, chat: FollowedChat | None) -> None:

@@ -219,7 +219,7 @@ export function ShareDialog({ chat, onClose }: { chat: ListChat; onClose: () => 
     const body: AclBody = reader.kind === "user" ? { user_roles: roles } : { group_roles: roles };
     try {
       const reply = await api.PATCH("/api/v1/chats/{chat_id}/acl", { path: { chat_id: rootId }, body });
-      client.setQueryData(["acl", rootId], reply);
+      client.setQueryData(queryKeys.chatAccess(rootId), reply);
       if (role === "read") setText("");
     } catch (caught) {
       setError(caught);

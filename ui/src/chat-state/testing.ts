@@ -1,4 +1,4 @@
-/** A chat on an imaginary server, by the rules of `domain/chat/diff.py`, for tests of the reducer. */
+/** A chat on an imaginary server, by the rules of `domain/chat_views/diff.py`, for tests of the reducer. */
 import type { ChatEvent, ChatStatus, Message, Part, QueuedMessage, RequestedCall } from "./types";
 
 export const CHAT_ID = "0193c5a0-7d1e-7b2f-9a64-2f4e9b7c6d12";

@@ -1,6 +1,7 @@
 """The work of `chatd chats list`, `show`, `send`, `tail`, `interrupt`, `archive`, `fork`, `export`,
 `import`, `share` and `rm`."""
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from chatd.cli.chats.run_turn import BUSY
 from chatd.cli.options import suggest
 from chatd.cli.output import print_json, print_json_line, print_notice, print_table, print_text
 from chatd.client.drafts import ChatChange, Draft
+from chatd.client.errors import ApiError
 from chatd.client.frames import read_message
 from chatd.client.resources import Chat
 from chatd.client.server import ServerApi
@@ -162,20 +164,33 @@ async def export(api: ServerApi, name: str, *, form: str, target: Path | None) -
 
 
 async def import_files(api: ServerApi, paths: Sequence[Path], *, as_json: bool) -> None:
-    """The ids of the new chats are the output, one line each, in the order of the files."""
+    """The ids of the new chats are the output, one line each, in the order of the files. A file
+    that cannot be imported is named, and the others are imported; then `UsageProblem` is raised."""
     made: list[str] = []
+    failed: list[str] = []
     for path in paths:
         try:
             with path.open("rb") as file:
                 chat = await api.import_chat(file)
         except OSError as error:
-            raise UsageProblem(f"cannot read {path}: {error.strerror or error}") from None
+            print_notice(f"  {path}: cannot be read: {error.strerror or error}")
+            failed.append(str(path))
+            continue
+        except ApiError as error:
+            print_notice(f"  {path}: {error.message}")
+            failed.append(str(path))
+            continue
         made.append(str(chat.id))
         if not as_json:
             print_text(str(chat.id))
             print_notice(f"  {path.name}: {chat.title}")
     if as_json:
-        print_json({"imported": made})
+        print_json({"imported": made, "failed": failed})
+    if failed:
+        raise UsageProblem(
+            f"{len(failed)} of {len(paths)} files were not imported. Import these again, and not"
+            f" the others, which would make second copies: {' '.join(map(shlex.quote, failed))}"
+        )
 
 
 async def remove(api: ServerApi, names: Sequence[str], *, as_json: bool) -> None:

@@ -50,7 +50,7 @@ CREATE UNIQUE INDEX users_by_username ON users (lower(username)) WHERE deleted_a
 CREATE UNIQUE INDEX users_by_email ON users (lower(email))
     WHERE email IS NOT NULL AND deleted_at IS NULL;
 
--- The first administrator, whose token is in the data directory (`ADMIN_USER_ID` in domain/access.py).
+-- The first administrator, whose token is in the data directory (`ADMIN_USER_ID` in domain/access/permissions.py).
 INSERT INTO users (id, username, name, role)
 VALUES ('c4a7d000-0000-4000-8000-000000000001', 'admin', 'Administrator', 'admin');
 

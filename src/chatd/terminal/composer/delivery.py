@@ -16,6 +16,7 @@ from chatd.terminal.composer.commands import behaviour_of
 from chatd.terminal.composer.drafts import WrittenDraft, draft_key
 from chatd.terminal.composer.local_files import Mention, mentions_of
 from chatd.terminal.composer.message_content import (
+    NOTHING_TO_CONTINUE,
     content_of,
     continue_chat,
     edit_body,
@@ -243,7 +244,7 @@ class Delivery:
         assert opened.chat is not None
         try:
             if not await continue_chat(opened.session, opened.chat.shown, opened.draft):
-                opened.say("The chat waits for your message: there is nothing to continue.")
+                opened.say(NOTHING_TO_CONTINUE)
         except (ApiError, ServerUnreachable, OutboxFull) as error:
             opened.say(error.message, "error")
 

@@ -20,6 +20,7 @@ from chatd.terminal.composer.text_box import MAX_TEXT_CHARS
 from chatd.terminal.session import Session
 
 CONTINUE_TEXT: Final = "Continue."
+NOTHING_TO_CONTINUE: Final = "The chat waits for your message: there is nothing to continue."
 CONTINUE_CUT_TEXT: Final = "Continue where you stopped."
 
 

@@ -1,2 +1,2 @@
-"""The timeline of the open chat: rows from its state (`rows`), lines from rows (`row_lines`,
-`cards`, `markdown`), and the widget (`timeline`)."""
+"""The timeline of the open chat: rows from its state (`row_model`), lines from rows
+(`row_lines`, `card`, `markdown_lines`), and the widget (`timeline`)."""

@@ -17,9 +17,10 @@ from textual.widget import Widget
 from chatd.client.connection import FollowedChat
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.outbox import OutboxFull
+from chatd.client.state import ShownChat
 from chatd.domain.ids import ChatId
 from chatd.terminal.composer.drafts import WrittenDraft
-from chatd.terminal.composer.message_content import continue_chat
+from chatd.terminal.composer.message_content import NOTHING_TO_CONTINUE, continue_chat
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.messages import (
     COPY_READY,
@@ -542,22 +543,29 @@ class Timeline(Widget, can_focus=True):
                     self.retry_older()
                 case UserRow(pending=PendingNote(id=key)) if outbox.retry(key) is not None:
                     return
+                case HeldRow() if self.chat is not None:
+                    self.run_worker(partial(self._resume, self.chat.chat_id), group="actions")
                 case (
                     FailedRow()
-                    | HeldRow()
                     | NoteRow(can_continue=True, note="length" | "error")
                     | MarkRow(mark=NoticeMark(can_continue=True))
-                ):
-                    self.run_worker(self._continue, group="actions")
+                ) if self.chat is not None:
+                    self.run_worker(partial(self._continue, self.chat.shown), group="actions")
                 case _:
                     continue
             return
 
-    async def _continue(self) -> None:
+    async def _continue(self, chat: ShownChat) -> None:
         try:
-            if self.chat is not None:
-                await continue_chat(session_of(self), self.chat.shown, WrittenDraft())
+            if not await continue_chat(session_of(self), chat, WrittenDraft()):
+                self.post_message(ShowNotice(NOTHING_TO_CONTINUE))
         except (ApiError, ServerUnreachable, OutboxFull) as error:
+            self.post_message(ShowNotice(str(error), "error"))
+
+    async def _resume(self, chat_id: ChatId) -> None:
+        try:
+            await session_of(self).api.resume_chat(chat_id)
+        except (ApiError, ServerUnreachable) as error:
             self.post_message(ShowNotice(str(error), "error"))
 
     def action_discard(self) -> None:
