@@ -211,8 +211,8 @@ def bench(
         ),
     ] = None,
 ) -> None:
-    """Measure chatd on this machine with a fake provider, beside a minimal relay. Exits with 1 if a
-    target was missed."""
+    """Measure chatd on this machine with a fake provider, beside a minimal relay. Needs a checkout
+    of chatd's repository. Exits with 1 if a target was missed."""
     from chatd.cli import process, server_commands
 
     with process.report_errors():
