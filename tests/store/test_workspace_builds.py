@@ -6,15 +6,18 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from chatd.domain.ids import UserId, WorkerId
-from chatd.domain.workspace.entities import Build, BuildId
+from chatd.domain.workspace.entities import Build, BuildId, TemplateSpec
+from chatd.domain.workspace.runners import BuildPlace, RunnerId
 from chatd.store.pool import Pool
-from chatd.store.workspace import builds, workspaces
+from chatd.store.workspace import builds, templates, workspaces
 from chatd.store.workspace.builds import BuildLease, BuildLogLine, BuildResult, NewBuild
 from tests.support.factories import HARNESS, OTHER_WORKER, WORKER
 from tests.support.outcomes import present
 from tests.support.workspaces import (
+    BACKEND,
     age_builds,
     agent_spec,
     build_id,
@@ -25,6 +28,8 @@ from tests.support.workspaces import (
     new_build,
     new_workspace,
     run_workspace,
+    template,
+    version,
     wanted,
     workspace_id,
 )
@@ -319,3 +324,37 @@ async def test_no_build_is_left_running_whatever_happens_to_it(pool: Pool, seed:
     for _ in range(60):
         await walk.step()
     await walk.come_to_rest()
+
+
+def _place(runner: str, **columns: Any) -> BuildPlace:
+    return BuildPlace(runner_id=RunnerId(runner), backend=BACKEND, **columns)
+
+
+@pytest.mark.parametrize(
+    ("needs", "places", "taken_by"),
+    [
+        (TemplateSpec(), [_place("a", pool="p"), _place("b")], "b"),
+        (TemplateSpec(pool="p"), [_place("a"), _place("b", pool="p"), _place("c", pool="p")], "b"),
+        (TemplateSpec(pool="p"), [_place("a", pool="p", takes_new=False)], None),
+        (TemplateSpec(labels=("x", "y")), [_place("a", labels=("x",))], None),
+        (TemplateSpec(labels=("x",)), [_place("a"), _place("b", labels=("y", "x"))], "b"),
+    ],
+)
+async def test_a_new_workspace_goes_to_the_first_place_that_fits_and_stays_there(
+    pool: Pool, needs: TemplateSpec, places: list[BuildPlace], taken_by: str | None
+) -> None:
+    put = templates.TemplateUpsert(template=template(), version=replace(version(), spec=needs))
+    await templates.upsert_template(pool, put)
+    await workspaces.create(pool, HARNESS, new_workspace(host_id=None))
+    taken = await builds.acquire_builds(pool, replace(wanted(), places=places))
+    assert [build.runner_id for build in taken] == ([] if taken_by is None else [taken_by])
+    snapshot = present(await workspaces.load_snapshot(pool, HARNESS, workspace_id(1)))
+    assert present(snapshot.workspace).host_id == taken_by
+    if taken_by is not None:
+        assert taken[0].workspace == snapshot.workspace
+        await builds.release_build(pool, hold(taken[0].build))
+        others = [replace(place, pool="p", labels=("x", "y")) for place in places]
+        elsewhere = [place for place in others if place.runner_id != taken_by]
+        assert not await builds.acquire_builds(pool, replace(wanted(), places=elsewhere))
+        full = [replace(place, takes_new=False) for place in others]
+        assert await builds.acquire_builds(pool, replace(wanted(), places=full))

@@ -23,10 +23,11 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     Workspace,
 )
+from chatd.domain.workspace.runners import BuildPlace, RunnerId
 from chatd.store.conn import Conn, Row
 from chatd.store.workspace import builds
 from chatd.workspaces.build_backend import BuildCancelled, BuildContext
-from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig
+from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig, OfferedBackend
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS
 from tests.support.stream_replica import Emitted, env_with
@@ -180,11 +181,23 @@ async def building(
     *backends: FakeBackend,
     number: int = 1,
     emitted: Emitted | None = None,
+    hosts: Sequence[str] = (HOST,),
     **config: object,
 ) -> AsyncGenerator[BuildWorker]:
     """A running build worker. At the end it is killed and writes nothing more."""
-    usual = msgspec.structs.replace(BuildWorkerConfig(hosts=(HOST,)), **config)
-    builder = BuildWorker(worker(number), conn, backends, env_with(clock, emitted), usual)
+    offers = [
+        OfferedBackend(BuildPlace(runner_id=RunnerId(host), backend=backend.kind), backend)
+        for host in hosts
+        for backend in backends
+    ]
+    builder = BuildWorker(
+        worker(number),
+        conn,
+        lambda: offers,
+        env_with(clock, emitted),
+        msgspec.structs.replace(BuildWorkerConfig(), **config),
+        agent_key=lambda agent_id: agent_id.bytes * 2,
+    )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(builder.run())
         try:

@@ -90,7 +90,6 @@ class LocalRig:
         self.backend = LocalBackend(
             config,
             agent=agent_zip(),
-            dial_key=lambda agent_id: derive_agent_key(SECRET, agent_id),
             clock=SystemClock(),
         )
         self.supervisor = GreetingSupervisorClient(
@@ -114,6 +113,7 @@ class LocalRig:
             spec=spec,
             params=params or {},
             log=self._note,
+            agent_key=lambda agent_id: derive_agent_key(SECRET, agent_id),
         )
 
     async def start(

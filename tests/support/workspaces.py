@@ -23,6 +23,7 @@ from chatd.domain.workspace.entities import (
     VersionId,
     Workspace,
 )
+from chatd.domain.workspace.runners import BuildPlace, RunnerId
 from chatd.store.conn import Conn
 from chatd.store.workspace import builds, templates, workspaces
 from tests.support.factories import AT, HARNESS, OWNER, WORKER
@@ -172,11 +173,20 @@ async def insert_workspace_for(
     return await workspaces.create(conn, HARNESS, new, chat_id=chat_id, fence=fence)
 
 
-def wanted(*, limit: int = 10, **columns: object) -> builds.AcquireBuilds:
+def wanted(
+    *,
+    limit: int = 10,
+    hosts: Sequence[str] = (HOST,),
+    backends: Sequence[str] = (BACKEND,),
+    **columns: object,
+) -> builds.AcquireBuilds:
     row = builds.AcquireBuilds(
         worker_id=WORKER,
-        hosts=(HOST,),
-        backends=(BACKEND,),
+        places=[
+            BuildPlace(runner_id=RunnerId(host), backend=backend)
+            for host in hosts
+            for backend in backends
+        ],
         lease_s=30,
         free_slots={"start": limit, "stop": limit, "delete": limit},
     )

@@ -39,6 +39,7 @@ from chatd.domain.workspace.agent_api import (
 )
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
+from chatd.domain.workspace.runners import BuildPlace, RunnerId
 from chatd.log_event import LogEvent
 from chatd.sealed_secrets import KeyRing
 from chatd.settings.schema import Settings, SettingsError
@@ -63,7 +64,7 @@ from chatd.workspaces.build_requests import (
     BuildWaits,
     WaitTimeouts,
 )
-from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig
+from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig, OfferedBackend
 from chatd.workspaces.diff_status import DiffStatusKeeper, PullRequests
 from chatd.workspaces.instructions import WorkspaceInstructions
 from chatd.workspaces.local.kit import agent_zip
@@ -96,7 +97,7 @@ class WorkspaceServicesConfig(Struct, frozen=True, kw_only=True):
     roots: tuple[Path, ...] = ()
     allow_unsafe: bool = False
     ttl_s: str | None = None
-    build_slots: int = BuildWorkerConfig(hosts=()).slots
+    build_slots: int = BuildWorkerConfig().slots
     clone_timeout_s: float = GIT_CLONE_TIMEOUT_S
     wait_timeouts: WaitTimeouts = WaitTimeouts()
     git_private_hosts: frozenset[str] = frozenset()
@@ -172,18 +173,19 @@ class WorkspaceServices:
             allow_unsafe=config.allow_unsafe,
             clone_timeout_s=config.clone_timeout_s,
         )
-        self.backend = LocalBackend(
-            local,
-            agent=agent_zip(),
-            dial_key=partial(derive_agent_key, config.secret),
-            clock=env.clock,
-        )
+        self.backend = LocalBackend(local, agent=agent_zip(), clock=env.clock)
         building = BuildWorkerConfig(
-            hosts=self._hosts,
-            slots=config.build_slots,
-            worker_gone_after_s=BUILD_WORKER_GONE_AFTER_S,
+            slots=config.build_slots, worker_gone_after_s=BUILD_WORKER_GONE_AFTER_S
         )
-        self.build_worker = BuildWorker(worker_id, pool, [self.backend], env, building)
+        own = BuildPlace(runner_id=RunnerId(config.host_id), backend=self.backend.kind)
+        self.build_worker = BuildWorker(
+            worker_id,
+            pool,
+            lambda: [OfferedBackend(own, self.backend)],
+            env,
+            building,
+            agent_key=partial(derive_agent_key, config.secret),
+        )
         self.context_sync = ContextSync(pool, env)
         self.activity = ActivityTracker(pool, env, in_use=self._in_use)
         rows = StoredBindings(pool)

@@ -58,12 +58,15 @@ class BuildContext:
         spec: TemplateSpec,
         params: Mapping[str, str],
         log: LogSink,
+        agent_key: Callable[[AgentId], bytes],
     ) -> None:
+        """`agent_key` returns the key with which the server signs requests to an agent."""
         self.workspace = workspace
         self.build = build
         self.spec = spec
         self.params = params
         self.cancelled = asyncio.Event()
+        self.agent_key = agent_key
         self._log = log
 
     def log(self, stage: str, text: str, level: LogLevel = "info") -> None:

@@ -1,9 +1,9 @@
 """The build worker of a replica: acquires queued builds, runs them and writes their results.
 
 `BuildRun` runs one build within its limits and describes its failures; `BuildWorker` owns the
-leases and how many builds run at once. If a worker dies, another one acquires its builds, on the
-same host if the build belongs to a host. A build that no worker acquires is ended with a reason. A
-worker that has lost a build writes nothing.
+leases and how many builds run at once. If a worker dies, another one that reaches the same runner
+acquires its builds. A build that no worker acquires is ended with a reason. A worker that has lost
+a build writes nothing.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
 from chatd.domain.workspace.entities import (
+    AgentId,
     AgentSpec,
     Build,
     BuildId,
@@ -27,6 +28,7 @@ from chatd.domain.workspace.entities import (
     LogLevel,
     TemplateSpec,
 )
+from chatd.domain.workspace.runners import BuildPlace
 from chatd.store.conn import Conn
 from chatd.store.workspace import builds
 from chatd.store.workspace.builds import AcquireBuilds, AcquiredBuild, BuildLease, BuildResult
@@ -98,6 +100,7 @@ class BuildRun:
         env: Env,
         *,
         acquired_at: float,
+        agent_key: Callable[[AgentId], bytes],
     ) -> None:
         self.lease = lease
         self.renewed_at = acquired_at
@@ -109,6 +112,7 @@ class BuildRun:
             spec=acquired.spec or TemplateSpec(),
             params=acquired.build.params,
             log=self.log,
+            agent_key=agent_key,
         )
         self._acquired = acquired
         self._backend = backend
@@ -230,9 +234,14 @@ _ABANDONED_TEXT: Final = (
 )
 
 
+class OfferedBackend(Struct, frozen=True):
+    """A place where this replica can build, and the backend there."""
+
+    place: BuildPlace
+    backend: Backend
+
+
 class BuildWorkerConfig(Struct, frozen=True, kw_only=True):
-    hosts: tuple[str, ...]
-    """The hosts this replica runs on. It does not acquire builds that belong to others."""
     slots: int = 4
     """How many builds of each transition run at once, so that a start that hangs delays no stop
     and no deletion."""
@@ -262,13 +271,18 @@ class BuildWorker:
         self,
         worker_id: WorkerId,
         conn: Conn,
-        backends: Sequence[Backend],
+        offers: Callable[[], Sequence[OfferedBackend]],
         env: Env,
         config: BuildWorkerConfig,
+        *,
+        agent_key: Callable[[AgentId], bytes],
     ) -> None:
+        """`offers` are the places of this host and of the runners that are connected to this
+        replica now; the worker acquires no other builds."""
         self._worker_id = worker_id
         self._conn = conn
-        self._backends: Mapping[str, Backend] = {backend.kind: backend for backend in backends}
+        self._offers = offers
+        self._agent_key = agent_key
         self._env = env
         self._config = config
         self._pause = InterruptibleSleep(env.clock)
@@ -313,10 +327,10 @@ class BuildWorker:
     async def _acquire(self, group: asyncio.TaskGroup) -> None:
         now = self._env.clock.monotonic()
         scope = may_reap(self._history, now)
+        offers = self._offers()
         wanted = AcquireBuilds(
             worker_id=self._worker_id,
-            hosts=self._config.hosts,
-            backends=tuple(self._backends),
+            places=[offer.place for offer in offers],
             free_slots=self._free_slots(),
             owner_slots=self._config.owner_slots,
             lease_s=self._config.lease_s if scope == "leases" else None,
@@ -330,8 +344,9 @@ class BuildWorker:
             self._history = self._history.failed()
             raise
         self._history = self._history.succeeded(self._env.clock.monotonic())
+        backends = {(offer.place.runner_id, offer.place.backend): offer.backend for offer in offers}
         for taken in found:
-            self._start(group, taken, now)
+            self._start(group, taken, backends[taken.runner_id, taken.backend], now)
 
     def _free_slots(self) -> Mapping[BuildTransition, int]:
         used = Counter(running.context.build.transition for running in self._running.values())
@@ -343,11 +358,14 @@ class BuildWorker:
         self._stuck = [building for building in self._stuck if building.is_running]
         return self._stuck
 
-    def _start(self, group: asyncio.TaskGroup, taken: AcquiredBuild, asked_at: float) -> None:
+    def _start(
+        self, group: asyncio.TaskGroup, taken: AcquiredBuild, backend: Backend, asked_at: float
+    ) -> None:
         build = taken.build
         hold = BuildLease(id=build.id, worker_id=self._worker_id, attempt=build.attempt)
-        backend = self._backends[taken.backend]
-        building = BuildRun(taken, hold, backend, self._env, acquired_at=asked_at)
+        building = BuildRun(
+            taken, hold, backend, self._env, acquired_at=asked_at, agent_key=self._agent_key
+        )
         self._running[build.id] = building
         self._idle.clear()
         self._env.emit("build_acquired", build_id=build.id, attempt=build.attempt)

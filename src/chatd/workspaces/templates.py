@@ -51,7 +51,7 @@ class TemplateFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     display_name: str = ""
     description: str = ""
     icon: str = ""
-    backend: str = "local"
+    backend: str = "sandbox"
     readme: str = ""
     agents_allowed: bool = True
     default_ttl_s: int = 0

@@ -333,7 +333,7 @@ class TemplateItem(Struct, frozen=True, kw_only=True):
     display_name: Annotated[str, describe("Its name for people.", "Python")]
     description: Annotated[str, describe("What it is for.", "Python with pytest")]
     icon: Annotated[str, describe("The address of its icon.", "/icon/python.svg")]
-    backend: Annotated[str, describe("What builds its workspaces.", "local")]
+    backend: Annotated[str, describe("What builds its workspaces.", "sandbox")]
     origin: Annotated[
         Literal["builtin", "settings", "user"], describe("Where it comes from.", "settings")
     ]

@@ -102,6 +102,14 @@ class TemplateSpec(Struct, frozen=True, kw_only=True):
     mounts: tuple[Mount, ...] = ()
     directory: str = ""
     """Where commands run, relative to the home directory; empty: the home directory."""
+    pool: str = ""
+    """The pool of runners that build it; empty: the servers themselves."""
+    labels: tuple[str, ...] = ()
+    """Labels that a runner must have, all of them."""
+    image: str = ""
+    """Of containers and pods."""
+    runtime: str = ""
+    """Of containers (`runsc`, `kata`) and pods (a RuntimeClass); empty: the default."""
 
 
 class ParameterOption(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -180,7 +188,8 @@ class Workspace(Struct, frozen=True, kw_only=True):
     number: int
     """Small and unique over all workspaces ever created."""
     host_id: str | None
-    """The only host that can build it; None if any can."""
+    """The runner that has it, which for one of a server is the id of its host; None until a runner
+    takes it."""
     ttl_s: int = 0
     last_used_at: datetime
     deleted: bool = False

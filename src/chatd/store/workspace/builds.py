@@ -6,6 +6,7 @@ from typing import Final, Literal, LiteralString
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.domain.access.permissions import Actor, Permission
 from chatd.domain.ids import UserId, WorkerId, WorkspaceId
@@ -23,6 +24,7 @@ from chatd.domain.workspace.entities import (
     Workspace,
 )
 from chatd.domain.workspace.rules import build_permission
+from chatd.domain.workspace.runners import BuildPlace, RunnerId
 from chatd.store.conn import Conn, json_text, named_statement, strip_unstorable
 from chatd.store.row_access import visible_workspaces, workspace_condition, workspace_reach
 
@@ -203,41 +205,52 @@ async def insert_stop_build(
 _WORKSPACE: Final = msgspec.json.Decoder(Workspace)
 _SPEC: Final = msgspec.json.Decoder(TemplateSpec)
 
-# A pending build, or one without a heartbeat for $4 seconds, or for $7 seconds if the row of its
+# A pending build, or one without a heartbeat for $3 seconds, or for $6 seconds if the row of its
 # worker was deleted; NULL disables either. Also a build that this worker owns and does not run: the
 # reply of an earlier acquire was lost.
 _ACQUIRABLE: Final[LiteralString] = """
-    b.completed_at IS NULL AND NOT b.id = ANY ($6::uuid[])
+    b.completed_at IS NULL AND NOT b.id = ANY ($5::uuid[])
       AND (b.worker_id IS NULL OR b.worker_id = $1
-           OR b.heartbeat_at < now() - $4::float8 * interval '1 s'
-           OR (b.heartbeat_at < now() - $7::float8 * interval '1 s' AND NOT EXISTS (
+           OR b.heartbeat_at < now() - $3::float8 * interval '1 s'
+           OR (b.heartbeat_at < now() - $6::float8 * interval '1 s' AND NOT EXISTS (
                SELECT FROM chat_workers k WHERE k.worker_id = b.worker_id)))"""
 
-# Each transition has its own slots. Within one, an owner's second build comes after the first
-# builds of all others, and an owner holds at most $8 slots. Rows are chosen before they are locked,
-# so the condition is checked again.
+# $2 are the places where this worker builds. A workspace that no runner has yet goes to the first
+# place that fits, and stays there. Each transition has its own slots. Within one, an owner's second
+# build comes after the first builds of all others, and an owner holds at most $7 slots. Rows are
+# chosen before they are locked, so the condition is checked again.
 ACQUIRE: Final[LiteralString] = f"""
-    WITH held AS (
+    WITH places AS MATERIALIZED (
+        SELECT row_number() OVER () AS nr, * FROM json_to_recordset($2) AS p (
+            runner_id text, backend text, pool text, labels text[], takes_new boolean)),
+    held AS (
         SELECT w.owner_id, b.transition, count(*) AS builds
         FROM workspace_builds b JOIN workspaces w ON w.id = b.workspace_id
-        WHERE b.id = ANY ($6::uuid[]) GROUP BY w.owner_id, b.transition),
+        WHERE b.id = ANY ($5::uuid[]) GROUP BY w.owner_id, b.transition),
     ready AS (
-        SELECT b.id, b.transition, b.created_at, coalesce(h.builds, 0) + row_number() OVER (
-            PARTITION BY b.transition, w.owner_id ORDER BY b.created_at, b.id) AS turn
+        SELECT b.id, b.transition, b.created_at, p.runner_id, coalesce(h.builds, 0)
+            + row_number() OVER (PARTITION BY b.transition, w.owner_id
+                                 ORDER BY b.created_at, b.id) AS turn
         FROM workspace_builds b
         JOIN workspaces w ON w.id = b.workspace_id
         JOIN templates t ON t.id = w.template_id
+        JOIN template_versions v ON v.id = b.template_version_id
+        CROSS JOIN LATERAL (
+            SELECT p.runner_id FROM places p
+            WHERE p.backend = t.backend AND (w.host_id = p.runner_id OR (
+                w.host_id IS NULL AND p.takes_new AND p.pool = coalesce(v.spec ->> 'pool', '')
+                AND ARRAY(SELECT json_array_elements_text(v.spec -> 'labels')) <@ p.labels))
+            ORDER BY p.nr LIMIT 1) p
         LEFT JOIN held h ON h.owner_id = w.owner_id AND h.transition = b.transition
-        WHERE {_ACQUIRABLE}
-          AND (w.host_id IS NULL OR w.host_id = ANY ($2::text[])) AND t.backend = ANY ($3::text[])),
+        WHERE {_ACQUIRABLE}),
     chosen AS (
-        SELECT r.id, r.transition, row_number() OVER (
+        SELECT r.id, r.transition, r.runner_id, row_number() OVER (
             PARTITION BY r.transition ORDER BY r.turn, r.created_at, r.id) AS place
-        FROM ready r WHERE $8::integer IS NULL OR r.turn <= $8),
+        FROM ready r WHERE $7::integer IS NULL OR r.turn <= $7),
     free AS MATERIALIZED (
-        SELECT b.id FROM workspace_builds b
+        SELECT b.id, c.runner_id FROM workspace_builds b
         JOIN chosen c ON c.id = b.id
-        JOIN unnest($5::text[], $9::integer[]) AS s (transition, slots)
+        JOIN unnest($4::text[], $8::integer[]) AS s (transition, slots)
           ON s.transition = c.transition AND c.place <= s.slots
         WHERE {_ACQUIRABLE}
         ORDER BY b.created_at, b.id FOR UPDATE OF b SKIP LOCKED),
@@ -246,10 +259,14 @@ ACQUIRE: Final[LiteralString] = f"""
             status = CASE b.status WHEN 'pending' THEN 'running' ELSE b.status END,
             worker_id = $1, heartbeat_at = now(), attempt = b.attempt + 1,
             started_at = coalesce(b.started_at, now())
-        WHERE b.id = ANY (ARRAY(SELECT id FROM free)) RETURNING b.*)
-    SELECT row_to_json(b) AS build, row_to_json(w) AS workspace, v.spec, t.backend,
+        WHERE b.id = ANY (ARRAY(SELECT id FROM free)) RETURNING b.*),
+    placed AS (
+        UPDATE workspaces w SET host_id = f.runner_id
+        FROM taken b JOIN free f ON f.id = b.id
+        WHERE w.id = b.workspace_id AND w.host_id IS NULL)
+    SELECT row_to_json(b) AS build, row_to_json(w) AS workspace, v.spec, t.backend, f.runner_id,
         extract(epoch FROM now() - b.started_at)::float8 AS age_s
-    FROM taken b JOIN workspaces w ON w.id = b.workspace_id
+    FROM taken b JOIN free f ON f.id = b.id JOIN workspaces w ON w.id = b.workspace_id
     JOIN templates t ON t.id = w.template_id
     JOIN template_versions v ON v.id = b.template_version_id
     ORDER BY b.created_at, b.id"""
@@ -346,6 +363,8 @@ class AcquiredBuild(Struct, frozen=True, kw_only=True):
     spec: TemplateSpec | None
     """None if a newer version wrote it in a form that this one cannot decode."""
     backend: str
+    runner_id: RunnerId
+    """Also in `workspace`, which has it from now on."""
     age_s: float
     """Time since the first worker acquired it: a takeover does not extend the build's timeout."""
 
@@ -354,8 +373,8 @@ class AcquireBuilds(Struct, frozen=True, kw_only=True):
     """A build worker's request, limited to what it can build."""
 
     worker_id: WorkerId
-    hosts: Sequence[str]
-    backends: Sequence[str]
+    places: Sequence[BuildPlace]
+    """Where it can build. A new workspace goes to the first place that fits."""
     free_slots: Mapping[BuildTransition, int]
     owner_slots: int | None = None
     """How many builds of one transition a worker runs for one owner; None: no limit."""
@@ -378,8 +397,7 @@ async def acquire_builds(conn: Conn, request: AcquireBuilds) -> list[AcquiredBui
     rows = await conn.fetch(
         ACQUIRE,
         request.worker_id,
-        list(request.hosts),
-        list(request.backends),
+        json_text(request.places),
         request.lease_s,
         list(request.free_slots),
         list(request.running),
@@ -390,9 +408,10 @@ async def acquire_builds(conn: Conn, request: AcquireBuilds) -> list[AcquiredBui
     return [
         AcquiredBuild(
             build=_BUILD.decode(row["build"]),
-            workspace=_WORKSPACE.decode(row["workspace"]),
+            workspace=replace(_WORKSPACE.decode(row["workspace"]), host_id=row["runner_id"]),
             spec=_spec(row["spec"]),
             backend=row["backend"],
+            runner_id=row["runner_id"],
             age_s=row["age_s"],
         )
         for row in rows

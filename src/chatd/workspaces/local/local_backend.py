@@ -10,7 +10,7 @@ import contextlib
 import platform
 import re
 import shutil
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -20,7 +20,6 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.entities import (
-    AgentId,
     AgentRow,
     AgentSpec,
     BackendState,
@@ -173,19 +172,17 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalBackend:
-    """Implements `Backend`. `dial_key` returns the key of an agent."""
+    """Implements `Backend`."""
 
     def __init__(
         self,
         config: LocalConfig,
         *,
         agent: bytes,
-        dial_key: Callable[[AgentId], bytes],
         clock: Clock,
     ) -> None:
         self._config = config
         self._agent = agent
-        self._dial_key = dial_key
         self._layout = LocalLayout(data_dir=config.data_dir)
         self._allowed = AllowedPaths(roots=config.roots, closed=config.data_dir)
         self._supervisor = SupervisorClient(
@@ -198,7 +195,7 @@ class LocalBackend:
 
     @property
     def kind(self) -> str:
-        return "local"
+        return "sandbox"
 
     async def prepare(self) -> isolation.IsolationReport:
         """Detect and log the isolation level, once: at start, else in the first build."""
@@ -354,7 +351,7 @@ class LocalBackend:
         context.log("agent", f"Starting the agent, isolation {setup.level}")
         agent_id = context.agent_id(AGENT_NAME)
         socket = str(self._layout.socket(context.workspace.id))
-        agent = AgentStart(id=agent_id, key=self._dial_key(agent_id), socket=socket)
+        agent = AgentStart(id=agent_id, key=context.agent_key(agent_id), socket=socket)
         reply = await self._supervisor.start(build_order(setup, agent))
         if not reply.ready:
             await self._supervisor.stop(str(context.workspace.id), context.build.build_number)
