@@ -397,6 +397,27 @@ IMPOSSIBLE_WORKSPACES: list[tuple[str, LiteralString]] = [
         "agent_context_snapshots_hash_check",
         "INSERT INTO agent_context_snapshots SELECT id, 1, '', '/', 'linux' FROM workspace_agents",
     ),
+    (
+        "runner_token_has_a_pool",
+        "INSERT INTO runner_tokens (id, name, pool, hash, created_by)"
+        " SELECT id, 'ci', 'Big Pool', 'h', id FROM users",
+    ),
+    (
+        "runner_tokens_name_check",
+        "INSERT INTO runner_tokens (id, name, pool, hash, created_by)"
+        " SELECT id, '', 'ci', 'h', id FROM users",
+    ),
+    ("a_runner_is_of_one_kind", "INSERT INTO runners (id, name) VALUES ('r', 'r')"),
+    ("runners_id_check", "INSERT INTO runners (id, name, builtin) VALUES ('', 'r', true)"),
+    ("runners_name_check", "INSERT INTO runners (id, name, builtin) VALUES ('r', '', true)"),
+    (
+        "runners_capacity_check",
+        "INSERT INTO runners (id, name, builtin, capacity) VALUES ('r', 'r', true, -1)",
+    ),
+    (
+        "runners_running_check",
+        "INSERT INTO runners (id, name, builtin, running) VALUES ('r', 'r', true, -1)",
+    ),
     ("an_agent_is_of_a_build", "UPDATE chat_bindings SET build_id = NULL"),
     ("pinned_whole", "UPDATE chat_bindings SET pinned_at = now()"),
 ]

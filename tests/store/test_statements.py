@@ -18,9 +18,17 @@ import chatd.store
 from chatd.domain.chat_views.search import index_keys, query_grams, text_grams
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
+from chatd.domain.workspace.runners import BuildPlace, RunnerId
 from chatd.store import search
 from chatd.store.chat import chats, idempotency, message_pages, messages, shares, workers
-from chatd.store.conn import ARRAY_TYPES, Conn, DatabaseSession, NamedStatement, named_statement
+from chatd.store.conn import (
+    ARRAY_TYPES,
+    Conn,
+    DatabaseSession,
+    NamedStatement,
+    json_text,
+    named_statement,
+)
 from chatd.store.model import spend
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, workspaces
@@ -414,9 +422,10 @@ async def test_frequent_statements_read_no_more_than_they_return(dsn: str) -> No
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
         await big_yard(session)
-        hosts, backends = f"{{{HOST}}}", "{fake}"
+        hosts = f"{{{HOST}}}"
+        places = json_text([BuildPlace(runner_id=RunnerId(HOST), backend="fake")])
         kinds, slots = "{start,stop,delete}", "{2,2,2}"
-        take = (WORKER, hosts, backends, 30, kinds, "{}", 15, 1, slots)
+        take = (WORKER, places, 30, kinds, "{}", 15, 1, slots)
         assert await rows_read(session, builds.ACQUIRE, *take) <= 12
         assert await rows_read(session, builds.REAP, 1800, "late", 100) <= 4
         assert await rows_read(session, workspaces.LIST_AGENTS_ON_HOST, hosts, 1000) <= 4
