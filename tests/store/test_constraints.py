@@ -399,13 +399,13 @@ IMPOSSIBLE_WORKSPACES: list[tuple[str, LiteralString]] = [
     ),
     (
         "runner_token_has_a_pool",
-        "INSERT INTO runner_tokens (id, name, pool, hash, created_by)"
-        " SELECT id, 'ci', 'Big Pool', 'h', id FROM users",
+        """INSERT INTO runner_tokens (id, name, pool, hash, created_by)
+           SELECT id, 'ci', 'Big Pool', 'h', id FROM users""",
     ),
     (
         "runner_tokens_name_check",
-        "INSERT INTO runner_tokens (id, name, pool, hash, created_by)"
-        " SELECT id, '', 'ci', 'h', id FROM users",
+        """INSERT INTO runner_tokens (id, name, pool, hash, created_by)
+           SELECT id, '', 'ci', 'h', id FROM users""",
     ),
     ("a_runner_is_of_one_kind", "INSERT INTO runners (id, name) VALUES ('r', 'r')"),
     ("runners_id_check", "INSERT INTO runners (id, name, builtin) VALUES ('', 'r', true)"),
