@@ -1,11 +1,35 @@
 /** The rows of one message, without its tool results, which belong to the calls they answer. */
 import type { Message, Part } from "@/chat-state/types";
 import { asObject, numberOf, textOf } from "./json";
-import type { FileChip, Mark, MarkRow, Note, Reference, Row, Source, UserRow } from "./row";
-import { type CallContext, type CallRecord, type CallRecords, time } from "./tool-call";
+import type { FileChip, Mark, MarkRow, Note, Reference, Row, Source, Takeover, UserRow } from "./row";
+import { type CallContext, type CallRecord, type CallRecords, isCallPart, time } from "./tool-call";
 
-export const SUMMARY_TOOL = "chat_summarized";
+const SUMMARY_TOOL = "chat_summarized";
 const NOTES = new Set<string>(["length", "content-filter", "refusal", "error"]);
+
+export interface MessageContext extends CallContext {
+  readonly key: string;
+  readonly records: CallRecords;
+  /** No message follows but notices; after a notice, none at all. */
+  readonly isLast: boolean;
+  /** The message came while the turn was running, and the turn went on with it. */
+  readonly isSteering: boolean;
+  /** Takeovers between this message and the next. */
+  readonly takeovers: readonly Takeover[];
+}
+
+export function messageRows(message: Message, context: MessageContext): Row[] {
+  return [...contentRows(message, context), ...context.takeovers.map(takeoverRow)];
+}
+
+function contentRows(message: Message, context: MessageContext): Row[] {
+  const { key, isLast } = context;
+  if (message.role === "user") return [userRow(message, key, context.isSteering)];
+  if (message.role === "assistant") {
+    return [...partRows(message.content, { ...context, messageId: message.id, isLive: false }), ...endRows(message, key, isLast)];
+  }
+  return isNotice(message) ? noticeRows(message, key, isLast) : [];
+}
 
 export interface PartsContext extends CallContext {
   readonly key: string;
@@ -83,7 +107,7 @@ function callRow(record: CallRecord, context: PartsContext): Row {
 }
 
 /** A user message; a mark if it only holds files of the workspace that the model got as context. */
-export function userRow(message: Message, key: string, isSteering: boolean): UserRow | MarkRow {
+function userRow(message: Message, key: string, isSteering: boolean): UserRow | MarkRow {
   const base = { key, messageId: message.id, isTight: false };
   const texts: string[] = [];
   const files: FileChip[] = [];
@@ -130,7 +154,7 @@ export function isNotice(message: Message): boolean {
   return message.role === "system";
 }
 
-export function noticeRows(message: Message, key: string, isLast: boolean): MarkRow[] {
+function noticeRows(message: Message, key: string, isLast: boolean): MarkRow[] {
   return message.content.flatMap((part, index) => {
     if (part.type !== "notice") return [];
     const mark: Mark =
@@ -139,28 +163,30 @@ export function noticeRows(message: Message, key: string, isLast: boolean): Mark
   });
 }
 
-/** What to say about how an answer ended. Null: nothing. */
-export function endNote(message: Message): Note | null {
+/** How the answer ended, if it did not end by itself. */
+function endRows(message: Message, key: string, isLast: boolean): Row[] {
+  const base = { key: `${key}-end`, messageId: message.id, isTight: false };
   const reason = message.finish_reason ?? "";
-  return NOTES.has(reason) ? (reason as Note) : null;
+  if (NOTES.has(reason)) return [{ ...base, kind: "note", note: reason as Note, canContinue: isLast }];
+  // A stopped answer has no reason why it ended. One that has calls shows it by them.
+  const isStopped = reason === "" && message.content.length > 0 && !message.content.some(isCallPart);
+  return isStopped ? [{ ...base, kind: "mark", mark: { type: "stopped", isBetween: false } }] : [];
 }
 
-/** Somebody stopped the answer: it has no reason why it ended. */
-export function isStopped(message: Message): boolean {
-  const ended = message.finish_reason ?? null;
-  return ended === null && !message.content.some((part) => part.type === "tool-call" && part.tool_name === SUMMARY_TOOL);
+function takeoverRow(takeover: Takeover): MarkRow {
+  return { kind: "mark", key: `takeover-${takeover.version}`, messageId: null, isTight: false, mark: { type: "takeover", takeover } };
+}
+
+/** Whether the results are those of a summary, which is no step of the turn. */
+export function isSummary(message: Message): boolean {
+  return message.content.some((part) => part.type === "tool-result" && part.tool_name === SUMMARY_TOOL);
 }
 
 // Models begin a thought with its title, as a heading or as a bold line.
 
-export interface TitledText {
-  readonly title: string | null;
-  readonly body: string;
-}
-
 const HEADING = /^\s*(?:#{1,6}[ \t]+([^\n]{1,120}?)[ \t]*#*|\*\*([^*\n]{1,120})\*\*)[ \t]*(?:\n|$)/;
 
-function splitTitle(text: string): TitledText {
+function splitTitle(text: string): { readonly title: string | null; readonly body: string } {
   const found = HEADING.exec(text);
   const title = (found?.[1] ?? found?.[2] ?? "").trim();
   if (found === null || title === "") return { title: null, body: text.trim() };

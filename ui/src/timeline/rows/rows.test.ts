@@ -347,3 +347,65 @@ describe("keys", () => {
     expect(two[1]).toBe(one[1]);
   });
 });
+
+describe("rows that are made again", () => {
+  const turn = (id: number) => [
+    message(id, "user", text(`question ${id}`)),
+    message(id + 1, "assistant", thought("hm", 0, 1), text("Look."), call(`a${id}`, "read_file", { path: "/a" }), call(`b${id}`, "grep", { pattern: "x" })),
+    message(id + 2, "tool", result(`a${id}`, "read_file", { content: "1" }), result(`b${id}`, "grep", { matches: [] })),
+    message(id + 3, "assistant", call(`c${id}`, "read_file", { path: "/c" })),
+    message(id + 4, "tool", result(`c${id}`, "read_file", { content: "2" })),
+    message(id + 5, "assistant", text(`answer ${id}`)),
+  ];
+  const history = Array.from({ length: 50 }, (_, index) => turn(index * 10 + 1)).flat();
+  const takeovers = [{ messageId: 21, worker: "pumov", afterMs: 10, resumedCalls: 0, version: 7 }];
+
+  /** The keys of rows of `after` that are not objects of `before`. */
+  const made = (before: readonly Row[], after: readonly Row[]) => {
+    const known = new Set(before);
+    return after.filter((row) => !known.has(row)).map((row) => row.key);
+  };
+  /** The states follow each other in one timeline. */
+  const madeAfter = (one: ChatState, two: ChatState) => {
+    const model = new RowModel();
+    return made(model.rows(one, { takeovers }), model.rows(two, { takeovers }));
+  };
+  const running = { status: "running" } as const;
+
+  it("a committed message makes its own row", () => {
+    expect(madeAfter(chat(history), chat([...history, message(600, "user", text("and?"))]))).toEqual(["m600"]);
+  });
+
+  it("an answer that is committed makes its own rows", () => {
+    const before = chat(history, { ...running, live: live([thought("hm"), text("so")]) });
+    const after = chat([...history, message(600, "assistant", thought("hm"), text("so"))]);
+    expect(madeAfter(before, after)).toEqual(["live-1-1-r0", "live-1-1-t0"]);
+  });
+
+  it("a result makes the row of its call", () => {
+    const asked = [...history, message(600, "assistant", text("Now."), call("x", "execute", { command: "make" }), call("y", "execute", { command: "ls" }))];
+    const done = message(601, "tool", result("x", "execute", { exit_code: 0 }));
+    expect(madeAfter(chat(asked, running), chat([...asked, done], running))).toEqual(["m600-c-x"]);
+  });
+
+  it("a word of a running command makes the row of its call", () => {
+    const asked = [...history, message(600, "assistant", text("Now."), call("x", "execute", { command: "make" }), call("y", "execute", { command: "ls" }))];
+    const said = chat(asked, { ...running, live: live([resultDelta("y", "execute", "a.txt")]) });
+    expect(madeAfter(chat(asked, running), said)).toEqual(["m600-c-y"]);
+  });
+
+  it("older messages that are put in front make their own rows only", () => {
+    const [first, ...rest] = history.slice(60);
+    if (first === undefined) throw new Error("There is no history.");
+    const keys = madeAfter(chat([first, ...rest]), chat(history));
+    expect(keys.every((key) => Number(/^m(\d+)/.exec(key)?.[1] ?? 0) < first.id || key.startsWith("takeover"))).toBe(true);
+  });
+
+  it("a message that is deleted makes no row", () => {
+    expect(madeAfter(chat(history), chat(history.slice(0, -1)))).toEqual([]);
+  });
+
+  it("a status makes no row but its own", () => {
+    expect(madeAfter(chat(history), chat(history, { status: "pending" }))).toEqual(["end"]);
+  });
+});

@@ -1,32 +1,46 @@
 /**
- * The rows of a chat's timeline, from its state. Pure but for its memory: `RowModel` remembers keys
- * of live answers, and the rows of messages while they do not change.
+ * The rows of a chat's timeline, from its state. `RowModel` remembers the rows of each message, so that
+ * a change makes only the rows that differ: an unchanged row stays the same object, and is not rendered again.
  */
 import type { OutboxItem } from "@/chat-state/outbox";
 import { isBusy } from "@/chat-state/reducer";
-import type { ChatState, LiveParts, Message, RequestedCall, Takeover as TakeoverPayload } from "@/chat-state/types";
-import { endNote, isNotice, isStop, isStopped, noticeRows, partRows, type PartsContext, SUMMARY_TOOL, userRow } from "./message-rows";
-import { type Activity, type Callout, type FileChip, isQuiet, isRead, type PendingSend, type Reference, type Row, type Takeover } from "./row";
-import { CallRecords } from "./tool-call";
+import type { ChatState, LiveParts, Message, Part, RequestedCall, Takeover as TakeoverPayload } from "@/chat-state/types";
+import { isNotice, isStop, isSummary, messageRows, partRows } from "./message-rows";
+import {
+  type Activity,
+  type Callout,
+  type FileChip,
+  isQuiet,
+  isRead,
+  type PendingSend,
+  type ReadsRow,
+  type Reference,
+  type Row,
+  type Takeover,
+  type ToolRow,
+} from "./row";
+import { type CallContext, CallRecords } from "./tool-call";
 
 export interface RowOptions {
   readonly pendingSends?: readonly PendingSend[];
   readonly takeovers?: readonly Takeover[];
 }
 
-interface Settled {
+/** The committed messages and their rows. */
+interface History {
   readonly messages: readonly Message[];
   readonly takeovers: readonly Takeover[];
-  /** Rows of all messages before `openFrom`. */
-  readonly rows: readonly Row[];
   readonly records: CallRecords;
-  /** The last answer, if it has calls without a result; else the number of messages. */
+  /** The index of the last message that is no notice. */
+  readonly lastSaid: number;
+  /** The index of the last answer, if it has calls without a result; else the number of messages. */
   readonly openFrom: number;
 }
 
+type HistoryContext = CallContext & { readonly records: CallRecords };
+
 const NONE: readonly never[] = [];
-const NONE_REQUESTED: ReadonlyMap<string, RequestedCall> = new Map();
-const ASKING_TOOLS = new Set(["propose_plan"]);
+const IDLE: CallContext = { isBusy: false, requested: new Map<string, RequestedCall>() };
 
 export function rows(state: ChatState, options: RowOptions = {}): readonly Row[] {
   return new RowModel().rows(state, options);
@@ -34,127 +48,74 @@ export function rows(state: ChatState, options: RowOptions = {}): readonly Row[]
 
 export class RowModel {
   private readonly keys = new LiveKeys();
-  private settled: Settled | null = null;
+  private readonly memory = new MessageMemory();
+  private readonly joiner = new RowJoiner();
+  private history: History | null = null;
+  /** Rows of all messages before `openFrom`. Only a commit changes them. */
+  private settled: readonly Row[] = NONE;
+  /** Rows below those of messages: live parts, messages on their way, the row at the end. */
+  private tail: readonly Row[] = NONE;
 
-  rows(state: ChatState, options: RowOptions = {}): readonly Row[] {
-    const liveKey = this.keys.follow(state);
-    const settled = this.settle(state.messages, options.takeovers ?? NONE);
-    const list = new RowBuilder(settled.rows);
+  rows(state: ChatState, { pendingSends = NONE, takeovers = NONE }: RowOptions = {}): readonly Row[] {
+    const liveKey = this.keys.follow(state) ?? "live";
+    const history = this.readHistory(state.messages, takeovers);
+    const openId = state.messages[history.openFrom]?.id ?? null;
     const busy = isBusy(state.status);
-    // Calls of an attempt that has ended never ran.
-    const ended = state.live?.earlier ?? (state.retry === null ? undefined : state.live?.parts);
-    const earlier = ended?.filter((part) => part.type === "text" || part.type === "reasoning");
-    const live = earlier ?? state.live?.parts ?? NONE;
-    const openId = state.messages[settled.openFrom]?.id ?? null;
-    const records = settled.records.withLive(live, openId);
-    const context = {
-      isBusy: busy,
-      requested: new Map(state.requestedCalls.map((call) => [call.tool_call_id, call])),
-      records,
-    };
-    this.addMessages(list, state.messages, settled.openFrom, { ...context, takeovers: settled.takeovers });
-    const fresh = live.filter((part) => openId === null || records.get(openId, part) === undefined);
-    const liveContext: PartsContext = { ...context, key: liveKey ?? "live", messageId: null, isLive: earlier === undefined };
-    list.addAll(partRows(fresh, liveContext).map((row) => (earlier === undefined ? row : { ...row, isEarlier: true })));
-    if (!busy) list.addAll((options.pendingSends ?? NONE).map(pendingRow));
-    const end = endRow(state, list.last);
-    if (end !== null) list.add(end);
+    const { parts, isEarlier } = livePartsOf(state);
+    const records = history.records.withLive(parts, openId);
+    const requested = new Map(state.requestedCalls.map((call) => [call.tool_call_id, call]));
+    const context = { isBusy: busy, requested, records };
+    const open = this.messageRows(history, history.openFrom, state.messages.length, context);
+
+    const fresh = parts.filter((part) => openId === null || records.get(openId, part) === undefined);
+    const live = partRows(fresh, { ...context, key: liveKey, messageId: null, isLive: !isEarlier });
+    const below: Row[] = isEarlier ? live.map((row) => ({ ...row, isEarlier })) : live;
+    if (!busy) below.push(...pendingSends.map(pendingRow));
+    const end = endRow(state, below.at(-1) ?? open.at(-1) ?? this.settled.at(-1));
+    if (end !== null) below.push(end);
+    this.tail = reuseRows(this.tail, below);
+
+    const shown = this.joiner.join(this.settled, [...open, ...this.tail]);
     // The callout says why, and has the button.
-    if (end?.kind === "callout") list.dropContinue();
-    return busy ? list.rows : withLastAsk(list.rows);
+    if (end?.kind === "callout") this.joiner.dropContinue(shown);
+    if (!busy) this.joiner.markLastPlan(shown);
+    return shown;
   }
 
-  private settle(messages: readonly Message[], takeovers: readonly Takeover[]): Settled {
-    const known = this.settled;
+  private readHistory(messages: readonly Message[], takeovers: readonly Takeover[]): History {
+    const known = this.history;
     if (known?.messages === messages && known.takeovers === takeovers) return known;
-    const records = new CallRecords();
-    for (const message of messages) records.add(message);
-    const openFrom = findOpen(messages, records);
-    const list = new RowBuilder(NONE);
-    const context = { isBusy: false, requested: NONE_REQUESTED, records, takeovers };
-    this.addMessages(list, messages.slice(0, openFrom), 0, context);
-    this.settled = { messages, takeovers, rows: list.rows, records, openFrom };
-    return this.settled;
-  }
-
-  private addMessages(
-    list: RowBuilder,
-    messages: readonly Message[],
-    from: number,
-    context: Omit<PartsContext, "key" | "messageId" | "isLive"> & { readonly takeovers: readonly Takeover[] },
-  ): void {
+    const records = CallRecords.of(messages);
     const lastSaid = messages.findLastIndex((message) => !isNotice(message));
-    for (let index = from; index < messages.length; index += 1) {
-      const message = messages[index];
-      if (message === undefined) break;
+    const history = { messages, takeovers, records, lastSaid, openFrom: findOpen(messages, records) };
+    this.memory.forgetAllBut(messages);
+    this.settled = this.joiner.join(NONE, this.messageRows(history, 0, history.openFrom, { ...IDLE, records }));
+    this.history = history;
+    return history;
+  }
+
+  private messageRows(history: History, from: number, to: number, context: HistoryContext): Row[] {
+    const { messages, takeovers, lastSaid } = history;
+    return messages.slice(from, to).flatMap((message, offset) => {
+      const index = from + offset;
       const key = this.keys.of(message.id);
-      if (message.role === "user") {
-        list.add(userRow(message, key, joinsTurn(messages, index, context.records)));
-      } else if (message.role === "assistant") {
-        list.addAll(partRows(message.content, { ...context, key, messageId: message.id, isLive: false }));
-        list.addAll(endRows(message, key, index === lastSaid, context.records));
-      } else if (isNotice(message)) {
-        list.addAll(noticeRows(message, key, index === messages.length - 1));
-      }
-      for (const takeover of context.takeovers) {
-        const next = messages[index + 1]?.id ?? Number.POSITIVE_INFINITY;
-        if (takeover.messageId < message.id || takeover.messageId >= next) continue;
-        list.add({
-          kind: "mark",
-          key: `takeover-${takeover.version}`,
-          messageId: null,
-          isTight: false,
-          mark: { type: "takeover", takeover },
-        });
-      }
-    }
+      const isLast = isNotice(message) ? index === messages.length - 1 : index === lastSaid;
+      const isSteering = message.role === "user" && joinsTurn(messages, index, history.records);
+      const next = messages[index + 1]?.id ?? Number.POSITIVE_INFINITY;
+      const after = takeovers.filter((takeover) => takeover.messageId >= message.id && takeover.messageId < next);
+      const calls = message.role === "assistant" ? context.records.partsOf(message) : NONE;
+      const requests = calls.map((part) => part.type === "tool-call" && context.requested.get(part.tool_call_id));
+      const sources = [message, key, isLast, isSteering, context.isBusy, ...after, ...calls, ...requests];
+      return this.memory.rows(message.id, sources, () => messageRows(message, { ...context, key, isLast, isSteering, takeovers: after }));
+    });
   }
 }
 
-/** Joins reads that follow each other, and sets lines of finished calls close together. */
-class RowBuilder {
-  readonly rows: Row[];
-
-  constructor(start: readonly Row[]) {
-    this.rows = [...start];
-  }
-
-  get last(): Row | undefined {
-    return this.rows.at(-1);
-  }
-
-  dropContinue(): void {
-    const at = this.rows.findLastIndex((row) => row.kind === "note");
-    const row = this.rows[at];
-    if (row?.kind === "note" && row.canContinue) this.rows[at] = { ...row, canContinue: false };
-  }
-
-  addAll(rows: readonly Row[]): void {
-    for (const row of rows) this.add(row);
-  }
-
-  add(row: Row): void {
-    const last = this.last;
-    if (row.kind === "tool" && isRead(row.call)) {
-      if (last?.kind === "reads") this.rows[this.rows.length - 1] = { ...last, calls: [...last.calls, row.call] };
-      else this.rows.push({ ...row, kind: "reads", calls: [row.call], isTight: isLine(last) });
-      return;
-    }
-    this.rows.push(isLine(row) && isLine(last) ? { ...row, isTight: true } : row);
-  }
-}
-
-function isLine(row: Row | undefined): boolean {
-  return row?.kind === "reads" || (row?.kind === "tool" && isQuiet(row.call));
-}
-
-function endRows(message: Message, key: string, isLast: boolean, records: CallRecords): Row[] {
-  const base = { messageId: message.id, isTight: false };
-  const note = endNote(message);
-  if (note !== null) return [{ ...base, kind: "note", key: `${key}-end`, note, canContinue: isLast }];
-  const hasCalls = message.content.some((part) => records.get(message.id, part) !== undefined);
-  if (!isStopped(message) || hasCalls || message.content.length === 0) return [];
-  return [{ ...base, kind: "mark", key: `${key}-end`, mark: { type: "stopped", isBetween: false } }];
+/** What is written now; or what an attempt that has ended had said, whose calls never ran. */
+function livePartsOf({ live, retry }: ChatState): { readonly parts: readonly Part[]; readonly isEarlier: boolean } {
+  const ended = live?.earlier ?? (retry === null ? undefined : live?.parts);
+  if (ended === undefined) return { parts: live?.parts ?? NONE, isEarlier: false };
+  return { parts: ended.filter((part) => part.type === "text" || part.type === "reasoning"), isEarlier: true };
 }
 
 function pendingRow(pending: PendingSend): Row {
@@ -171,10 +132,8 @@ function joinsTurn(messages: readonly Message[], index: number, records: CallRec
     at -= 1;
   }
   const before = messages[at];
-  if (before?.role !== "tool") return false;
-  if (before.content.some((part) => part.type === "tool-result" && part.tool_name === SUMMARY_TOOL)) return false;
-  const context = { isBusy: false, requested: NONE_REQUESTED };
-  return before.content.every((part) => records.get(before.id, part)?.view(context).state !== "interrupted");
+  if (before?.role !== "tool" || isSummary(before)) return false;
+  return before.content.every((part) => records.get(before.id, part)?.state(IDLE) !== "interrupted");
 }
 
 function findOpen(messages: readonly Message[], records: CallRecords): number {
@@ -183,15 +142,103 @@ function findOpen(messages: readonly Message[], records: CallRecords): number {
   return answer?.content.some((part) => records.get(answer.id, part)?.isOpen) ? last : messages.length;
 }
 
-/** The last plan waits for the user, unless a message came after it. */
-function withLastAsk(rows: Row[]): readonly Row[] {
-  for (let index = rows.length - 1; index >= 0; index -= 1) {
-    const row = rows[index];
-    if (row?.kind === "user") break;
-    if (row?.kind !== "tool" || !ASKING_TOOLS.has(row.call.name) || row.call.state !== "done") continue;
-    rows[index] = { ...row, isLast: true };
+/** The rows of each message, with everything they were made from. */
+class MessageMemory {
+  private readonly known = new Map<number, { readonly sources: readonly unknown[]; readonly rows: readonly Row[] }>();
+
+  rows(messageId: number, sources: readonly unknown[], make: () => Row[]): readonly Row[] {
+    const known = this.known.get(messageId);
+    if (known !== undefined && isSameList(known.sources, sources)) return known.rows;
+    const rows = reuseRows(known?.rows ?? NONE, make());
+    this.known.set(messageId, { sources, rows });
+    return rows;
   }
-  return rows;
+
+  forgetAllBut(messages: readonly Message[]): void {
+    const ids = new Set(messages.map((message) => message.id));
+    for (const id of this.known.keys()) if (!ids.has(id)) this.known.delete(id);
+  }
+}
+
+/** `fresh`, with the object of a known row for every row that is equal to it. */
+function reuseRows(known: readonly Row[], fresh: readonly Row[]): readonly Row[] {
+  const byKey = new Map(known.map((row) => [row.key, row]));
+  return fresh.map((row) => {
+    const before = byKey.get(row.key);
+    return before !== undefined && isEqual(before, row, EQUAL_DEPTH) ? before : row;
+  });
+}
+
+/** A row, its call, and the fields of the call. What is deeper comes unchanged from the message, or is new. */
+const EQUAL_DEPTH = 2;
+
+function isEqual(one: unknown, two: unknown, depth: number): boolean {
+  if (Object.is(one, two)) return true;
+  if (depth === 0 || typeof one !== "object" || typeof two !== "object" || one === null || two === null) return false;
+  const before = Object.entries(one);
+  const after = two as Readonly<Record<string, unknown>>;
+  return before.length === Object.keys(after).length && before.every(([name, value]) => isEqual(value, after[name], depth - 1));
+}
+
+function isSameList(one: readonly unknown[], two: readonly unknown[]): boolean {
+  return one.length === two.length && one.every((item, index) => item === two[index]);
+}
+
+/** Joins reads that follow each other, and sets lines of finished calls close together. The same rows give the same objects. */
+class RowJoiner {
+  private readonly reads = new WeakMap<Row, ReadsRow>();
+  private readonly variants = new WeakMap<Row, Row>();
+
+  join(before: readonly Row[], rows: readonly Row[]): Row[] {
+    const joined = [...before];
+    for (const row of rows) {
+      const last = joined.at(-1);
+      if (row.kind !== "tool" || !isRead(row.call)) joined.push(isLine(row) && isLine(last) ? this.variant(row, { isTight: true }) : row);
+      else if (last?.kind === "reads") joined[joined.length - 1] = this.readsRow(row, { ...last, calls: [...last.calls, row.call] });
+      else joined.push(this.readsRow(row, readsOf(row, isLine(last))));
+    }
+    return joined;
+  }
+
+  dropContinue(rows: Row[]): void {
+    const at = rows.findLastIndex((row) => row.kind === "note");
+    const row = rows[at];
+    if (row?.kind === "note" && row.canContinue) rows[at] = this.variant(row, { canContinue: false });
+  }
+
+  /** The last plan waits for the user, unless a message came after it. */
+  markLastPlan(rows: Row[]): void {
+    const from = rows.findLastIndex((row) => row.kind === "user") + 1;
+    rows.slice(from).forEach((row, offset) => {
+      if (row.kind === "tool" && row.call.name === "propose_plan" && row.call.state === "done") rows[from + offset] = this.variant(row, { isLast: true });
+    });
+  }
+
+  /** The row of all reads up to `last`. */
+  private readsRow(last: ToolRow, row: ReadsRow): ReadsRow {
+    const known = this.reads.get(last);
+    if (known?.key === row.key && known.isTight === row.isTight && isSameList(known.calls, row.calls)) return known;
+    this.reads.set(last, row);
+    return row;
+  }
+
+  /** A row has at most one variant: lines are set close, notes lose their button, plans are no lines. */
+  private variant<R extends Row>(row: R, change: Partial<R>): R {
+    const known = this.variants.get(row) as R | undefined;
+    if (known !== undefined) return known;
+    const changed = { ...row, ...change };
+    this.variants.set(row, changed);
+    return changed;
+  }
+}
+
+function readsOf(row: ToolRow, isTight: boolean): ReadsRow {
+  const { key, messageId, call } = row;
+  return { kind: "reads", key, messageId, isTight, calls: [call] };
+}
+
+function isLine(row: Row | undefined): boolean {
+  return row?.kind === "reads" || (row?.kind === "tool" && isQuiet(row.call));
 }
 
 // The one row at the end that says what holds the chat up, or that it works.

@@ -35,73 +35,71 @@ export interface CallContext {
   readonly requested: ReadonlyMap<string, RequestedCall>;
 }
 
-/** Everything seen of one call. Parts are added in the order in which they came. */
+/** Everything seen of one call, in the order in which it came: the call, its output so far, its result. */
 export class CallRecord {
-  private call: PartOf<"tool-call"> | null = null;
-  private complete: PartOf<"tool-result"> | null = null;
-  private argsDelta = "";
-  private output = "";
-  private hasArgs = false;
+  constructor(
+    readonly id: string,
+    readonly parts: Part[] = [],
+  ) {}
 
-  constructor(readonly id: string) {}
-
-  add(part: Part): void {
-    if (part.type === "tool-call") this.addCall(part);
-    if (part.type === "tool-result") this.addResult(part);
-  }
-
+  /** It has no result. */
   get isOpen(): boolean {
-    return this.complete === null;
+    return this.complete === undefined;
   }
 
-  copy(): CallRecord {
-    return Object.assign(new CallRecord(this.id), this);
+  state(context: CallContext): CallState {
+    const { call, complete } = this;
+    if (complete !== undefined) return outcome(complete);
+    if (call?.cut || !context.isBusy) return "interrupted";
+    if (context.requested.has(this.id)) return "waiting";
+    const isWritten = call !== undefined && (call.args !== undefined || typeof call.args_delta !== "string");
+    return isWritten ? "running" : "streaming";
   }
 
   view(context: CallContext): ToolCall {
-    const args = this.hasArgs ? this.call?.args : parsePartialJson(this.argsDelta);
-    const name = this.call?.tool_name ?? this.complete?.tool_name ?? "";
+    const { call, complete } = this;
+    const args = call?.args;
+    const argsText = args === undefined ? this.writtenArgs() : "";
     return {
       id: this.id,
-      name,
+      name: call?.tool_name ?? complete?.tool_name ?? "",
       state: this.state(context),
-      args: asObject(args),
-      argsText: this.hasArgs ? "" : this.argsDelta,
-      result: this.complete?.result,
-      liveOutput: this.output,
-      isMedia: this.complete?.is_media ?? false,
-      isCut: this.call?.cut ?? false,
-      mcpServer: this.call?.mcp_server_config_id ?? this.complete?.mcp_server_config_id ?? null,
-      request: this.isOpen ? (context.requested.get(this.id) ?? null) : null,
-      startedAt: time(this.call?.created_at),
-      endedAt: time(this.complete?.created_at),
+      args: asObject(args === undefined ? parsePartialJson(argsText) : args),
+      argsText,
+      result: complete?.result,
+      liveOutput: this.parts.map(outputPiece).join(""),
+      isMedia: complete?.is_media ?? false,
+      isCut: call?.cut ?? false,
+      mcpServer: call?.mcp_server_config_id ?? complete?.mcp_server_config_id ?? null,
+      request: complete === undefined ? (context.requested.get(this.id) ?? null) : null,
+      startedAt: time(call?.created_at),
+      endedAt: time(complete?.created_at),
     };
   }
 
-  private addCall(part: PartOf<"tool-call">): void {
-    if (typeof part.args_delta === "string" && part.args === undefined) {
-      if (!this.hasArgs) this.argsDelta += part.args_delta;
-      this.call ??= part;
-      return;
-    }
-    this.hasArgs = part.args !== undefined;
-    if (typeof part.args_text === "string") this.argsDelta = part.args_text;
-    this.call = part;
+  /** The whole call if it is known, else its beginning. */
+  private get call(): PartOf<"tool-call"> | undefined {
+    const calls = this.parts.filter((part) => part.type === "tool-call");
+    return calls.findLast((part) => argsPiece(part) === null) ?? calls[0];
   }
 
-  private addResult(part: PartOf<"tool-result">): void {
-    if (typeof part.result_delta === "string" && part.result === undefined) this.output += part.result_delta;
-    else this.complete = part;
+  private get complete(): PartOf<"tool-result"> | undefined {
+    return this.parts.filter((part) => part.type === "tool-result").findLast((part) => outputPiece(part) === null);
   }
 
-  private state(context: CallContext): CallState {
-    if (this.complete !== null) return outcome(this.complete);
-    if (this.call?.cut) return "interrupted";
-    if (!context.isBusy) return "interrupted";
-    if (context.requested.has(this.id)) return "waiting";
-    const isWritten = this.hasArgs || (this.call !== null && typeof this.call.args_delta !== "string");
-    return isWritten ? "running" : "streaming";
+  private writtenArgs(): string {
+    return this.call?.args_text ?? this.parts.map(argsPiece).join("");
   }
+}
+
+/** What the part adds to the arguments while the model writes them; null for any other part. */
+function argsPiece(part: Part): string | null {
+  return part.type === "tool-call" && part.args === undefined ? (part.args_delta ?? null) : null;
+}
+
+/** What the part adds to the output while the tool runs; null for any other part. */
+function outputPiece(part: Part): string | null {
+  return part.type === "tool-result" && part.result === undefined ? (part.result_delta ?? null) : null;
 }
 
 /**
@@ -109,56 +107,58 @@ export class CallRecord {
  * it answers. A call of the live answer has no message yet.
  */
 export class CallRecords {
-  private readonly byMessage: Map<number | null, Map<string, CallRecord>>;
-  private readonly latest: Map<string, CallRecord>;
+  private readonly byMessage = new Map<number | null, Map<string, CallRecord>>();
 
-  constructor(known?: CallRecords) {
-    this.byMessage = new Map(known?.byMessage);
-    this.latest = new Map(known?.latest);
+  private constructor(private readonly committed: CallRecords | null) {}
+
+  static of(messages: readonly Message[]): CallRecords {
+    const records = new CallRecords(null);
+    const latest = new Map<string, CallRecord>();
+    for (const message of messages) {
+      for (const part of message.content) {
+        if (!isCallPart(part)) continue;
+        const id = part.tool_call_id;
+        const answered = part.type === "tool-result" ? latest.get(id) : undefined;
+        const record = records.get(message.id, part) ?? answered ?? new CallRecord(id);
+        record.parts.push(part);
+        records.put(message.id, record);
+        latest.set(id, record);
+      }
+    }
+    return records;
   }
 
   get(messageId: number | null, part: Part): CallRecord | undefined {
-    return this.byMessage.get(messageId)?.get(callIdOf(part));
+    if (!isCallPart(part)) return undefined;
+    return this.byMessage.get(messageId)?.get(part.tool_call_id) ?? this.committed?.get(messageId, part);
   }
 
-  /** Messages are added in their order. */
-  add(message: Message): void {
-    for (const part of message.content) {
-      const id = callIdOf(part);
-      if (id === "") continue;
-      const answered = part.type === "tool-result" ? this.latest.get(id) : undefined;
-      const record = this.get(message.id, part) ?? answered ?? new CallRecord(id);
-      record.add(part);
-      this.put(message.id, record);
-    }
+  /** Everything seen of the calls of a message, there and in the messages that answer it. */
+  partsOf(message: Message): readonly Part[] {
+    return message.content.flatMap((part) => this.get(message.id, part)?.parts ?? []);
   }
 
-  /** The calls with live parts. Parts that go on with an open call of `openId`, the last answer, are added to it. */
+  /** The calls with live parts. Parts that continue an open call of `openId`, the last answer, are added to it. */
   withLive(parts: readonly Part[], openId: number | null): CallRecords {
-    if (!parts.some((part) => callIdOf(part) !== "")) return this;
     const all = new CallRecords(this);
-    const fresh = new Set<CallRecord>();
     for (const part of parts) {
-      const id = callIdOf(part);
-      if (id === "") continue;
+      if (!isCallPart(part)) continue;
       const owner = this.get(openId, part) === undefined ? null : openId;
-      const known = all.get(owner, part);
-      const record = known !== undefined && fresh.has(known) ? known : (known?.copy() ?? new CallRecord(id));
-      record.add(part);
-      fresh.add(record);
-      all.put(owner, record);
+      const known = all.get(owner, part)?.parts ?? [];
+      all.put(owner, new CallRecord(part.tool_call_id, [...known, part]));
     }
     return all;
   }
 
   private put(messageId: number | null, record: CallRecord): void {
-    this.byMessage.set(messageId, new Map(this.byMessage.get(messageId)).set(record.id, record));
-    this.latest.set(record.id, record);
+    const records = this.byMessage.get(messageId);
+    if (records === undefined) this.byMessage.set(messageId, new Map([[record.id, record]]));
+    else records.set(record.id, record);
   }
 }
 
-function callIdOf(part: Part): string {
-  return part.type === "tool-call" || part.type === "tool-result" ? part.tool_call_id : "";
+export function isCallPart(part: Part): part is PartOf<"tool-call" | "tool-result"> {
+  return part.type === "tool-call" || part.type === "tool-result";
 }
 
 function outcome(part: PartOf<"tool-result">): CallState {
