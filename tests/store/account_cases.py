@@ -18,7 +18,9 @@ from chatd.store.conn import DatabaseSession
 from chatd.store.model import costs, spend
 from chatd.store.model.costs import DayRange
 from chatd.store.pool import Pool
+from chatd.store.workspace import runners
 from tests.support.factories import CHAT, HARNESS, OWNER
+from tests.support.runners import insert_runner_token, new_runner_token, token_id
 
 Case = Callable[[Pool, UserActor, Chat], Awaitable[object]]
 SessionCase = Callable[[DatabaseSession, UserActor], Awaitable[object]]
@@ -49,6 +51,10 @@ def _token(number: int, user_id: UserId = OWNER) -> NewCredential:
         user_id=user_id,
         secret_sha256=number.to_bytes(32, "big"),
     )
+
+
+async def _revoke_runner_token(session: DatabaseSession, who: UserActor) -> object:
+    return await runners.revoke_token(session, who, token_id(1)) or False
 
 
 async def _is_readable(pool: Pool, who: UserActor) -> object:
@@ -161,6 +167,13 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
     "model.spend.delete_group": in_transaction(
         lambda session, who: spend.delete_group(session, who, GROUP)
     ),
+    "workspace.runners.list_tokens": lambda pool, who, _: runners.list_tokens(
+        pool, who, after=None, limit=9
+    ),
+    "workspace.runners.insert_token": in_transaction(
+        lambda session, who: runners.insert_token(session, who, new_runner_token(2))
+    ),
+    "workspace.runners.revoke_token": in_transaction(_revoke_runner_token),
 }
 
 
@@ -168,6 +181,7 @@ async def prepare_accounts(pool: Pool) -> None:
     """A password, a token, a group, limits and a cost of the owner; settings and audited writes."""
     await pool.execute("UPDATE users SET password_hash = 'hash' WHERE id = $1", OWNER)
     await credentials.insert(pool, HARNESS, _token(TOKEN.int))
+    await insert_runner_token(pool)
     admin = UserActor(user_id=OWNER, role="admin")
     async with pool.transaction() as session:
         await groups.create(session, HARNESS, GROUP, "Readers")

@@ -27,6 +27,7 @@ from chatd.domain.errors import (
 from chatd.domain.ids import ChangeId, ChatId, MessageId, RequestId, UserId
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
+from chatd.domain.workspace.runners import RunnerId
 from chatd.store import search
 from chatd.store.chat import (
     chats,
@@ -42,18 +43,26 @@ from chatd.store.chat import (
     updates,
 )
 from chatd.store.chat.chats import ChatListFilter
-from chatd.store.conn import DuplicateRow
+from chatd.store.conn import DatabaseSession, DuplicateRow
 from chatd.store.pool import Pool
-from chatd.store.workspace import bindings, builds, templates, workspaces
-from tests.store.account_cases import ADMINISTRATION, OWN_ACCOUNT, READER, prepare_accounts
+from chatd.store.workspace import bindings, builds, runners, templates, workspaces
+from tests.store.account_cases import (
+    ADMINISTRATION,
+    OWN_ACCOUNT,
+    READER,
+    in_transaction,
+    prepare_accounts,
+)
 from tests.store.owned_row_cases import OWNED_ROWS, prepare_owned_rows
 from tests.store.policy_cases import POLICIES, SHARED_POLICIES, prepare_policies
 from tests.support.debug_calls import debug_call
 from tests.support.factories import AT, CHAT, HARNESS, OWNER, WORKER, member
 from tests.support.outcomes import present
+from tests.support.runners import insert_runner, own_runner
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed, open_child
 from tests.support.workspaces import (
+    HOST,
     TEMPLATE,
     VERSION,
     agent_id,
@@ -84,6 +93,7 @@ OVERDUE: Final = builds.OverdueWorkspace(
 )
 
 ARCHIVED: Final = ChatId(UUID(int=11))
+LAPTOP: Final = RunnerId("laptop")
 CHILD: Final = 12
 CHILD_CHAT: Final = ChatId(UUID(int=CHILD))
 _SKILL: Final = ContextResource(
@@ -146,6 +156,10 @@ async def _list_subagents(pool: Pool, who: UserActor) -> object:
 async def _own_mark(pool: Pool, who: UserActor) -> object:
     """0: the actor has read nothing of the chat."""
     return (await updates.list_views_of(pool, who, [CHAT]))[CHAT].read_up_to
+
+
+async def _lock_runner(session: DatabaseSession, who: UserActor) -> object:
+    return await runners.lock(session, who, LAPTOP) or False
 
 
 async def _is_usable(pool: Pool, who: UserActor) -> object:
@@ -294,6 +308,21 @@ CASES: Final[Mapping[str, Case]] = {
     "workspace.workspaces.list_page": lambda pool, who, _: workspaces.list_page(
         pool, who, after=None, limit=9
     ),
+    "workspace.runners.list_page": lambda pool, who, _: runners.list_page(
+        pool, who, after=None, limit=9
+    ),
+    "workspace.runners.get": lambda pool, who, _: runners.get(pool, who, LAPTOP),
+    "workspace.runners.lock": in_transaction(_lock_runner),
+    "workspace.runners.update": in_transaction(
+        lambda session, who: runners.update(session, who, LAPTOP, draining=True)
+    ),
+    "workspace.runners.list_workspaces": lambda pool, who, _: runners.list_workspaces(
+        pool, who, RunnerId(HOST), limit=9
+    ),
+    "workspace.runners.list_waiting": lambda pool, who, _: runners.list_waiting(pool, who, limit=9),
+    "workspace.runners.delete": in_transaction(
+        lambda session, who: runners.delete(session, who, LAPTOP)
+    ),
     "workspace.templates.list_usable": lambda pool, who, _: templates.list_usable(pool, who, OWNER),
     "workspace.templates.is_usable": lambda pool, who, _: templates.is_usable(
         pool, who, OWNER, template(), "workspaces.read"
@@ -347,6 +376,7 @@ async def prepare(pool: Pool) -> Chat:
     while await search.index_batch(pool):
         pass
     await _prepare_workspaces(pool)
+    await insert_runner(pool, own_runner(LAPTOP))
     await prepare_accounts(pool)
     await prepare_owned_rows(pool)
     await prepare_policies(pool)

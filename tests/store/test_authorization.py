@@ -166,6 +166,8 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "workspace.builds.reap_builds": "leases of build workers",
     "workspace.builds.append_log": "leases of build workers",
     "workspace.builds.list_overdue": "maintenance",
+    "workspace.runners.find_token": "finds the runner's pool",
+    "workspace.runners.list_waited_for": "for builds that were read for the actor",
     "workspace.templates": "the catalog, which all users read",
     "workspace.workspaces.list_on_host": "maintenance of a host",
     "workspace.workspaces.list_deleted": "maintenance of a host",

@@ -44,6 +44,7 @@ TABLE: list[tuple[Permission, str, str, str, bool]] = [
     ("workspaces.read", "amv", "av", "av", True),
     ("workspaces.write", "am", "", "", True),
     ("workspaces.control", "am", "a", "a", True),
+    ("runners.write", "am", "a", "a", False),
     ("catalog.read", "amv", "amv", "amv", True),
     ("account.read", "amv", "", "", False),
     ("account.write", "amv", "", "", False),

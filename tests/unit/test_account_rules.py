@@ -22,7 +22,10 @@ from chatd.domain.access.secret_text import (
     digest,
     is_csrf_token,
     is_opaque_secret,
+    is_runner_token,
     is_token,
+    runner_token_label,
+    runner_token_text,
     secret_text,
     token_label,
     token_text,
@@ -113,6 +116,16 @@ def test_a_token_names_its_id_and_can_be_recognized() -> None:
     assert is_opaque_secret(secret_text(b"\x02" * 32))
     assert not is_opaque_secret(token)
     assert len(digest("\udcff")) == 32
+
+
+def test_a_runners_token_is_no_token_of_a_user() -> None:
+    token = runner_token_text(ID, b"\x01" * 32)
+    assert token == f"chatd_runner_3f2a9c0d1e5b_{secret_text(bytes([1] * 32))}"
+    assert token.startswith(runner_token_label(ID))
+    assert is_runner_token(token)
+    assert not is_token(token)
+    for wrong in ("", token[:-1], f"{token}x", token[7:], token_text(ID, b"\x01" * 32)):
+        assert not is_runner_token(wrong)
 
 
 def test_the_csrf_token_follows_from_the_session_and_does_not_reveal_it() -> None:

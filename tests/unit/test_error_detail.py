@@ -99,6 +99,8 @@ def test_a_detail_is_bounded() -> None:
         ("Authorization: Bearer abc.def-123", "Authorization: [key]"),
         ("host:h\nx-amz-security-token:IQoJ/b3+J==\n", "host:h\nx-amz-security-token:[key]\n"),
         (r"host:h\nx-amz-security-token:IQoJ\nb", r"host:h\nx-amz-security-token:[key]\nb"),
+        (f"token chatd_3f2a9c0d1e5b_{'s' * 43}.", "token [key]."),
+        (f"token chatd_runner_3f2a9c0d1e5b_{'s' * 43}.", "token [key]."),
         ("task-force and sk-1 stay", "task-force and sk-1 stay"),
     ],
 )

@@ -31,6 +31,7 @@ Permission = Literal[
     "workspaces.read",
     "workspaces.write",
     "workspaces.control",
+    "runners.write",
     "catalog.read",
     "account.read",
     "account.write",
@@ -40,10 +41,10 @@ Permission = Literal[
 ]
 """`control` is what an administrator may do to stop another user's chat or workspace. `share` is
 to change who reads a chat, and `shares.read` to see it. `debug` is what models were sent, with the
-prompts of the owner and of the server. `policies` are the tool policies of chats. `catalog` is the
-models and templates that a user can choose. `account` is the user's own account, tokens, keys,
-prompt and cost. `costs` is the spend of all users. `config` is users, groups, providers, limits,
-settings and the audit log."""
+prompts of the owner and of the server. `policies` are the tool policies of chats. `runners.write`
+is to drain, rename and remove runners. `catalog` is the models and templates that a user can
+choose. `account` is the user's own account, tokens, keys, prompt and cost. `costs` is the spend of
+all users. `config` is users, groups, providers, limits, settings and the audit log."""
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 TOKEN_SCOPES: Final[tuple[TokenScope, ...]] = get_args(TokenScope)
@@ -113,6 +114,7 @@ RULES: Final[Mapping[Permission, PermissionRule]] = {
     "workspaces.control": PermissionRule(
         scope="chat:write", own=_CREATORS, every=_ADMIN, worker=True
     ),
+    "runners.write": PermissionRule(scope="admin", own=_CREATORS, every=_ADMIN),
     "catalog.read": PermissionRule(scope="chat:read", own=_ALL, every=_ALL, worker=True),
     "account.read": PermissionRule(scope="account", own=_ALL),
     "account.write": PermissionRule(scope="account", own=_ALL),

@@ -1,4 +1,5 @@
-"""Secrets that clients send: the form of API tokens, digests, and the CSRF token of a session.
+"""Secrets that clients and runners send: the form of tokens, digests, and the CSRF token of a
+session.
 
 The caller gives the random part, so that these are pure.
 """
@@ -8,15 +9,18 @@ import hashlib
 import hmac
 import re
 from typing import Final
+from uuid import UUID
 
 from chatd.domain.ids import CredentialId
 
 SECRET_BYTES: Final = 32
 TOKEN_ID_CHARS: Final = 12
 TOKEN_PREFIX: Final = "chatd"
+RUNNER_TOKEN_PREFIX: Final = f"{TOKEN_PREFIX}_runner"
 
 _SECRET: Final = r"[A-Za-z0-9_-]{43}"
 _TOKEN: Final = re.compile(rf"{TOKEN_PREFIX}_[0-9a-f]{{{TOKEN_ID_CHARS}}}_{_SECRET}")
+_RUNNER_TOKEN: Final = re.compile(rf"{RUNNER_TOKEN_PREFIX}_[0-9a-f]{{{TOKEN_ID_CHARS}}}_{_SECRET}")
 _OPAQUE: Final = re.compile(_SECRET)
 _CSRF_PURPOSE: Final = b"chatd csrf"
 
@@ -38,6 +42,20 @@ def token_label(credential_id: CredentialId) -> str:
 def is_token(text: str) -> bool:
     """Whether it has the form of an API token. Anything else is refused without a look-up."""
     return _TOKEN.fullmatch(text) is not None
+
+
+def runner_token_text(token_id: UUID, random: bytes) -> str:
+    """`chatd_runner_<id>_<secret>`."""
+    return f"{runner_token_label(token_id)}_{secret_text(random)}"
+
+
+def runner_token_label(token_id: UUID) -> str:
+    """The part of a runner's token that is no secret."""
+    return f"{RUNNER_TOKEN_PREFIX}_{token_id.hex[:TOKEN_ID_CHARS]}"
+
+
+def is_runner_token(text: str) -> bool:
+    return _RUNNER_TOKEN.fullmatch(text) is not None
 
 
 def is_opaque_secret(text: str) -> bool:

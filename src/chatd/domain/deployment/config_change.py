@@ -16,6 +16,8 @@ ConfigKind = Literal[
     "settings",
     "limit",
     "mcp_server",
+    "runner",
+    "runner_token",
     "secret_key",
     "spend_warning",
 ]

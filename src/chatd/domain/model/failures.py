@@ -250,6 +250,8 @@ _URL: Final = re.compile(r"(https?://)(?:[^/\s@\"']*@)?([^\s?#\"']*)(?:[?#][^\s\
 _KEY: Final = re.compile(
     r"\b(?:sk|pk|rk|key|gsk|xai|AIza)[-_][A-Za-z0-9_\-*.]{6,}|\bAIza[A-Za-z0-9_\-]{10,}"
     r"|\bAKIA[A-Z0-9]{12,}|\b[Bb]earer +[A-Za-z0-9_\-.~+/=]{6,}"
+    # chatd's own tokens, of users and of runners; `access.secret_text` has their form.
+    r"|\bchatd_(?:runner_)?[0-9a-f]{12}_[A-Za-z0-9_\-]{43}"
     # AWS repeats the headers of a request with a wrong signature.
     r"|(?<=x-amz-security-token:)[^\s\\\"']+"
 )

@@ -23,6 +23,9 @@ SERVER_POOL: Final = ""
 """The pool of the runners that servers contain."""
 RUNNER_SILENT_AFTER_S: Final = 30.0
 """A runner that no replica has heard of for this long counts as disconnected."""
+POOL_PATTERN: Final = "^[a-z0-9]+(-[a-z0-9]+)*$"
+"""The pools that tokens name."""
+MAX_POOL_CHARS: Final = 32
 
 
 class BackendOffer(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,6 +59,19 @@ class Runner(Struct, frozen=True, kw_only=True):
     connected_at: datetime | None = None
     disconnected_at: datetime | None = None
     seen_at: datetime
+
+
+class RunnerToken(Struct, frozen=True, kw_only=True):
+    """What runners of a pool show to connect. Its text is known to those who keep it only."""
+
+    id: RunnerTokenId
+    name: str
+    pool: str
+    created_by: UserId
+    created_at: datetime
+    expires_at: datetime | None = None
+    """None: it does not expire."""
+    last_used_at: datetime | None = None
 
 
 class Requirements(Struct, frozen=True, kw_only=True):
