@@ -3,8 +3,8 @@ freezes imported objects for the garbage collector."""
 
 import gc
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping
-from itertools import chain, islice
+from collections.abc import AsyncGenerator, Generator
+from itertools import chain
 from pathlib import Path
 from typing import Final, cast
 
@@ -23,7 +23,8 @@ from tests.support.database import (
     own_server_in,
     scratch_space,
 )
-from tests.support.machine import EmptyHome
+from tests.support.forked_tests import ForkedTests
+from tests.support.machine import EmptyHome, in_empty_home
 from tests.support.proxy import Proxy, proxy_to
 
 # Files with tests of many seconds run first, because the slowest of the last tests delays the whole
@@ -61,6 +62,7 @@ ON_STOCK_SERVER: Final = "stock"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--forks", type=int, default=0, help="run the tests in this many forks")
     parser.addoption("--failed-file", help="write the ids of failed tests to this file")
     parser.addoption(
         "--record-events", action="store_true", help="write tests/data/events (tests/e2e)"
@@ -76,6 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
         config.stash[EMPTY_HOME] = EmptyHome()
         config.stash[EMPTY_HOME].enter()
+    if forks := cast("int", config.getoption("--forks")):
+        config.pluginmanager.register(ForkedTests(forks, in_empty_home))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -116,21 +120,14 @@ def write_directory_times(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """After the shuffle: the longest first, in each of the equal parts that pytest-xdist deals out
-    to its workers at the start (`--dist worksteal`)."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """After the shuffle: the longest first."""
     here = Path(__file__).parent
     rank = {here / name: place for place, name in enumerate(LONGEST)}
     longest = sorted((one for one in items if one.path in rank), key=lambda one: rank[one.path])
     for one in longest:
         one.add_marker(pytest.mark.timeout(LONGEST_TIMEOUT_S))
-    rest = iter([one for one in items if one.path not in rank])
-    given = cast("Mapping[str, int]", getattr(config, "workerinput", {}))
-    workers = given.get("workercount", 1)
-    share = len(items) // workers
-    dealt = [longest[worker::workers] for worker in range(workers)]
-    parts = ((*first, *islice(rest, max(0, share - len(first)))) for first in dealt)
-    items[:] = [*chain.from_iterable(parts), *rest]
+    items[:] = [*longest, *(one for one in items if one.path not in rank)]
 
 
 @pytest.hookimpl(wrapper=True)

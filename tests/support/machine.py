@@ -9,6 +9,8 @@ depends on none of these: a command that looks for a server must be told another
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -53,3 +55,13 @@ class EmptyHome:
             shutil.rmtree(self._home, ignore_errors=True)
             self._home = None
         os.environ.update(self._before)
+
+
+@contextmanager
+def in_empty_home() -> Generator[None]:
+    home = EmptyHome()
+    home.enter()
+    try:
+        yield
+    finally:
+        home.leave()
