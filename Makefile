@@ -20,16 +20,17 @@ SETUP = $(BIN)/python tools/environment.py --check $@ 2>/dev/null && exit 0; \
 	then exec "$$python" tools/environment.py $@; fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
 
-# All of them, whichever fail. The types take longest and one core, so the rest runs beside them;
-# what they print waits until it is their turn. BESIDE is one more command that runs meanwhile.
+# All of them, whichever fail. The slow ones (tools/slow_checks.py) run beside the rest; what they print
+# waits until it is their turn. BESIDE is one more command that runs meanwhile.
 BESIDE =
-CHECKS = types=$$(mktemp) || exit 1; failed=0; \
-	$(BIN)/pyright --warnings >"$$types" 2>&1 & typing=$$!; \
-	trap 'rm -f "$$types"' EXIT; trap 'kill $$typing; exit 130' INT TERM; \
+SLOW =
+CHECKS = slow=$$(mktemp) || exit 1; failed=0; \
+	$(BIN)/python -m tools.slow_checks $(SLOW) >"$$slow" 2>&1 & checking=$$!; \
+	trap 'rm -f "$$slow"' EXIT; trap 'kill -TERM -$$checking; exit 130' INT TERM; \
 	$(BIN)/ruff format --quiet --check . || { echo "Run make fmt."; failed=1; }; \
 	$(BIN)/ruff check --quiet . || failed=1; \
 	$(BIN)/lint-imports --no-logo || failed=1; $(BESIDE) \
-	wait $$typing || failed=1; cat "$$types"; exit $$failed
+	wait $$checking || failed=1; cat "$$slow"; exit $$failed
 
 PAGE_TESTS = $(BIN)/python -m tools.page_tests
 
@@ -50,18 +51,18 @@ check: dev ## lint and types only, a minute or two
 	@echo "Checking lint, imports and types: a minute or two ..."
 	@$(CHECKS)
 
-# The types take one core for a minute, and the tests wait a third of their time: they run together.
-# Collecting leaves the tests of a new checkout compiled, once, for the processes that then run them;
-# whether they can be collected, those will say. A failed test runs once more, alone; one that passes
-# then is reported as flaky. Decoys stand where a test must not look (tools/decoys.py).
-test: BESIDE = if [ $$failed = 0 ]; then test -d tests/unit/__pycache__ \
-	|| $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true; \
-	$(if $(ARGS),echo "Not testing the page: ARGS chooses tests of pytest.",$(PAGE_TESTS)) || failed=1; \
-	echo "Running the tests, which takes many minutes; the percentage says how far they are ..."; \
-	$(BIN)/python -m tools.run_tests -n $(JOBS) --dist worksteal $(ARGS) \
-	|| failed=1; echo "Waiting for the types ..."; fi;
+# A failed test runs once more, alone; one that passes then is reported as flaky. Decoys stand where a
+# test must not look (tools/decoys.py).
+test: SLOW = $(if $(ARGS),,--page)
+test: BESIDE = if [ $$failed = 0 ]; then \
+	$(if $(ARGS),echo "Not testing the page: ARGS chooses tests of pytest.",$(PAGE_TESTS) --browser-only) \
+	|| failed=1; \
+	echo "Running the tests, which takes minutes; the percentage says how far they are ..."; \
+	$(BIN)/python -m tools.run_tests --forks $(JOBS) $(ARGS) \
+	|| failed=1; echo "Waiting for the types and the lint of the page ..."; fi;
 test: dev tests/oidc/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
 	@echo "Checking lint, imports and types ..."
+	@$(if $(ARGS),,$(PAGE_TESTS) --install-only)
 	@$(CHECKS)
 
 test-page: dev ## every check and test of the page, in Chromium too

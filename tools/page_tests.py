@@ -26,44 +26,63 @@ HEADLESS = Path("/usr/bin/chromium-headless-shell")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Check and test the page.")
-    parser.add_argument("--check-only", action="store_true", help="types and lint only")
-    parser.add_argument(
-        "--slow", action="store_true", help="the browser tests alone, each state in all themes"
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--install-only", action="store_true", help="the packages, if needed")
+    parts.add_argument("--check-only", action="store_true", help="types and lint only")
+    parts.add_argument("--without-browser", action="store_true", help="types, lint, unit tests")
+    parts.add_argument("--browser-only", action="store_true", help="the tests in Chromium only")
+    parts.add_argument(
+        "--slow", action="store_true", help="the tests in Chromium only, each state in all themes"
     )
     options = parser.parse_args()
     if not has_node():
-        say(f"{NODE_TEXT} is not installed: the page is neither checked nor tested.")
+        if not options.install_only:
+            say(f"{NODE_TEXT} is not installed: the page is neither checked nor tested.")
         return
     try:
         install_packages(ROOT, say)
     except PageNotBuilt as error:
         sys.exit(f"error: {error}")
+    if options.install_only:
+        return
     if options.check_only:
-        sys.exit(0 if run_step("types and lint", npm("check")) else 1)
-    if options.slow:
-        sys.exit(0 if test_thoroughly() else 1)
-    say("Checking and testing the page: two or three minutes ...")
-    sys.exit(0 if test_page() else 1)
+        passed = run_step("types and lint", npm("check"))
+    elif options.without_browser:
+        passed = check_page()
+    elif options.browser_only:
+        say("Testing the page in Chromium: two minutes ...")
+        passed = test_built_page(slow=False)
+    elif options.slow:
+        say("Testing the page in all themes and on both devices: five minutes ...")
+        passed = test_built_page(slow=True)
+    else:
+        say("Checking and testing the page: two or three minutes ...")
+        passed = test_page()
+    sys.exit(0 if passed else 1)
 
 
 def test_page() -> bool:
-    """All of it, whichever fails, but no browser for a page that does not build.
-
-    The lint takes one core for more than a minute. It runs beside the tests in Chromium, which wait
-    for servers now and then; the unit tests run beside the types of the Python code.
-    """
-    tested = run_step("unit tests", npm("test"))
-    described = is_schema_current()
-    built = is_built()
+    """All of it, whichever fails. The checks take one core; the tests in Chromium wait for servers
+    now and then, so both run at once."""
     with ThreadPoolExecutor(1) as pool:
-        checked = pool.submit(run_step, "types and lint", npm("check"))
-        browsed = built and test_in_browser(slow=False)
-        return all([checked.result(), tested, described, browsed])
+        checked = pool.submit(check_page)
+        tested = test_built_page(slow=False)
+        return all([checked.result(), tested])
 
 
-def test_thoroughly() -> bool:
-    say("Testing the page in all themes and on both devices: five minutes ...")
-    return is_built() and test_in_browser(slow=True)
+def check_page() -> bool:
+    return all(
+        [
+            is_schema_current(),
+            run_step("types and lint", npm("check")),
+            run_step("unit tests", npm("test")),
+        ]
+    )
+
+
+def test_built_page(*, slow: bool) -> bool:
+    """No browser for a page that does not build."""
+    return is_built() and test_in_browser(slow=slow)
 
 
 def is_built() -> bool:

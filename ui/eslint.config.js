@@ -19,11 +19,12 @@ const MAY_IMPORT = {
   settings: SHARED,
   demo: SHARED,
 };
+const TESTS = ["src/**/*.test.{ts,tsx}", "src/**/testing.{ts,tsx}"];
 const perToken = { name: "@/connection", importNames: ["useChat"], message: "useChat renders per token: take useSettledChat or useChatSelector." };
 const areaRules = Object.entries(MAY_IMPORT).map(([area, allowed]) => ({
   files: [`src/${area}/**`],
   // Tests may use what another area's tests use.
-  ignores: ["src/**/*.test.{ts,tsx}", "src/**/testing.{ts,tsx}"],
+  ignores: TESTS,
   rules: {
     "no-restricted-imports": [
       "error",
@@ -40,7 +41,8 @@ export default ts.config(
   js.configs.recommended,
   ...ts.configs.strictTypeChecked,
   ...ts.configs.stylisticTypeChecked,
-  hooks.configs.flat["recommended-latest"],
+  // Its rules compile each component: for those that are built, not for tests.
+  { ...hooks.configs.flat["recommended-latest"], files: ["src/**"], ignores: TESTS },
   {
     languageOptions: {
       globals: globals.browser,
@@ -66,11 +68,9 @@ export default ts.config(
   { files: ["src/app/**"], rules: { "no-restricted-imports": ["error", { paths: [perToken] }] } },
   // The timeline shows each token as it comes.
   { files: ["src/timeline/list/timeline.tsx"], rules: { "no-restricted-imports": "off" } },
-  // A fixture of Playwright is given `use`, which is no hook of React.
   {
     files: ["e2e/**"],
     rules: {
-      "react-hooks/rules-of-hooks": "off",
       "no-restricted-syntax": [
         "error",
         { selector: "CallExpression[callee.property.name='waitForTimeout']", message: "Wait for what the test needs, not for a time." },
