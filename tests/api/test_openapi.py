@@ -67,6 +67,8 @@ NOT_PAGES = {
     "/providers/{provider_id} keys": "a part of the provider",
     "/settings/me/tool-policy rules": "written as a whole",
     "/settings/tool-policy rules": "written as a whole",
+    "/template-configs/{template_id} parameters": "a part of the template",
+    "/template-configs/{template_id}/versions/{version_id} parameters": "a part of the template",
     "/templates/{template_id} parameters": "a part of the template",
     "/templates/{template_id}/tool-policy rules": "written as a whole",
     "/usage-limits group_overrides": "the first 200; the whole list is a page of its own",

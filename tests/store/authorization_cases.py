@@ -73,6 +73,7 @@ from tests.support.workspaces import (
     new_build,
     new_workspace,
     template,
+    version,
     wanted,
     workspace_id,
 )
@@ -169,6 +170,35 @@ async def _is_usable(pool: Pool, who: UserActor) -> object:
 
 
 DIFF_STATUS: Final = DiffStatus(branch="main", base="", additions=1, deletions=0, changed_files=1)
+
+TEMPLATES: Final[Mapping[str, Case]] = {
+    "workspace.templates.list_configured": lambda pool, who, _: templates.list_configured(
+        pool, who
+    ),
+    "workspace.templates.get_configured": lambda pool, who, _: templates.get_configured(
+        pool, who, TEMPLATE
+    ),
+    "workspace.templates.list_versions": lambda pool, who, _: templates.list_versions(
+        pool, who, TEMPLATE, before=9, limit=9
+    ),
+    "workspace.templates.version_number": lambda pool, who, _: templates.version_number(
+        pool, who, TEMPLATE, VERSION
+    ),
+    "workspace.templates.find_to_change": in_transaction(
+        lambda session, who: templates.find_to_change(session, who, TEMPLATE)
+    ),
+    "workspace.templates.write_template": in_transaction(
+        lambda session, who: templates.write_template(
+            session, who, templates.TemplateUpsert(template=template(), version=version())
+        )
+    ),
+    "workspace.templates.activate_version": in_transaction(
+        lambda session, who: templates.activate_version(session, who, TEMPLATE, VERSION)
+    ),
+    "workspace.templates.delete_template": in_transaction(
+        lambda session, who: templates.delete_template(session, who, TEMPLATE)
+    ),
+}
 
 CASES: Final[Mapping[str, Case]] = {
     "chat.chats.set_diff_status": lambda pool, who, _: chats.set_diff_status(
@@ -336,13 +366,14 @@ CASES: Final[Mapping[str, Case]] = {
     **POLICIES,
     **ADMINISTRATION,
     **SHARED_POLICIES,
+    **TEMPLATES,
 }
 
 
 def allowed(name: str) -> UserActor:
     """The owner, or an administrator for what is about the deployment."""
     is_administration = (
-        name in {*ADMINISTRATION, *SHARED_POLICIES} or name == "chat.runs.list_workers"
+        name in {*ADMINISTRATION, *SHARED_POLICIES, *TEMPLATES} or name == "chat.runs.list_workers"
     )
     return UserActor(user_id=OWNER, role="admin" if is_administration else "member")
 

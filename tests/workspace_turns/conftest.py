@@ -5,21 +5,21 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from chatd.domain.workspace.entities import ResourceLimits, TemplateSpec
-from chatd.workspaces.templates import TemplateFile
+from chatd.domain.workspace.template_definition import TemplateDefinition
 from tests.support.local_rig import data_directory, shared_kits
 from tests.workspace_turns.servers import ScriptedModel, ServerSite
 
 MIB = 1024 * 1024
 SLOW = "echo begun >> builds; while [ ! -e go ]; do sleep 0.05; done"
 TEMPLATES = (
-    TemplateFile(name="plain"),
-    TemplateFile(
+    TemplateDefinition(name="plain"),
+    TemplateDefinition(
         name="small",
         spec=TemplateSpec(
             limits=ResourceLimits(memory_bytes=128 * MIB, processes=48, file_bytes=8 * MIB)
         ),
     ),
-    TemplateFile(name="slow", spec=TemplateSpec(startup_script=SLOW)),
+    TemplateDefinition(name="slow", spec=TemplateSpec(startup_script=SLOW)),
 )
 
 

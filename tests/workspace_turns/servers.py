@@ -20,8 +20,9 @@ from aiohttp import ClientSession
 from msgspec import Struct
 
 from chatd.clock import SystemClock
+from chatd.domain.workspace.template_definition import TemplateDefinition
 from chatd.workspaces.local.local_backend import LocalConfig
-from chatd.workspaces.templates import TemplateFile, template_rows
+from chatd.workspaces.templates import template_rows
 from tests.support.eventually import eventually
 from tests.support.local_rig import HOST, LocalRig
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
@@ -96,7 +97,7 @@ def _steps(script: Script, done: int) -> tuple[Step, ...]:
 class ServerSite:
     """A data directory, a database, and the settings of servers on them."""
 
-    def __init__(self, data_dir: Path, dsn: str, *templates: TemplateFile) -> None:
+    def __init__(self, data_dir: Path, dsn: str, *templates: TemplateDefinition) -> None:
         self.data_dir = data_dir
         self.dsn = dsn
         self._templates = {file.name: file for file in templates}

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from chatd.domain.workspace.entities import GitSeed, ResourceLimits, TemplateSpec
+from chatd.domain.workspace.template_definition import TemplateDefinition
 from chatd.settings.loader import ConfigFile, load_settings
-from chatd.workspaces.templates import TemplateFile
 
 PAGE = Path(__file__).parents[2] / "docs" / "workspaces.md"
 
@@ -19,7 +19,7 @@ def test_the_documented_template_is_valid() -> None:
     assert tomllib.loads(example)
     file = ConfigFile(path=Path("/etc/chatd.toml"), text=example)
     settings = load_settings(file, {}, {}, data_dir=Path("/nonexistent"))
-    [template] = msgspec.convert(settings.templates, tuple[TemplateFile, ...])
+    [template] = msgspec.convert(settings.templates, tuple[TemplateDefinition, ...])
     assert isinstance(template.spec.seed, GitSeed)
     assert [parameter.name for parameter in template.parameters] == ["branch"]
 

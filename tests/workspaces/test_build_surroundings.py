@@ -8,13 +8,13 @@ import pytest
 
 from chatd.domain.chat.states import State
 from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
+from chatd.domain.workspace.template_definition import TemplateDefinition
 from chatd.domain.workspace.templates import resolve_parameters
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, templates
 from chatd.workspaces.agents.agent_monitor import ContextSync
 from chatd.workspaces.templates import (
     BUILT_IN_TEMPLATES,
-    TemplateFile,
     sync_templates,
     template_rows,
 )
@@ -52,7 +52,7 @@ async def test_concurrent_inserts_of_built_in_templates_store_each_once(
 
 
 async def test_a_changed_template_becomes_a_new_version(pool: Pool, clock: FakeClock) -> None:
-    file = TemplateFile(name="mine", readme="one")
+    file = TemplateDefinition(name="mine", readme="one")
     [first] = await sync_templates(pool, env_with(clock), [file], built_in=False)
     changed = msgspec.structs.replace(file, readme="two", description="new words")
     [second] = await sync_templates(pool, env_with(clock), [changed], built_in=False)
@@ -67,8 +67,8 @@ async def test_a_changed_template_becomes_a_new_version(pool: Pool, clock: FakeC
 async def test_a_template_of_the_settings_hides_the_built_in_one_of_its_name(
     pool: Pool, clock: FakeClock
 ) -> None:
-    own = TemplateFile(name="Demo", description="ours")
-    await sync_templates(pool, env_with(clock), [own, TemplateFile(name="more")])
+    own = TemplateDefinition(name="Demo", description="ours")
+    await sync_templates(pool, env_with(clock), [own, TemplateDefinition(name="more")])
     assert await listed(pool) == {
         "Demo": ("settings", False),
         "more": ("settings", False),

@@ -56,6 +56,7 @@ from chatd.api.routes.administration.models import ModelRoutes
 from chatd.api.routes.administration.providers import ProviderRoutes
 from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.administration.spend_limits import SpendLimitRoutes
+from chatd.api.routes.administration.template_configs import TemplateConfigRoutes
 from chatd.api.routes.administration.users import GroupRoutes, UserRoutes
 from chatd.api.routes.answers import AnswerRoutes
 from chatd.api.routes.chat_lists import ChatListRoutes
@@ -189,6 +190,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *SkillRoutes(deps).routes(),
         *GitCredentialRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),
+        *TemplateConfigRoutes(deps).routes(),
         *WorkspaceRoutes(deps).routes(),
         *BuildRoutes(deps).routes(),
         *FileRoutes(deps).routes(),

@@ -38,6 +38,7 @@ from chatd.services.mcp_servers import McpServers
 from chatd.services.models.model_administration import ModelAdministration
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_trials import ProviderTrials
+from chatd.services.templates import TemplateAdministration
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat.transactor import Transactor
 from chatd.store.file_stores import FileStores
@@ -202,6 +203,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     provider_administration: ProviderAdministration
     provider_trials: ProviderTrials
     user_keys: UserKeys
+    templates: TemplateAdministration
     accounts: Accounts
     env: Env
     registry: CollectorRegistry

@@ -285,6 +285,15 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "template_gone": ErrorCode(
         409, "The workspace's template no longer exists.", "Create a workspace from another one."
     ),
+    "template_is_preset": ErrorCode(
+        409,
+        "The template is built in or comes from a settings file.",
+        "Duplicate it, and change the copy.",
+    ),
+    "too_many_templates": ErrorCode(409, "There are 500 templates.", "Delete one first."),
+    "too_many_template_versions": ErrorCode(
+        409, "The template has 1,000 versions.", "Duplicate it and go on with the copy."
+    ),
     "build_active": ErrorCode(
         409, "A build of the workspace is running.", "Wait for it, or cancel it."
     ),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from chatd.domain.access.accounts import retry_after
 from chatd.domain.description import describe
@@ -27,6 +27,7 @@ from chatd.domain.errors import (
     UsageLimit,
 )
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
+from chatd.domain.workspace.template_definition import InvalidTemplate
 
 
 class FieldError(Struct, frozen=True, kw_only=True):
@@ -210,6 +211,9 @@ def _error_body(error: Exception, status: int) -> ErrorBody:
             return ErrorBody(code=error.code, message=error.message, validations=(invalid,))
         case InvalidFields():
             return ErrorBody(code=error.code, message=error.message, validations=error.validations)
+        case InvalidTemplate():
+            invalid = tuple(convert(error.problems, list[FieldError], from_attributes=True))
+            return ErrorBody(code=error.code, message=error.message, validations=invalid)
         case UsageLimit():
             return ErrorBody(
                 code=error.code,

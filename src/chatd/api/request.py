@@ -24,7 +24,11 @@ from chatd.domain.access.accounts import CredentialKind
 from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat_views.events import CURSOR_PATTERN, Cursor
-from chatd.domain.decode_errors import describe_decode_error, describe_invalid_json
+from chatd.domain.decode_errors import (
+    describe_decode_error,
+    describe_invalid_json,
+    describe_unknown_field,
+)
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import (
     ChatId,
@@ -40,7 +44,7 @@ from chatd.domain.ids import (
     WorkspaceId,
 )
 from chatd.domain.text import clip
-from chatd.domain.workspace.entities import BuildId, TemplateId
+from chatd.domain.workspace.entities import BuildId, TemplateId, VersionId
 
 
 class ApiCaller(Struct, frozen=True, kw_only=True):
@@ -204,6 +208,10 @@ class ApiRequest:
         return TemplateId(read_uuid("template_id", self._path["template_id"]))
 
     @cached_property
+    def version_id(self) -> VersionId:
+        return VersionId(read_uuid("version_id", self._path["version_id"]))
+
+    @cached_property
     def workspace_id(self) -> WorkspaceId:
         return WorkspaceId(read_uuid("workspace_id", self._path["workspace_id"]))
 
@@ -314,11 +322,15 @@ class NoQuery(Struct, frozen=True, kw_only=True):
 
 
 class BodySpec(Generic[B_co]):
-    """The type of a request body and its maximum size."""
+    """The type of a request body and its maximum size. `is_closed`: types inside it that are also
+    decoded from elsewhere ignore unknown fields; here they are refused."""
 
-    def __init__(self, kind: type[B_co], most: int = SMALL_BODY_BYTES) -> None:
+    def __init__(
+        self, kind: type[B_co], most: int = SMALL_BODY_BYTES, *, is_closed: bool = False
+    ) -> None:
         self.max_bytes = most
         self._kind = kind
+        self._is_closed = is_closed
         self._decoder = msgspec.json.Decoder(kind)
 
     @property
@@ -326,7 +338,12 @@ class BodySpec(Generic[B_co]):
         return self._kind
 
     def read(self, body: bytes) -> B_co:
-        return read_json(self._decoder, body)
+        found = read_json(self._decoder, body)
+        if self._is_closed:
+            problem = describe_unknown_field(self._kind, msgspec.json.decode(body))
+            if problem is not None:
+                raise InvalidInput(*problem)
+        return found
 
 
 async def read_body(receive: Receive, content_length: str | None, max_bytes: int) -> bytes:

@@ -46,6 +46,7 @@ from chatd.services.models.provider_trials import ProviderTrials
 from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.services.schedules import ScheduleRunner
 from chatd.services.secret_keys import KeySource, SecretKeys
+from chatd.services.templates import TemplateAdministration
 from chatd.services.webhooks import DEFAULT_CONTACT, PushRequests, WebhookSender
 from chatd.services.workspaces import LocalWorkspaceControl, WorkspaceServices, workspace_config
 from chatd.settings.schema import OidcSettings, Settings, SettingsError
@@ -376,6 +377,7 @@ def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> A
         provider_administration=built.provider_administration,
         provider_trials=built.provider_trials,
         user_keys=built.user_keys,
+        templates=TemplateAdministration(replica.database.pool, replica.env),
         accounts=build_accounts(
             replica.database.pool,
             replica.env,

@@ -343,6 +343,48 @@ class Template(Struct, frozen=True, kw_only=True):
     deprecated: bool = False
 
 
+class ListedTemplate(Struct, frozen=True, kw_only=True):
+    """A template in the list of an administrator."""
+
+    id: UUID
+    name: str = ""
+    display_name: str = ""
+    description: str = ""
+    backend: str = ""
+    origin: str = "user"
+    deprecated: bool = False
+    version_number: int = 0
+    version_count: int = 0
+    workspace_count: int = 0
+    pool: str = ""
+
+
+class ConfiguredTemplate(ListedTemplate, frozen=True, kw_only=True):
+    """A template with the content of its active version."""
+
+    icon: str = ""
+    agents_allowed: bool = True
+    default_ttl_s: int = 0
+    activity_bump_s: int = 0
+    max_ttl_s: int = 0
+    require_active_version: bool = False
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    readme: str = ""
+    parameters: tuple[dict[str, object], ...] = ()
+    spec: dict[str, object] = {}
+
+
+class TemplateVersionLine(Struct, frozen=True, kw_only=True):
+    """A version of a template in a list."""
+
+    id: UUID
+    number: int = 0
+    is_active: bool = False
+    workspace_count: int = 0
+    created_at: datetime = NEVER
+
+
 class DirectoryUser(Struct, frozen=True, kw_only=True):
     id: UserId
     username: str = ""

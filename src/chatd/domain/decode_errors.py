@@ -184,6 +184,14 @@ def describe_unknown_key(kind: object, value: object) -> str | None:
     return None
 
 
+def describe_unknown_field(kind: object, value: object) -> tuple[str, str] | None:
+    """The same for JSON of a client: the path of the field, and what is wrong with it."""
+    for steps, name, known in _unknown_keys(kind, value, []):
+        path = "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in [*steps, name])
+        return path.removeprefix("."), f"is not a known field{suggest_name(name, known)}"
+    return None
+
+
 def suggest_name(unknown: str, known: Iterable[str]) -> str:
     """`; did you mean ...?` if a known name is similar, else nothing."""
     close = difflib.get_close_matches(unknown, list(known), n=1, cutoff=0.7)

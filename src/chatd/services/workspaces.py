@@ -22,7 +22,11 @@ from msgspec.structs import replace
 from chatd.aio import run_contained
 from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.row import Chat, Fence
-from chatd.domain.decode_errors import describe_entry_error, describe_unknown_key
+from chatd.domain.decode_errors import (
+    describe_entry_error,
+    describe_unknown_key,
+    show_value,
+)
 from chatd.domain.errors import ChatdError, Conflict
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
@@ -40,6 +44,7 @@ from chatd.domain.workspace.agent_api import (
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 from chatd.domain.workspace.runners import BuildPlace, RunnerId
+from chatd.domain.workspace.template_definition import TemplateDefinition, find_template_problems
 from chatd.log_event import LogEvent
 from chatd.sealed_secrets import KeyRing
 from chatd.settings.schema import Settings, SettingsError
@@ -71,7 +76,7 @@ from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.seeds import GIT_CLONE_TIMEOUT_S
 from chatd.workspaces.provisioner import WorkspaceProvisioner
-from chatd.workspaces.templates import TemplateCatalog, TemplateFile, sync_templates
+from chatd.workspaces.templates import TemplateCatalog, sync_templates
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +98,7 @@ class WorkspaceServicesConfig(Struct, frozen=True, kw_only=True):
     data_dir: Path
     host_id: str
     secret: bytes
-    templates: tuple[TemplateFile, ...] = ()
+    templates: tuple[TemplateDefinition, ...] = ()
     roots: tuple[Path, ...] = ()
     allow_unsafe: bool = False
     ttl_s: str | None = None
@@ -133,14 +138,19 @@ def workspace_config(
     )
 
 
-def _templates(settings: Settings) -> tuple[TemplateFile, ...]:
-    kind, given = tuple[TemplateFile, ...], list(settings.templates)
+def _templates(settings: Settings) -> tuple[TemplateDefinition, ...]:
+    kind, given = tuple[TemplateDefinition, ...], list(settings.templates)
     try:
         templates = msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
         raise SettingsError(f"templates{describe_entry_error(kind, given, error)}") from None
     if (problem := describe_unknown_key(kind, given)) is not None:
         raise SettingsError(f"templates{problem}")
+    for template in templates:
+        for wrong in find_template_problems(template):
+            raise SettingsError(
+                f"templates {show_value(template.name)}: {wrong.field} {wrong.detail}"
+            )
     return templates
 
 

@@ -8,11 +8,11 @@ changed template is a new version.
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 from uuid import UUID, uuid5
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from chatd.domain.access.permissions import WORKER
 from chatd.domain.errors import ChatdError, ToolError
@@ -30,6 +30,7 @@ from chatd.domain.workspace.entities import (
     TemplateVersion,
     VersionId,
 )
+from chatd.domain.workspace.template_definition import TemplateDefinition
 from chatd.domain.workspace.templates import list_templates, readme_excerpt
 from chatd.log_event import LogEvent
 from chatd.store.conn import Conn
@@ -39,36 +40,11 @@ _SPACE: Final = UUID("5c1b7f0e-9a53-4c0f-8d2e-7a6f3f1f0b55")
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # the database sets its own
 
 
-_Names = Annotated[
-    tuple[Annotated[str, Meta(min_length=1, max_length=320)], ...], Meta(max_length=1000)
-]
-
-
-class TemplateFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A template as an operator writes it: `[[templates]]` in the settings."""
-
-    name: str
-    display_name: str = ""
-    description: str = ""
-    icon: str = ""
-    backend: str = "sandbox"
-    readme: str = ""
-    agents_allowed: bool = True
-    default_ttl_s: int = 0
-    activity_bump_s: int = 3600
-    max_ttl_s: int = 0
-    require_active_version: bool = False
-    users: _Names = ()
-    groups: _Names = ()
-    spec: TemplateSpec = TemplateSpec()
-    parameters: tuple[Parameter, ...] = ()
-
-
 _WORKDAY_S: Final = 8 * 3600
 """No user chooses a time to live for these templates, so an unused workspace stops by itself."""
 
 BUILT_IN_TEMPLATES: Final = (
-    TemplateFile(
+    TemplateDefinition(
         name="scratch",
         default_ttl_s=_WORKDAY_S,
         display_name="Scratch",
@@ -97,7 +73,7 @@ BUILT_IN_TEMPLATES: Final = (
             ),
         ),
     ),
-    TemplateFile(
+    TemplateDefinition(
         name="demo",
         default_ttl_s=_WORKDAY_S,
         display_name="Demo",
@@ -109,37 +85,48 @@ BUILT_IN_TEMPLATES: Final = (
 
 
 def template_rows(
-    file: TemplateFile, origin: Literal["builtin", "settings"]
+    file: TemplateDefinition, origin: Literal["builtin", "settings"]
 ) -> templates.TemplateUpsert:
-    """The same file gives the same ids on every replica."""
+    """Of a preset: the same file gives the same ids on every replica."""
     template_id = TemplateId(uuid5(_SPACE, f"{origin}:{file.name.lower()}"))
     content = (file.spec, file.parameters, file.readme)
     text = msgspec.json.encode(content, order="deterministic").decode()
     version_id = VersionId(uuid5(template_id, text))
+    return make_rows(file, origin, template_id, version_id, version_id)
+
+
+def make_rows(
+    defined: TemplateDefinition,
+    origin: Literal["builtin", "settings", "user"],
+    template_id: TemplateId,
+    version_id: VersionId,
+    active_id: VersionId,
+) -> templates.TemplateUpsert:
+    """The template, and the version with the content of its definition."""
     version = TemplateVersion(
         id=version_id,
         template_id=template_id,
-        spec=file.spec,
-        readme=file.readme,
-        parameters=file.parameters,
+        spec=defined.spec,
+        readme=defined.readme,
+        parameters=defined.parameters,
         created_at=_NO_TIME,
     )
     template = Template(
         id=template_id,
-        name=file.name,
-        display_name=file.display_name,
-        description=file.description,
-        icon=file.icon,
-        backend=file.backend,
+        name=defined.name,
+        display_name=defined.display_name,
+        description=defined.description,
+        icon=defined.icon,
+        backend=defined.backend,
         origin=origin,
-        active_version_id=version_id,
-        agents_allowed=file.agents_allowed,
-        default_ttl_s=file.default_ttl_s,
-        activity_bump_s=file.activity_bump_s,
-        max_ttl_s=file.max_ttl_s,
-        require_active_version=file.require_active_version,
-        users=file.users,
-        groups=file.groups,
+        active_version_id=active_id,
+        agents_allowed=defined.agents_allowed,
+        default_ttl_s=defined.default_ttl_s,
+        activity_bump_s=defined.activity_bump_s,
+        max_ttl_s=defined.max_ttl_s,
+        require_active_version=defined.require_active_version,
+        users=defined.users,
+        groups=defined.groups,
         created_at=_NO_TIME,
         updated_at=_NO_TIME,
     )
@@ -147,7 +134,7 @@ def template_rows(
 
 
 async def sync_templates(
-    conn: Conn, env: Env, settings: Sequence[TemplateFile] = (), *, built_in: bool = True
+    conn: Conn, env: Env, settings: Sequence[TemplateDefinition] = (), *, built_in: bool = True
 ) -> list[Template]:
     """Write the settings' templates, then the built-in ones with free names. Templates that
     are no longer in the settings are deprecated."""

@@ -24,6 +24,7 @@ from tests.api.permissions.table import (
     SCHEDULE,
     SKILL,
     SUBSCRIPTION,
+    TEMPLATE_CONFIG,
     WEBHOOK,
     Row,
 )
@@ -74,7 +75,8 @@ class ObjectFactory:
             "link": self._link,
             "workspace_id": self._workspace,
             "build_id": self._build,
-            "template_id": _constant(str(TEMPLATE)),
+            "template_id": self._template,
+            "version_id": self._version,
             "user_id": self._user,
             "group_id": self._group,
             "session_id": self._session,
@@ -107,6 +109,10 @@ class ObjectFactory:
 
     async def delete(self, row: Row, made: Objects) -> bool:
         """False if the API cannot delete it alone."""
+        if row.path.startswith("/template-configs/"):
+            path = f"/template-configs/{made['template_id']}"
+            await self._ask(row.allowed, "DELETE", path, None)
+            return True
         for name in row.parameters:
             if name in DELETIONS and row.rule not in ("costs", "any role", "public"):
                 await self._ask(row.allowed, "DELETE", DELETIONS[name].format(**made), None)
@@ -180,6 +186,17 @@ class ObjectFactory:
         new = new_workspace(self._number(), owner_id=user, host_id=HERE)
         await workspaces.create(self._pool, HARNESS, new)
         return str(new.build_id)
+
+    async def _template(self, made: Objects, owner: str, row: Row) -> str:
+        """One of its own where it is administered."""
+        if not row.path.startswith("/template-configs"):
+            return str(TEMPLATE)
+        body = self.fill(TEMPLATE_CONFIG)
+        return str((await self._administer("POST", "/template-configs", body))["id"])
+
+    async def _version(self, made: Objects, owner: str, row: Row) -> str:
+        found = await self._administer("GET", f"/template-configs/{made['template_id']}")
+        return str(found["active_version_id"])
 
     # Accounts
 

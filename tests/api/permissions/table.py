@@ -115,6 +115,7 @@ SUBSCRIPTION: Final = {
         "auth": "BTBZMqHH6r4Tts7J_aSIgg",
     },
 }
+TEMPLATE_CONFIG: Final = {"name": "template-{n}", "spec": {"env": {"A": "b"}}}
 SCHEDULE: Final = {"name": "nightly", "cron": "@daily", "prompt": "Say hello."}
 GIT_CREDENTIAL: Final = {"host": "git-{n}.example.com", "kind": "gitea", "token": "abcdefgh1"}
 SKILL: Final = {"name": "skill-{n}", "description": "Does it.", "body": "Do it."}
@@ -526,6 +527,45 @@ ADMINISTRATION: Final = (
         records="mcp_server.delete",
     ),
     row("POST /mcp-server-configs/{mcp_server_id}/test", "administration", "admin"),
+    row("GET /template-configs", "administration read", "admin"),
+    row(
+        "POST /template-configs",
+        "administration",
+        "admin",
+        TEMPLATE_CONFIG,
+        records="template.create",
+    ),
+    row("GET /template-configs/{template_id}", "administration read", "admin"),
+    row(
+        "PUT /template-configs/{template_id}",
+        "administration",
+        "admin",
+        TEMPLATE_CONFIG,
+        records="template.update",
+    ),
+    row(
+        "DELETE /template-configs/{template_id}",
+        "administration",
+        "admin",
+        records="template.delete",
+    ),
+    row(
+        "POST /template-configs/{template_id}/duplicate",
+        "administration",
+        "admin",
+        {"name": "copy-{n}"},
+        records="template.create",
+    ),
+    row("GET /template-configs/{template_id}/versions", "administration read", "admin"),
+    row(
+        "GET /template-configs/{template_id}/versions/{version_id}", "administration read", "admin"
+    ),
+    row(
+        "POST /template-configs/{template_id}/versions/{version_id}/activate",
+        "administration",
+        "admin",
+        records="template.activate",
+    ),
     row("GET /providers", "administration read", "admin"),
     row("POST /providers", "administration", "admin", PROVIDER, records="provider.create"),
     row("GET /providers/{provider_id}", "administration read", "admin"),

@@ -98,6 +98,7 @@ TAGS_OF_PATHS: Final[Mapping[str, str]] = {
     "mcp-server-configs": "mcp-servers",
     "model-options": "models",
     "model-overrides": "models",
+    "template-configs": "templates",
     "user-keys": "account",
     "git-credentials": "account",
 }

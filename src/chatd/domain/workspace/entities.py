@@ -37,15 +37,19 @@ class GitSeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="git"):
     """A clone. An empty `url`, possibly from a parameter, means an empty directory. Without a
     network, the template's repository must be on the public internet, unless `allow_private`."""
 
-    url: str
-    ref: str = ""
-    allow_private: bool = False
+    url: Annotated[
+        str, describe("The repository; `${name}`: a parameter.", "https://git.example.org/shop.git")
+    ]
+    ref: Annotated[str, describe("The branch, tag or commit; empty: the default.", "main")] = ""
+    allow_private: Annotated[
+        bool, describe("Whether the repository may be on a private network.")
+    ] = False
 
 
 class DirectorySeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="directory"):
     """A copy of a host directory; symbolic links stay links."""
 
-    path: str
+    path: Annotated[str, describe("The directory on the runner's host.", "/srv/projects/shop")]
 
 
 class DemoSeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="demo"):
@@ -85,31 +89,51 @@ Network = Literal["none", "full"]
 class Mount(Struct, frozen=True, kw_only=True):
     """A host path mounted read-only."""
 
-    source: str
-    target: str
+    source: Annotated[str, describe("The directory on the runner's host.", "/srv/fixtures")]
+    target: Annotated[str, describe("Where the workspace sees it.", "/fixtures")]
 
 
 class TemplateSpec(Struct, frozen=True, kw_only=True):
     """How a workspace is built. `${name}` in the seed and in environment values is replaced by the
     parameter of that name."""
 
-    seed: Seed = EmptySeed()
-    env: Mapping[str, str] = {}
-    startup_script: str = ""
-    startup_timeout_s: float = 300
-    limits: ResourceLimits = ResourceLimits()
-    network: Network = "none"
-    mounts: tuple[Mount, ...] = ()
-    directory: str = ""
-    """Where commands run, relative to the home directory; empty: the home directory."""
-    pool: str = ""
-    """The pool of runners that build it; empty: the servers themselves."""
-    labels: tuple[str, ...] = ()
-    """Labels that a runner must have, all of them."""
-    image: str = ""
-    """Of containers and pods."""
-    runtime: str = ""
-    """Of containers (`runsc`, `kata`) and pods (a RuntimeClass); empty: the default."""
+    seed: Annotated[Seed, describe("What the home directory starts with.")] = EmptySeed()
+    env: Annotated[
+        Mapping[str, str],
+        describe("Its environment, which every command can read.", {"SHOP_ENV": "test"}),
+    ] = {}
+    startup_script: Annotated[
+        str, describe("A shell script that is part of every start; empty: none.", "make deps")
+    ] = ""
+    startup_timeout_s: Annotated[
+        float, describe("How long that script may run, in seconds.", 300)
+    ] = 300
+    limits: Annotated[ResourceLimits, describe("Limits over all its processes.")] = ResourceLimits()
+    network: Annotated[Network, describe("Whether it reaches the network.", "none")] = "none"
+    mounts: Annotated[
+        tuple[Mount, ...], describe("Directories of the runner's host that it sees, read-only.")
+    ] = ()
+    directory: Annotated[
+        str,
+        describe(
+            "Where commands run, relative to the home directory; empty: the home directory.", "shop"
+        ),
+    ] = ""
+    pool: Annotated[
+        str, describe("The pool of runners that build it; empty: the servers themselves.", "gpu")
+    ] = ""
+    labels: Annotated[
+        tuple[str, ...], describe("Labels that a runner must have, all of them.", ["arm64"])
+    ] = ()
+    image: Annotated[
+        str, describe("The image of containers and pods.", "docker.io/library/debian:13")
+    ] = ""
+    runtime: Annotated[
+        str,
+        describe(
+            "The runtime of containers or the RuntimeClass of pods; empty: the default.", "runsc"
+        ),
+    ] = ""
 
 
 class ParameterOption(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -273,11 +273,12 @@ def _problems(
         yield FieldProblem(
             field=parameter.name, detail="It cannot be changed after the first build."
         )
-    elif (detail := _check_value(parameter, value)) is not None:
+    elif (detail := check_value(parameter, value)) is not None:
         yield FieldProblem(field=parameter.name, detail=detail)
 
 
-def _check_value(parameter: Parameter, value: str) -> str | None:
+def check_value(parameter: Parameter, value: str) -> str | None:
+    """What is wrong with a value of the parameter; None if it fits."""
     if len(value.encode(errors="replace")) > MAX_PARAMETER_BYTES:
         return f"The value is longer than {MAX_PARAMETER_BYTES} bytes."
     if _INVALID_CHARS.search(value) is not None:

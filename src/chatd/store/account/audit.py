@@ -103,7 +103,7 @@ def _page(condition: LiteralString) -> LiteralString:
             UNION ALL SELECT s.display_name, s.deleted_at IS NOT NULL FROM mcp_servers s
             WHERE k.object_type = 'mcp_server' AND s.id = k.key
             UNION ALL SELECT t.name, t.deleted FROM templates t
-            WHERE k.object_type = 'tool_policy' AND t.id = k.key
+            WHERE k.object_type IN ('tool_policy', 'template') AND t.id = k.key
             UNION ALL SELECT nullif(n.name, ''), false FROM credentials n
             WHERE k.object_type = 'token' AND n.id = k.key
             UNION ALL SELECT h.host, false FROM git_credentials h

@@ -1,12 +1,19 @@
 """Templates and their versions."""
 
 from collections.abc import Sequence
-from typing import Final, LiteralString
+from datetime import datetime
+from typing import Any, Final, LiteralString
 
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access.permissions import Actor, Permission, require_allowed
+from chatd.domain.access.permissions import (
+    Actor,
+    Permission,
+    require_allowed,
+    require_permission,
+)
+from chatd.domain.errors import Conflict
 from chatd.domain.ids import UserId
 from chatd.domain.workspace.entities import (
     Parameter,
@@ -15,36 +22,47 @@ from chatd.domain.workspace.entities import (
     TemplateVersion,
     VersionId,
 )
+from chatd.domain.workspace.template_definition import MAX_TEMPLATE_VERSIONS, MAX_TEMPLATES
 from chatd.domain.workspace.templates import TemplateUsage, TemplateUser, may_use_template
-from chatd.store.conn import Conn, DuplicateRow, json_text, named_statement, strip_unstorable
+from chatd.store.conn import (
+    Conn,
+    DatabaseSession,
+    DuplicateRow,
+    Row,
+    json_text,
+    named_statement,
+    strip_unstorable,
+)
 
 _TEMPLATE: Final = msgspec.json.Decoder(Template)
 _VERSION: Final = msgspec.json.Decoder(TemplateVersion)
 
-# The caller derives the ids from name and content, so that all replicas write the same rows. A
-# template that an administrator has deleted stays deleted.
+# Of a preset the caller derives the ids from name and content, so that all replicas write the same
+# rows. A deleted template stays deleted, unless it was deleted while its file did not have it.
+# Times are those of the statement: a transaction that waited for the row's lock began earlier.
 UPSERT: Final = named_statement("""
     WITH put AS (
         INSERT INTO templates AS t (id, name, display_name, description, icon, backend, origin,
             active_version_id, agents_allowed, default_ttl_s, activity_bump_s, max_ttl_s,
             require_active_version, users, groups)
-        VALUES (:id, :name, :display_name, :description, :icon, :backend, :origin, :version_id,
+        VALUES (:id, :name, :display_name, :description, :icon, :backend, :origin, :active_id,
             :agents_allowed, :default_ttl_s, :activity_bump_s, :max_ttl_s,
             :require_active_version, :users, :groups)
         ON CONFLICT (id) DO UPDATE SET
             name = excluded.name, display_name = excluded.display_name,
             description = excluded.description, icon = excluded.icon,
             backend = excluded.backend, active_version_id = excluded.active_version_id,
-            agents_allowed = excluded.agents_allowed, deprecated = false,
+            agents_allowed = excluded.agents_allowed, deprecated = false, deleted = false,
             default_ttl_s = excluded.default_ttl_s, activity_bump_s = excluded.activity_bump_s,
             max_ttl_s = excluded.max_ttl_s,
             require_active_version = excluded.require_active_version,
-            users = excluded.users, groups = excluded.groups, updated_at = now()
-        WHERE NOT t.deleted
+            users = excluded.users, groups = excluded.groups, updated_at = clock_timestamp()
+        WHERE NOT t.deleted OR t.deprecated
         RETURNING t.*),
     version AS (
-        INSERT INTO template_versions (id, template_id, spec, readme, has_external_agent)
-        SELECT :version_id, put.id, :spec, :readme, :has_external_agent FROM put
+        INSERT INTO template_versions (id, template_id, spec, readme, has_external_agent,
+            created_at)
+        SELECT :version_id, put.id, :spec, :readme, :has_external_agent, clock_timestamp() FROM put
         ON CONFLICT (id) DO NOTHING RETURNING id),
     parameters AS (
         INSERT INTO template_parameters (version_id, position, name, type, required, "default",
@@ -100,8 +118,8 @@ class TemplateNameTaken(DuplicateRow):
 
 
 class TemplateUpsert(Struct, frozen=True, kw_only=True):
-    """A template with the version that becomes its active one. Their times are not written; the
-    database sets them."""
+    """A template with a version, which is written unless it exists. Their times are not written;
+    the database sets them."""
 
     template: Template
     version: TemplateVersion
@@ -131,6 +149,7 @@ def _values(upsert: TemplateUpsert) -> dict[str, object]:
         "icon": strip_unstorable(template.icon),
         "backend": template.backend,
         "origin": template.origin,
+        "active_id": template.active_version_id,
         "version_id": version.id,
         "agents_allowed": template.agents_allowed,
         "default_ttl_s": template.default_ttl_s,
@@ -224,3 +243,156 @@ async def has_workspace(conn: Conn, actor: Actor, user_id: UserId, template_id: 
 async def list_readmes(conn: Conn, versions: Sequence[VersionId]) -> dict[VersionId, str]:
     rows = await conn.fetch(READMES, list(versions))
     return {VersionId(row["id"]): row["readme"] for row in rows}
+
+
+# What administrators see and change. A version is numbered by its place in the order of creation.
+
+_CONFIGURED: Final[LiteralString] = """
+    SELECT row_to_json(t) AS template, n.number, n.versions,
+        coalesce(v.spec ->> 'pool', '') AS pool, coalesce(v.spec ->> 'image', '') AS image,
+        coalesce(v.spec ->> 'network', 'none') AS network,
+        (SELECT count(*) FROM workspaces w WHERE w.template_id = t.id AND NOT w.deleted)
+            AS workspaces
+    FROM templates t JOIN template_versions v ON v.id = t.active_version_id
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS versions, count(*) FILTER (
+            WHERE (o.created_at, o.id) <= (v.created_at, v.id)) AS number
+        FROM template_versions o WHERE o.template_id = t.id) n
+    WHERE NOT t.deleted"""
+LIST_CONFIGURED: Final[LiteralString] = f"{_CONFIGURED} ORDER BY t.name, t.id"
+GET_CONFIGURED: Final[LiteralString] = f"{_CONFIGURED} AND t.id = $1"
+
+FIND_TO_CHANGE: Final[LiteralString] = """
+    SELECT row_to_json(t) FROM templates t WHERE t.id = $1 AND NOT t.deleted FOR UPDATE"""
+COUNT_OWN: Final[LiteralString] = """
+    SELECT count(*) FROM templates WHERE origin = 'user' AND NOT deleted"""
+COUNT_VERSIONS: Final[LiteralString] = """
+    SELECT count(*) FROM template_versions WHERE template_id = $1"""
+COUNT_WORKSPACES: Final[LiteralString] = """
+    SELECT count(*) FROM workspaces WHERE template_id = $1 AND NOT deleted"""
+ACTIVATE: Final[LiteralString] = """
+    UPDATE templates SET active_version_id = $2, updated_at = clock_timestamp() WHERE id = $1"""
+DELETE: Final[LiteralString] = """
+    UPDATE templates SET deleted = true, updated_at = clock_timestamp() WHERE id = $1"""
+# A template that settings files had once does not keep its name.
+RELEASE_NAME: Final[LiteralString] = """
+    UPDATE templates SET deleted = true, updated_at = clock_timestamp()
+    WHERE lower(name) = lower($1) AND origin = 'settings' AND deprecated AND NOT deleted"""
+
+_NUMBERED: Final[LiteralString] = """
+    SELECT v.id, v.created_at, row_number() OVER (ORDER BY v.created_at, v.id) AS number
+    FROM template_versions v WHERE v.template_id = $1"""
+LIST_VERSIONS: Final[LiteralString] = f"""
+    WITH used AS (
+        SELECT b.template_version_id AS id, count(*) AS workspaces
+        FROM workspaces w
+        JOIN workspace_builds b ON b.workspace_id = w.id AND b.build_number = w.latest_build
+        WHERE w.template_id = $1 AND NOT w.deleted GROUP BY b.template_version_id)
+    SELECT n.id, n.number, n.created_at, coalesce(u.workspaces, 0) AS workspaces
+    FROM ({_NUMBERED}) n LEFT JOIN used u ON u.id = n.id
+    WHERE n.number < $2 ORDER BY n.number DESC LIMIT $3"""
+VERSION_NUMBER: Final[LiteralString] = f"SELECT n.number FROM ({_NUMBERED}) n WHERE n.id = $2"
+
+
+class ConfiguredTemplate(Struct, frozen=True, kw_only=True):
+    """A template, with the number, the place and the network of its active version."""
+
+    template: Template
+    number: int
+    versions: int
+    workspaces: int
+    pool: str
+    image: str
+    network: str
+
+
+class VersionLine(Struct, frozen=True, kw_only=True):
+    """A version in a list. `workspaces` is how many workspaces were last built with it."""
+
+    id: VersionId
+    number: int
+    created_at: datetime
+    workspaces: int
+
+
+def _configured(row: Row) -> ConfiguredTemplate:
+    columns: dict[str, Any] = dict(row)
+    columns["template"] = _TEMPLATE.decode(row["template"])
+    return ConfiguredTemplate(**columns)
+
+
+async def list_configured(conn: Conn, actor: Actor) -> list[ConfiguredTemplate]:
+    """Those that are not deleted, by name."""
+    require_permission(actor, "config.read")
+    return [_configured(row) for row in await conn.fetch(LIST_CONFIGURED)]
+
+
+async def get_configured(
+    conn: Conn, actor: Actor, template_id: TemplateId
+) -> ConfiguredTemplate | None:
+    require_permission(actor, "config.read")
+    row = await conn.fetchrow(GET_CONFIGURED, template_id)
+    return None if row is None else _configured(row)
+
+
+async def list_versions(
+    conn: Conn, actor: Actor, template_id: TemplateId, *, before: int, limit: int
+) -> list[VersionLine]:
+    """The newest first, with numbers below `before`."""
+    require_permission(actor, "config.read")
+    rows = await conn.fetch(LIST_VERSIONS, template_id, before, limit)
+    return [VersionLine(**dict(row)) for row in rows]
+
+
+async def version_number(
+    conn: Conn, actor: Actor, template_id: TemplateId, version_id: VersionId
+) -> int | None:
+    """None if it is no version of this template."""
+    require_permission(actor, "config.read")
+    return await conn.fetchval(VERSION_NUMBER, template_id, version_id)
+
+
+async def find_to_change(
+    session: DatabaseSession, actor: Actor, template_id: TemplateId
+) -> Template | None:
+    """Locks the row. None for a deleted one."""
+    require_permission(actor, "config.write")
+    found = await session.fetchval(FIND_TO_CHANGE, template_id)
+    return None if found is None else _TEMPLATE.decode(found)
+
+
+async def write_template(session: DatabaseSession, actor: Actor, upsert: TemplateUpsert) -> None:
+    """Insert a template, or change one of which the caller holds the lock. Raises Conflict for a
+    taken name and for a limit."""
+    require_permission(actor, "config.write")
+    template = upsert.template
+    await session.execute(RELEASE_NAME, template.name)
+    try:
+        await session.fetchval(UPSERT.text, *UPSERT.args(_values(upsert)))
+    except DuplicateRow:
+        text = f"There is a template {template.name}. Choose another name."
+        raise Conflict(text, code="name_taken") from None
+    if await session.fetchval(COUNT_OWN) > MAX_TEMPLATES:
+        text = f"There are {MAX_TEMPLATES} templates. Delete one first."
+        raise Conflict(text, code="too_many_templates")
+    if await session.fetchval(COUNT_VERSIONS, template.id) > MAX_TEMPLATE_VERSIONS:
+        text = f"The template has {MAX_TEMPLATE_VERSIONS} versions. Duplicate it and go on there."
+        raise Conflict(text, code="too_many_template_versions")
+
+
+async def count_workspaces(session: DatabaseSession, template_id: TemplateId) -> int:
+    return await session.fetchval(COUNT_WORKSPACES, template_id)
+
+
+async def activate_version(
+    session: DatabaseSession, actor: Actor, template_id: TemplateId, version_id: VersionId
+) -> None:
+    """The caller holds the row's lock, and has read the version."""
+    require_permission(actor, "config.write")
+    await session.execute(ACTIVATE, template_id, version_id)
+
+
+async def delete_template(session: DatabaseSession, actor: Actor, template_id: TemplateId) -> None:
+    """Its workspaces go on with the versions that they have."""
+    require_permission(actor, "config.write")
+    await session.execute(DELETE, template_id)

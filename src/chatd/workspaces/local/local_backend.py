@@ -8,7 +8,6 @@ finds its sandbox running does nothing.
 import asyncio
 import contextlib
 import platform
-import re
 import shutil
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -35,6 +34,7 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     Workspace,
 )
+from chatd.domain.workspace.template_definition import MAX_ENV_BYTES, MAX_MOUNTS, PLACEHOLDER
 from chatd.workspaces.build_backend import BuildContext, BuildFailed
 from chatd.workspaces.local import isolation, workspace_dirs
 from chatd.workspaces.local.kit import WorkspaceKit, build_kit
@@ -74,9 +74,6 @@ from chatd.workspaces.local.workspace_setup import (
 
 # Templates: expands parameters, and finds what this backend cannot run.
 
-PLACEHOLDER: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
-MAX_ENV_BYTES: Final = 32 * 1024
-MAX_MOUNTS: Final = 32
 SYSTEM_PATHS: Final = ("/proc", "/dev", "/tmp", "/usr", "/etc")
 RESERVED_PATHS: Final = (INSIDE_HOME, INSIDE_RUN, INSIDE_KIT, *SYSTEM_PATHS)
 
