@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import PurePosixPath
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -262,8 +261,8 @@ def _check_content(defined: TemplateDefinition) -> _Found:
         yield "spec.seed", f"cannot be a directory: {_its(defined)} reach no directory of a host"
     if spec.mounts and not reads_host:
         yield "spec.mounts", f"must be empty: {_its(defined)} reach no directory of a host"
-    directory = PurePosixPath(spec.directory)
-    if directory.is_absolute() or ".." in directory.parts or len(spec.directory) > 500:
+    directory = spec.directory
+    if directory.startswith("/") or ".." in directory.split("/") or len(directory) > 500:
         yield "spec.directory", "must be a path inside the home directory"
     if len(spec.mounts) > MAX_MOUNTS:
         yield "spec.mounts", f"must have at most {MAX_MOUNTS} mounts"
@@ -407,8 +406,7 @@ def _its(defined: TemplateDefinition) -> str:
 
 
 def _is_absolute(path: str) -> bool:
-    pure = PurePosixPath(path)
-    return pure.is_absolute() and ".." not in pure.parts and len(path) <= 1000
+    return path.startswith("/") and ".." not in path.split("/") and len(path) <= 1000
 
 
 def _repeated(names: Iterable[str]) -> Sequence[str]:
