@@ -19,7 +19,7 @@ from chatd.domain.workspace.runners import (
 from chatd.store.conn import json_text
 from chatd.store.pool import Pool
 from chatd.store.workspace import builds, runners
-from tests.support.factories import HARNESS, OWNER, member
+from tests.support.factories import AT, HARNESS, OWNER, member
 from tests.support.outcomes import present
 from tests.support.runners import (
     ADMINISTRATOR,
@@ -197,7 +197,7 @@ async def test_the_runners_that_builds_wait_for_are_of_their_pools_or_have_their
 
 async def test_a_token_is_found_by_its_digest_until_it_expires_or_is_revoked(pool: Pool) -> None:
     token = await insert_runner_token(pool, 1)
-    await insert_runner_token(pool, 2, lifetime=timedelta(days=30))
+    await insert_runner_token(pool, 2, expires_at=AT + timedelta(days=36500))
     digest = new_runner_token(1).hash
     found = present(await runners.find_token(pool, digest))
     assert (found.id, found.name, found.pool) == (token.id, "token-1", "build")

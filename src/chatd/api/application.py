@@ -54,6 +54,7 @@ from chatd.api.routes.administration.costs import CostRoutes
 from chatd.api.routes.administration.demo import DemoRoutes
 from chatd.api.routes.administration.models import ModelRoutes
 from chatd.api.routes.administration.providers import ProviderRoutes
+from chatd.api.routes.administration.runners import RunnerRoutes
 from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.administration.spend_limits import SpendLimitRoutes
 from chatd.api.routes.administration.template_configs import TemplateConfigRoutes
@@ -180,6 +181,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ModelRoutes(deps).routes(),
         *ProviderRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),
+        *RunnerRoutes(deps).routes(),
         *McpServerRoutes(deps).routes(),
         *McpServerConfigRoutes(deps).routes(),
         *SpendLimitRoutes(deps).routes(),

@@ -38,6 +38,7 @@ from chatd.services.mcp_servers import McpServers
 from chatd.services.models.model_administration import ModelAdministration
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_trials import ProviderTrials
+from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.templates import TemplateAdministration
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat.transactor import Transactor
@@ -204,6 +205,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     provider_trials: ProviderTrials
     user_keys: UserKeys
     templates: TemplateAdministration
+    runners: RunnerAdministration
     accounts: Accounts
     env: Env
     registry: CollectorRegistry

@@ -57,6 +57,20 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "Connect to the server again.",
     ),
     "too_many_mcp_servers": ErrorCode(409, "There are 500 MCP servers.", "Delete one first."),
+    # Runners
+    "runner_connected": ErrorCode(
+        409,
+        "The runner is connected.",
+        "Drain it and stop it on its machine, then remove it.",
+    ),
+    "runner_has_workspaces": ErrorCode(
+        409,
+        "The runner has workspaces.",
+        "Delete them first, or connect the runner again.",
+    ),
+    "too_many_runner_tokens": ErrorCode(
+        409, "There are 500 tokens of runners.", "Revoke one first."
+    ),
     # The request itself
     "bad_request": ErrorCode(400, "The request is not valid.", "Read `message`."),
     "invalid_input": ErrorCode(

@@ -45,6 +45,7 @@ from chatd.domain.ids import (
 )
 from chatd.domain.text import clip
 from chatd.domain.workspace.entities import BuildId, TemplateId, VersionId
+from chatd.domain.workspace.runners import RunnerId, RunnerTokenId
 
 
 class ApiCaller(Struct, frozen=True, kw_only=True):
@@ -242,6 +243,14 @@ class ApiRequest:
     @cached_property
     def mcp_server_id(self) -> McpServerId:
         return McpServerId(read_uuid("mcp_server_id", self._path["mcp_server_id"]))
+
+    @cached_property
+    def runner_id(self) -> RunnerId:
+        return RunnerId(self._path["runner_id"])
+
+    @cached_property
+    def runner_token_id(self) -> RunnerTokenId:
+        return RunnerTokenId(read_uuid("runner_token_id", self._path["runner_token_id"]))
 
     @cached_property
     def subscription_id(self) -> UUID:

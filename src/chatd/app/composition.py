@@ -43,6 +43,7 @@ from chatd.services.models.model_administration import ModelAdministration, Suba
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_clients import ProviderClients
 from chatd.services.models.provider_trials import ProviderTrials
+from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.services.schedules import ScheduleRunner
 from chatd.services.secret_keys import KeySource, SecretKeys
@@ -378,6 +379,7 @@ def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> A
         provider_trials=built.provider_trials,
         user_keys=built.user_keys,
         templates=TemplateAdministration(replica.database.pool, replica.env),
+        runners=RunnerAdministration(replica.database.pool, replica.env),
         accounts=build_accounts(
             replica.database.pool,
             replica.env,

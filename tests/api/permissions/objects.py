@@ -32,6 +32,7 @@ from tests.api.workspace_api import HERE
 from tests.support.api.server import ApiServer, Json
 from tests.support.debug_calls import debug_call
 from tests.support.factories import HARNESS
+from tests.support.runners import insert_runner, own_runner
 from tests.support.seeds import Seed
 from tests.support.store import chat_id, copy, insert_seed
 from tests.support.workspaces import TEMPLATE, insert_template, new_workspace
@@ -42,6 +43,8 @@ DELETIONS: Final[Mapping[str, str]] = {
     "mcp_server_id": "/mcp-server-configs/{mcp_server_id}",
     "model_id": "/models/{model_id}",
     "provider_id": "/providers/{provider_id}",
+    "runner_id": "/runners/{runner_id}",
+    "runner_token_id": "/runner-tokens/{runner_token_id}",
     "schedule_id": "/schedules/{schedule_id}",
     "skill_id": "/skills/{skill_id}",
     "credential_id": "/git-credentials/{credential_id}",
@@ -77,6 +80,8 @@ class ObjectFactory:
             "build_id": self._build,
             "template_id": self._template,
             "version_id": self._version,
+            "runner_id": self._runner,
+            "runner_token_id": self._runner_token,
             "user_id": self._user,
             "group_id": self._group,
             "session_id": self._session,
@@ -197,6 +202,14 @@ class ObjectFactory:
     async def _version(self, made: Objects, owner: str, row: Row) -> str:
         found = await self._administer("GET", f"/template-configs/{made['template_id']}")
         return str(found["active_version_id"])
+
+    async def _runner(self, made: Objects, owner: str, row: Row) -> str:
+        """One that the user has started, and that is not connected."""
+        of_user = own_runner(f"runner-{self._number()}", self._callers.users[owner])
+        return await insert_runner(self._pool, of_user, connected=False)
+
+    async def _runner_token(self, made: Objects, owner: str, row: Row) -> str:
+        return str((await self._administer("POST", "/runner-tokens", {"pool": "build"}))["id"])
 
     # Accounts
 

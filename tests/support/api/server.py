@@ -38,6 +38,7 @@ from chatd.domain.model.protocol import EffortRange, ModelCapabilities, ModelCon
 from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing
 from chatd.services.mcp_servers import McpServers
+from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.templates import TemplateAdministration
 from chatd.services.webhooks import PushRequests
 from chatd.store.chat import chats
@@ -379,6 +380,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         provider_trials=rig.calls,
         user_keys=rig.user_keys,
         templates=TemplateAdministration(replica.pool, env),
+        runners=RunnerAdministration(replica.pool, env),
         accounts=build_accounts(
             replica.pool,
             env,

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import StructType, Type, multi_type_info
 
-from chatd.domain.description import CHAT_ID, STREAM_CURSOR
+from chatd.domain.description import CHAT_ID, RUNNER_ID, STREAM_CURSOR
 
 Json = dict[str, object]
 
@@ -196,6 +196,11 @@ _UUID: Final[Mapping[str, object]] = {"type": "string", "format": "uuid"}
 _NUMBER: Final[Mapping[str, object]] = {"type": "integer", "minimum": 1, "maximum": 2**63 - 1}
 _PATH_PARAMETERS: Final[Mapping[str, tuple[str, Mapping[str, object], object]]] = {
     "message_id": ("The id of the message in this chat.", _NUMBER, 7),
+    "runner_id": (
+        "The id of the runner, which it has in its data directory; of a server, that of its host.",
+        {"type": "string", "minLength": 1, "maxLength": 128},
+        RUNNER_ID,
+    ),
     "queue_id": ("The id of the queued message in this chat.", _NUMBER, 3),
 }
 

@@ -75,6 +75,7 @@ TAGS: Final[Mapping[str, str]] = {
     "templates": "What workspaces are made from.",
     "prompts": "What the user has sent before.",
     "workspaces": "Where the tools of chats act.",
+    "runners": "Processes that offer workspaces of a machine or a cluster, and their tokens.",
     "settings": "Prompts and other settings of the deployment and of the caller.",
     "skills": "Instructions for certain tasks that you have written, for all your chats.",
     "schedules": "Chats that start by themselves at the times of a cron expression.",
@@ -99,6 +100,7 @@ TAGS_OF_PATHS: Final[Mapping[str, str]] = {
     "model-options": "models",
     "model-overrides": "models",
     "template-configs": "templates",
+    "runner-tokens": "runners",
     "user-keys": "account",
     "git-credentials": "account",
 }

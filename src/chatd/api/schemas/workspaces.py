@@ -152,6 +152,13 @@ class BuildReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         str, describe("Why it failed, for people.", "The repository could not be cloned.")
     ] = ""
     error_code: Annotated[str, describe("Why it failed, for programs.", "build_failed")] = ""
+    waiting_for: Annotated[
+        str,
+        describe(
+            "Why no runner takes it, while it is pending; missing if one can take it at once.",
+            "The runner build-1 is not connected since 2026-11-16 21:34 UTC.",
+        ),
+    ] = ""
     deadline: Annotated[
         datetime | None, describe("When the workspace stops if it is not used.", UPDATED_AT)
     ] = None
@@ -382,6 +389,7 @@ class TemplateReply(TemplateItem, frozen=True, kw_only=True):
 # Convert rows of templates, workspaces and builds to replies. Pure.
 
 _FINE: Final = frozenset({"ok", "excluded"})
+NO_WAITS: Final[Mapping[BuildId, str]] = {}
 
 
 def template_item(row: Template) -> TemplateItem:
@@ -405,19 +413,23 @@ def template_reply(row: Template, version: TemplateVersion) -> TemplateReply:
     )
 
 
-def build_reply(build: Build) -> BuildReply:
-    return from_rows(BuildReply, build, parameters=build.params)
+def build_reply(build: Build, waits: Mapping[BuildId, str] = NO_WAITS) -> BuildReply:
+    waiting_for = waits.get(build.id, "")
+    return from_rows(BuildReply, build, parameters=build.params, waiting_for=waiting_for)
 
 
-def workspace_reply(seen: WorkspaceSnapshot) -> WorkspaceReply:
-    """The status of every agent refers to the time at which the rows were read."""
+def workspace_reply(
+    seen: WorkspaceSnapshot, waits: Mapping[BuildId, str] = NO_WAITS
+) -> WorkspaceReply:
+    """The status of every agent refers to the time at which the rows were read. `waits` says why
+    builds wait for a runner."""
     workspace, build = seen.workspace, seen.build
     assert workspace is not None
     agent = _for_chats(seen)
     return from_rows(
         WorkspaceReply,
         workspace,
-        latest_build=None if build is None else build_reply(build),
+        latest_build=None if build is None else build_reply(build, waits),
         agents=tuple(_agent(each, seen.now) for each in seen.agents),
         isolation=None if agent is None else agent.isolation,
         network=None if agent is None else agent.network,

@@ -71,6 +71,8 @@ def _page(condition: LiteralString) -> LiteralString:
         k.actor_id IS NOT NULL AND (a.id IS NULL OR a.deleted_at IS NOT NULL) AS actor_is_deleted,
         coalesce(o.name, CASE k.object_type
             WHEN 'token' THEN coalesce(k.detail ->> 'name', k.detail #>> '{{after,name}}')
+            WHEN 'runner_token' THEN k.detail ->> 'name'
+            WHEN 'runner' THEN k.detail ->> 'name'
             WHEN 'git_credential' THEN k.detail ->> 'host'
             WHEN 'webhook' THEN k.detail ->> 'host'
             WHEN 'group' THEN coalesce(k.detail #>> '{{before,name}}',
@@ -108,6 +110,10 @@ def _page(condition: LiteralString) -> LiteralString:
             WHERE k.object_type = 'token' AND n.id = k.key
             UNION ALL SELECT h.host, false FROM git_credentials h
             WHERE k.object_type = 'git_credential' AND h.id = k.key
+            UNION ALL SELECT y.name, false FROM runner_tokens y
+            WHERE k.object_type = 'runner_token' AND y.id = k.key
+            UNION ALL SELECT r.name, false FROM runners r
+            WHERE k.object_type = 'runner' AND r.id = k.object_id
             UNION ALL SELECT NULL, false FROM webhooks b
             WHERE k.object_type = 'webhook' AND b.id = k.key
             LIMIT 1) o ON true

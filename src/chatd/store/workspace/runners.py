@@ -12,7 +12,13 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access.permissions import Actor, UserActor, require_permission, row_filter
+from chatd.domain.access.permissions import (
+    ADMIN_USER_ID,
+    Actor,
+    UserActor,
+    require_permission,
+    row_filter,
+)
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace.entities import BuildId, BuildStatus, BuildTransition
@@ -47,11 +53,7 @@ LIST: Final[LiteralString] = f"""{_SHOWN}
     ORDER BY r.pool, r.name, r.id LIMIT $5"""
 GET: Final[LiteralString] = f"""{_SHOWN}
     WHERE r.id = $1 AND ($2::uuid IS NULL OR r.owner_id = $2)"""
-LOCK: Final[LiteralString] = """
-    SELECT row_to_json(r) AS runner, NULL::text AS owner, NULL::text AS token,
-        clock_timestamp() AS now, (
-        SELECT count(*) FROM workspaces w WHERE w.host_id = r.id AND NOT w.deleted) AS workspaces
-    FROM runners r WHERE r.id = $1 AND ($2::uuid IS NULL OR r.owner_id = $2) FOR UPDATE"""
+LOCK: Final[LiteralString] = f"{GET} FOR UPDATE OF r"
 UPDATE: Final[LiteralString] = """
     UPDATE runners SET draining = coalesce($3, draining), name = coalesce($4, name)
     WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2) RETURNING id"""
@@ -116,7 +118,7 @@ DELETE_OLD_TOKENS: Final[LiteralString] = """
       AND NOT EXISTS (SELECT FROM runners r WHERE r.token_id = t.id)"""
 INSERT_TOKEN: Final[LiteralString] = f"""
     INSERT INTO runner_tokens AS t (id, name, pool, hash, created_by, expires_at)
-    SELECT $1, $2, $3, $4, $5, now() + $6::interval
+    SELECT $1, $2, $3, $4, $5, $6::timestamptz
     WHERE (SELECT count(*) FROM runner_tokens WHERE revoked_at IS NULL) < $7
     RETURNING {_TOKEN}"""
 REVOKE_TOKEN: Final[LiteralString] = f"""
@@ -175,7 +177,7 @@ class NewRunnerToken(Struct, frozen=True, kw_only=True):
     name: str
     pool: str
     hash: bytes
-    lifetime: timedelta | None = None
+    expires_at: datetime | None = None
     """None: it does not expire."""
 
 
@@ -287,15 +289,14 @@ async def list_tokens(
     ]
 
 
-async def insert_token(
-    session: DatabaseSession, actor: UserActor, new: NewRunnerToken
-) -> RunnerToken:
+async def insert_token(session: DatabaseSession, actor: Actor, new: NewRunnerToken) -> RunnerToken:
     """Raises Conflict if there are too many."""
     require_permission(actor, "config.write")
+    creator = actor.user_id if isinstance(actor, UserActor) else ADMIN_USER_ID
     await session.execute(DELETE_OLD_TOKENS, REVOKED_TOKEN_KEPT)
     row = await session.fetchrow(
         INSERT_TOKEN,
-        *(new.id, strip_unstorable(new.name), new.pool, new.hash, actor.user_id, new.lifetime),
+        *(new.id, strip_unstorable(new.name), new.pool, new.hash, creator, new.expires_at),
         MAX_RUNNER_TOKENS,
     )
     if row is None:

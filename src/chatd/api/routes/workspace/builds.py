@@ -41,6 +41,7 @@ from chatd.domain.workspace.rules import (
     start_version,
 )
 from chatd.domain.workspace.templates import resolve_parameters
+from chatd.services.runner_administration import explain_builds
 from chatd.store.conn import Conn
 from chatd.store.workspace import builds, templates, workspaces
 from chatd.store.workspace.builds import NewBuild
@@ -272,7 +273,8 @@ class BuildRoutes:
         paging = Paging(request, request.query(ListQuery), NumberPosition)
         found = await self._deps.retry(lambda: self._load(request, paging))
         shown, cursor = paging.cut(found, lambda build: NumberPosition(build.build_number))
-        return page_reply(BuildPage, map(build_reply, shown), cursor)
+        waits = await self._deps.read(explain_builds, request.caller.actor, shown)
+        return page_reply(BuildPage, (build_reply(each, waits) for each in shown), cursor)
 
     async def _load(self, request: ApiRequest, paging: Paging[NumberPosition]) -> Sequence[Build]:
         conn, workspace_id = self._deps.pool, request.workspace_id
@@ -285,7 +287,9 @@ class BuildRoutes:
         return found
 
     async def get_build(self, request: ApiRequest) -> ApiReply:
-        return reply(build_reply(await require_build(self._deps, request.caller, request.build_id)))
+        build = await require_build(self._deps, request.caller, request.build_id)
+        waits = await self._deps.read(explain_builds, request.caller.actor, [build])
+        return reply(build_reply(build, waits))
 
     async def cancel_build(self, request: ApiRequest) -> ApiReply:
         """Cancelling a build twice is not an error."""

@@ -37,6 +37,7 @@ from chatd.domain.list_page import ListQuery
 from chatd.domain.workspace.entities import BuildId, Template, TemplateId, TemplateVersion
 from chatd.domain.workspace.rules import WorkspaceSnapshot, workspace_ttl_s
 from chatd.domain.workspace.templates import generated_name, is_valid_name, resolve_parameters
+from chatd.services.runner_administration import explain_builds
 from chatd.store.workspace import templates, workspaces
 from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken
 
@@ -183,7 +184,9 @@ class WorkspaceRoutes:
             workspaces.list_page, actor, after=after, limit=paging.read_limit
         )
         shown, cursor = paging.cut(found, _position)
-        return page_reply(WorkspacePage, map(workspace_reply, shown), cursor)
+        builds = [each.build for each in shown]
+        waits = await self._deps.read(explain_builds, actor, builds)
+        return page_reply(WorkspacePage, (workspace_reply(each, waits) for each in shown), cursor)
 
     async def create_workspace(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_CREATE)
@@ -233,7 +236,9 @@ class WorkspaceRoutes:
         deps, workspace_id = self._deps, request.workspace_id
         actor = request.caller.actor
         found = await deps.read(workspaces.load_snapshot, actor, workspace_id)
-        return reply(workspace_reply(require_workspace(found)))
+        snapshot = require_workspace(found)
+        waits = await deps.read(explain_builds, actor, [snapshot.build])
+        return reply(workspace_reply(snapshot, waits))
 
     async def delete_workspace(self, request: ApiRequest) -> ApiReply:
         """A repeated delete returns the same build."""
