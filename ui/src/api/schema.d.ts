@@ -932,6 +932,86 @@ export interface paths {
         patch: operations["change_my_settings"];
         trace?: never;
     };
+    "/api/v1/runners": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_runners"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runners/{runner_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_runner"];
+        put?: never;
+        post?: never;
+        delete: operations["remove_runner"];
+        options?: never;
+        head?: never;
+        patch: operations["update_runner"];
+        trace?: never;
+    };
+    "/api/v1/runner-tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_runner_tokens"];
+        put?: never;
+        post: operations["create_runner_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runner-tokens/{runner_token_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["revoke_runner_token"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/builds/waiting": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_waiting_builds"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/mcp-servers": {
         parameters: {
             query?: never;
@@ -2390,6 +2470,14 @@ export interface components {
             /** @default null */
             session_token?: string | null;
         };
+        BackendOffer: {
+            /** @enum {unknown} */
+            kind: "container" | "kubernetes" | "machine" | "sandbox";
+            /** @default  */
+            isolation?: string;
+            /** @default  */
+            detail?: string;
+        };
         BrowserKeys: {
             p256dh: string;
             auth: string;
@@ -2438,6 +2526,8 @@ export interface components {
             error?: string;
             /** @default  */
             error_code?: string;
+            /** @default  */
+            waiting_for?: string;
             /** @default null */
             deadline?: string | null;
             /** @default null */
@@ -2844,6 +2934,22 @@ export interface components {
             answer_timeout_s?: number | null;
             /** @default false */
             user_keys?: boolean;
+        };
+        CreatedRunnerTokenReply: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            prefix: string;
+            pool: string;
+            /** Format: uuid */
+            created_by: string;
+            creator: string | null;
+            created_at: string;
+            expires_at: string | null;
+            expired: boolean;
+            last_used_at: string | null;
+            runners: number;
+            token: string;
         };
         CreatedTokenReply: {
             /** Format: uuid */
@@ -3635,6 +3741,13 @@ export interface components {
         NewPasswordBody: {
             password: string;
         };
+        NewRunnerTokenBody: {
+            pool: string;
+            /** @default null */
+            name?: string | null;
+            /** @default null */
+            expires_at?: string | null;
+        };
         NewScheduleBody: {
             /** @default null */
             model?: string | null;
@@ -4126,6 +4239,92 @@ export interface components {
             id: string;
             name: string;
             host: string;
+        };
+        RunnerDetailReply: {
+            id: string;
+            name: string;
+            pool: string;
+            labels: string[];
+            backends: components["schemas"]["BackendOffer"][];
+            capacity: number;
+            running: number;
+            workspace_count: number;
+            version: string;
+            os: string;
+            arch: string;
+            connected: boolean;
+            connected_at: string | null;
+            seen_at: string;
+            draining: boolean;
+            builtin: boolean;
+            owner_id: string | null;
+            owner: string | null;
+            token_id: string | null;
+            token: string | null;
+            orphans: string[];
+            version_gap: string | null;
+            workspaces: components["schemas"]["RunnerWorkspaceReply"][];
+            waiting_builds: components["schemas"]["WaitingBuildReply"][];
+        };
+        RunnerPage: {
+            items: components["schemas"]["RunnerReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        RunnerReply: {
+            id: string;
+            name: string;
+            pool: string;
+            labels: string[];
+            backends: components["schemas"]["BackendOffer"][];
+            capacity: number;
+            running: number;
+            workspace_count: number;
+            version: string;
+            os: string;
+            arch: string;
+            connected: boolean;
+            connected_at: string | null;
+            seen_at: string;
+            draining: boolean;
+            builtin: boolean;
+            owner_id: string | null;
+            owner: string | null;
+            token_id: string | null;
+            token: string | null;
+            orphans: string[];
+            version_gap: string | null;
+        };
+        RunnerTokenPage: {
+            items: components["schemas"]["RunnerTokenReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        RunnerTokenReply: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            prefix: string;
+            pool: string;
+            /** Format: uuid */
+            created_by: string;
+            creator: string | null;
+            created_at: string;
+            expires_at: string | null;
+            expired: boolean;
+            last_used_at: string | null;
+            runners: number;
+        };
+        RunnerWorkspaceReply: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            /** Format: uuid */
+            owner_id: string;
+            owner: string | null;
+            /** @enum {unknown} */
+            status: "deleting" | "failed" | "running" | "starting" | "stopped" | "stopping";
+            last_used_at: string;
         };
         SchedulePage: {
             items: components["schemas"]["ScheduleReply"][];
@@ -4768,6 +4967,10 @@ export interface components {
             answer_timeout_s?: number | null;
             user_keys?: boolean;
         };
+        UpdateRunnerBody: {
+            draining?: boolean;
+            name?: string;
+        };
         UserCostPage: {
             items: components["schemas"]["CostByUser"][];
             has_more: boolean;
@@ -4870,6 +5073,30 @@ export interface components {
             cursor?: string;
             /** @default false */
             has_older?: boolean;
+        };
+        WaitingBuildPage: {
+            items: components["schemas"]["WaitingBuildReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        WaitingBuildReply: {
+            /** Format: uuid */
+            id: string;
+            /** Format: uuid */
+            workspace_id: string;
+            workspace: string;
+            /** Format: uuid */
+            owner_id: string;
+            owner: string | null;
+            template: string;
+            /** @enum {unknown} */
+            transition: "delete" | "start" | "stop";
+            created_at: string;
+            backend: string;
+            pool: string;
+            labels: string[];
+            runner_id: string | null;
+            reason: string;
         };
         WebhookPage: {
             items: components["schemas"]["WebhookReply"][];
@@ -6817,6 +7044,180 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["UserSettingsReply"];
+                };
+            };
+        };
+    };
+    list_runners: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunnerPage"];
+                };
+            };
+        };
+    };
+    get_runner: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                runner_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunnerDetailReply"];
+                };
+            };
+        };
+    };
+    remove_runner: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                runner_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    update_runner: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                runner_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UpdateRunnerBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunnerReply"];
+                };
+            };
+        };
+    };
+    list_runner_tokens: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunnerTokenPage"];
+                };
+            };
+        };
+    };
+    create_runner_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewRunnerTokenBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedRunnerTokenReply"];
+                };
+            };
+        };
+    };
+    revoke_runner_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                runner_token_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    list_waiting_builds: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WaitingBuildPage"];
                 };
             };
         };
