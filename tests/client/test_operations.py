@@ -75,7 +75,6 @@ ANSWER = CallAnswer(
     rule_args={"command": "ls *"},
     replies=(QuestionReply(labels=("yes",)),),
 )
-DEFINITION = {"name": "shop", "spec": {"seed": {"kind": "demo"}, "env": {"A": "b"}}}
 RULE = ToolRule(tool="execute", args={"command": "ls *"}, action="auto")
 
 Ask = Callable[[ServerApi], "Call[Any] | Download"]
@@ -145,14 +144,16 @@ ASKED: dict[str, Ask] = {
     "get_workspace": lambda api: api.get_workspace(WorkspaceId(ID)),
     "create_workspace": lambda api: api.create_workspace("python"),
     "list_templates": lambda api: api.list_templates(limit=5),
-    "list_template_configs": lambda api: api.list_template_configs(limit=5),
-    "get_template_config": lambda api: api.get_template_config(ID),
-    "create_template": lambda api: api.create_template(DEFINITION),
-    "replace_template": lambda api: api.replace_template(ID, DEFINITION, activate=False),
-    "duplicate_template": lambda api: api.duplicate_template(ID, "copy"),
-    "delete_template": lambda api: api.delete_template(ID),
-    "list_template_versions": lambda api: api.list_template_versions(ID, limit=5),
-    "activate_template_version": lambda api: api.activate_template_version(ID, ID),
+    "list_runners": lambda api: api.list_runners(),
+    "get_runner": lambda api: api.get_runner("r1"),
+    "update_runner": lambda api: api.update_runner("r1", draining=True),
+    "remove_runner": lambda api: api.remove_runner("r1"),
+    "list_waiting_builds": lambda api: api.list_waiting_builds(),
+    "list_runner_tokens": lambda api: api.list_runner_tokens(),
+    "create_runner_token": lambda api: api.create_runner_token(
+        "build", name="rack 3", expires_at=datetime(2030, 1, 1, tzinfo=UTC)
+    ),
+    "revoke_runner_token": lambda api: api.revoke_runner_token(ID),
     "upload_file": lambda api: api.upload_file("a.txt", "text/plain", io.BytesIO(b"a")),
     "get_file": lambda api: api.get_file(FILE),
     "load_content": lambda api: api.load_content(FILE),
@@ -186,7 +187,6 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
         "/models",
         "/providers",
         "/settings",
-        "/template-configs",
         "/templates",
         "/usage-limits",
         "/users",

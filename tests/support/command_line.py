@@ -71,6 +71,11 @@ class ServerProcess:
         )
 
     @property
+    def dsn(self) -> str:
+        """Of its database."""
+        return self._dsn
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 

@@ -78,11 +78,12 @@ migrations = typer.Typer(
 app.add_typer(migrations, name="migrate")
 
 administration = typer.Typer(
-    help="Work on the database of a deployment, beside running servers.",
+    help="Work on the database of a deployment, beside running servers; administer runners.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(administration, name="admin")
+administration.add_typer(account_commands.runners, name="runners")
 
 EXIT_BEHIND: Final = 3
 

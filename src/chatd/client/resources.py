@@ -495,3 +495,73 @@ class ListedSkill(Struct, frozen=True, kw_only=True):
 
 class Skill(ListedSkill, frozen=True, kw_only=True):
     body: str = ""
+
+
+# Runners
+
+
+class BackendOffer(Struct, frozen=True, kw_only=True):
+    kind: str = ""
+    isolation: str = ""
+    detail: str = ""
+
+
+class Runner(Struct, frozen=True, kw_only=True):
+    id: str
+    name: str = ""
+    pool: str = ""
+    labels: tuple[str, ...] = ()
+    backends: tuple[BackendOffer, ...] = ()
+    capacity: int = 0
+    running: int = 0
+    workspace_count: int = 0
+    version: str = ""
+    os: str = ""
+    arch: str = ""
+    connected: bool = False
+    connected_at: datetime | None = None
+    seen_at: datetime = NEVER
+    draining: bool = False
+    builtin: bool = False
+    owner: str | None = None
+    token: str | None = None
+    orphans: tuple[str, ...] = ()
+    version_gap: str | None = None
+
+
+class RunnerWorkspace(Struct, frozen=True, kw_only=True):
+    id: WorkspaceId
+    name: str = ""
+    owner: str | None = None
+    status: str = ""
+    last_used_at: datetime = NEVER
+
+
+class WaitingBuild(Struct, frozen=True, kw_only=True):
+    id: UUID
+    workspace: str = ""
+    owner: str | None = None
+    transition: str = ""
+    created_at: datetime = NEVER
+    reason: str = ""
+
+
+class RunnerDetail(Runner, frozen=True, kw_only=True):
+    workspaces: tuple[RunnerWorkspace, ...] = ()
+    waiting_builds: tuple[WaitingBuild, ...] = ()
+
+
+class RunnerToken(Struct, frozen=True, kw_only=True):
+    id: UUID
+    name: str = ""
+    prefix: str = ""
+    pool: str = ""
+    runners: int = 0
+    created_at: datetime = NEVER
+    expires_at: datetime | None = None
+    expired: bool = False
+    last_used_at: datetime | None = None
+
+
+class CreatedRunnerToken(RunnerToken, frozen=True, kw_only=True):
+    token: str = ""

@@ -11,7 +11,7 @@ from datetime import datetime
 from importlib import metadata
 from types import NoneType
 from typing import BinaryIO, Final, Literal, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 from uuid import UUID
 
@@ -44,14 +44,13 @@ from chatd.client.resources import (
     ChatChanges,
     ChatCost,
     ChatDetail,
-    ConfiguredTemplate,
     CostByUser,
     CostSummary,
+    CreatedRunnerToken,
     CreatedToken,
     Directory,
     ListedChat,
     ListedSkill,
-    ListedTemplate,
     McpDisconnectAnswer,
     McpServer,
     McpTrial,
@@ -62,16 +61,19 @@ from chatd.client.resources import (
     Page,
     Prompt,
     Provider,
+    Runner,
+    RunnerDetail,
+    RunnerToken,
     Sent,
     SignedIn,
     Skill,
     SpendStatus,
     StoredFile,
     Template,
-    TemplateVersionLine,
     Token,
     ToolPolicyState,
     Trial,
+    WaitingBuild,
     Workspace,
 )
 from chatd.clock import SystemClock
@@ -398,43 +400,35 @@ class ServerApi:
     def list_templates(self, *, limit: int | None = None) -> ListCall[Template]:
         return self._list("/templates", Page[Template], limit=limit)
 
-    # Templates, for administrators
+    # Runners
 
-    def list_template_configs(self, *, limit: int | None = None) -> ListCall[ListedTemplate]:
-        return self._list("/template-configs", Page[ListedTemplate], limit=limit)
+    def list_runners(self) -> ListCall[Runner]:
+        return self._list("/runners", Page[Runner])
 
-    def get_template_config(self, template_id: UUID) -> Call[ConfiguredTemplate]:
-        return self._get(f"/template-configs/{template_id}", ConfiguredTemplate)
+    def get_runner(self, runner_id: str) -> Call[RunnerDetail]:
+        return self._get(f"/runners/{quote(runner_id, safe='')}", RunnerDetail)
 
-    def create_template(self, definition: Mapping[str, object]) -> Call[ConfiguredTemplate]:
-        """`definition` has the keys of a `[[templates]]` table."""
-        return self._post("/template-configs", definition, ConfiguredTemplate)
+    def update_runner(self, runner_id: str, *, draining: bool) -> Call[Runner]:
+        path = f"/runners/{quote(runner_id, safe='')}"
+        return self._patch(path, {"draining": draining}, Runner)
 
-    def replace_template(
-        self, template_id: UUID, definition: Mapping[str, object], *, activate: bool = True
-    ) -> Call[ConfiguredTemplate]:
-        """What the definition leaves out gets its default."""
-        body = {**definition, "activate": activate}
-        return self._put(f"/template-configs/{template_id}", body, ConfiguredTemplate)
+    def remove_runner(self, runner_id: str) -> Call[None]:
+        return self._delete(f"/runners/{quote(runner_id, safe='')}")
 
-    def duplicate_template(self, template_id: UUID, name: str) -> Call[ConfiguredTemplate]:
-        path = f"/template-configs/{template_id}/duplicate"
-        return self._post(path, {"name": name}, ConfiguredTemplate)
+    def list_waiting_builds(self) -> ListCall[WaitingBuild]:
+        return self._list("/builds/waiting", Page[WaitingBuild])
 
-    def delete_template(self, template_id: UUID) -> Call[None]:
-        return self._delete(f"/template-configs/{template_id}")
+    def list_runner_tokens(self) -> ListCall[RunnerToken]:
+        return self._list("/runner-tokens", Page[RunnerToken])
 
-    def list_template_versions(
-        self, template_id: UUID, *, limit: int | None = None
-    ) -> ListCall[TemplateVersionLine]:
-        path = f"/template-configs/{template_id}/versions"
-        return self._list(path, Page[TemplateVersionLine], limit=limit)
+    def create_runner_token(
+        self, pool: str, *, name: str | None = None, expires_at: datetime | None = None
+    ) -> Call[CreatedRunnerToken]:
+        body = {"pool": pool, "name": name, "expires_at": expires_at}
+        return self._post("/runner-tokens", body, CreatedRunnerToken)
 
-    def activate_template_version(
-        self, template_id: UUID, version_id: UUID
-    ) -> Call[ConfiguredTemplate]:
-        path = f"/template-configs/{template_id}/versions/{version_id}/activate"
-        return self._post(path, None, ConfiguredTemplate)
+    def revoke_runner_token(self, token_id: UUID) -> Call[None]:
+        return self._delete(f"/runner-tokens/{token_id}")
 
     # Files
 

@@ -1,5 +1,5 @@
-"""`chatd models`, `usage`, `providers`, `skills`, `files`, `tokens`, `mcp`, `login`, `logout` and
-`whoami`: options and help texts. The work is imported when it runs."""
+"""`chatd models`, `usage`, `providers`, `skills`, `files`, `tokens`, `mcp`, `login`, `logout`,
+`whoami` and `admin runners`: options and help texts. The work is imported when it runs."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -21,6 +21,9 @@ providers: Final = _group("Add, test, list and remove providers of models, as an
 skills: Final = _group("List, read, write and delete your own skills.")
 files: Final = _group("Upload and load files.")
 tokens: Final = _group("Create, list and revoke your API tokens.")
+runners: Final = _group("List, drain and remove runners, and make their tokens, over the API.")
+runner_tokens: Final = _group("Create, list and revoke the tokens that runners connect with.")
+runners.add_typer(runner_tokens, name="tokens")
 mcp: Final = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
@@ -365,6 +368,114 @@ def revoke_token(
 ) -> None:
     """End an API token; it is refused within a second."""
     from chatd.cli.account import sign_in as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.revoke_token(api, token_id, as_json=as_json))
+
+
+# Runners, as an administrator: `chatd admin runners`
+
+RunnerName = Annotated[str, typer.Argument(metavar="RUNNER", help="Its name or its id")]
+
+
+@runners.command("list")
+@with_target
+def list_runners(*, as_json: AsJson = False, server: ServerFinder) -> None:
+    """List the runners, and why builds wait."""
+    from chatd.cli.account import runner_administration as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.list_runners(api, as_json=as_json))
+
+
+@runners.command("show")
+@with_target
+def show_runner(runner: RunnerName, *, as_json: AsJson = False, server: ServerFinder) -> None:
+    """Show a runner, its workspaces, and the builds that wait for it."""
+    from chatd.cli.account import runner_administration as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.show_runner(api, runner, as_json=as_json))
+
+
+@runners.command("drain")
+@with_target
+def drain_runner(runner: RunnerName, *, as_json: AsJson = False, server: ServerFinder) -> None:
+    """Give a runner no new workspaces; those that it has go on."""
+    from chatd.cli.account import runner_administration as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.set_draining(api, runner, draining=True, as_json=as_json))
+
+
+@runners.command("resume")
+@with_target
+def resume_runner(runner: RunnerName, *, as_json: AsJson = False, server: ServerFinder) -> None:
+    """Let a drained runner take new workspaces again."""
+    from chatd.cli.account import runner_administration as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.set_draining(api, runner, draining=False, as_json=as_json))
+
+
+@runners.command("remove")
+@with_target
+def remove_runner(runner: RunnerName, *, as_json: AsJson = False, server: ServerFinder) -> None:
+    """Remove a runner that is not connected and has no workspaces."""
+    from chatd.cli.account import runner_administration as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.remove_runner(api, runner, as_json=as_json))
+
+
+@runner_tokens.command("list")
+@with_target
+def list_runner_tokens(*, as_json: AsJson = False, server: ServerFinder) -> None:
+    """List the tokens of runners, without their secrets."""
+    from chatd.cli.account import runner_administration as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.list_tokens(api, as_json=as_json))
+
+
+@runner_tokens.command("create")
+@with_target
+def create_runner_token(
+    pool: Annotated[
+        str, typer.Option("--pool", metavar="NAME", help="The pool of its runners, such as build")
+    ],
+    *,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="TEXT", help="What it is for [the pool's name]")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="90d, 12h, 4w or 2027-01-31 [never]")
+    ] = None,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Create a token of runners and print it, once, with the commands that start a runner."""
+    from chatd.cli.account import runner_administration as work
+    from chatd.cli.api_session import run_command
+
+    run_command(
+        server,
+        lambda api: work.create_token(api, pool, name=name, expires=expires, as_json=as_json),
+    )
+
+
+@runner_tokens.command("revoke")
+@with_target
+def revoke_runner_token(
+    token_id: Annotated[
+        str, typer.Argument(metavar="ID", help="As chatd admin runners tokens list shows it")
+    ],
+    *,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """End a token of runners; its runners are disconnected, their workspaces go on."""
+    from chatd.cli.account import runner_administration as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.revoke_token(api, token_id, as_json=as_json))
