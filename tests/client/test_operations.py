@@ -75,6 +75,7 @@ ANSWER = CallAnswer(
     rule_args={"command": "ls *"},
     replies=(QuestionReply(labels=("yes",)),),
 )
+DEFINITION = {"name": "shop", "spec": {"seed": {"kind": "demo"}, "env": {"A": "b"}}}
 RULE = ToolRule(tool="execute", args={"command": "ls *"}, action="auto")
 
 Ask = Callable[[ServerApi], "Call[Any] | Download"]
@@ -144,6 +145,14 @@ ASKED: dict[str, Ask] = {
     "get_workspace": lambda api: api.get_workspace(WorkspaceId(ID)),
     "create_workspace": lambda api: api.create_workspace("python"),
     "list_templates": lambda api: api.list_templates(limit=5),
+    "list_template_configs": lambda api: api.list_template_configs(limit=5),
+    "get_template_config": lambda api: api.get_template_config(ID),
+    "create_template": lambda api: api.create_template(DEFINITION),
+    "replace_template": lambda api: api.replace_template(ID, DEFINITION, activate=False),
+    "duplicate_template": lambda api: api.duplicate_template(ID, "copy"),
+    "delete_template": lambda api: api.delete_template(ID),
+    "list_template_versions": lambda api: api.list_template_versions(ID, limit=5),
+    "activate_template_version": lambda api: api.activate_template_version(ID, ID),
     "list_runners": lambda api: api.list_runners(),
     "get_runner": lambda api: api.get_runner("r1"),
     "update_runner": lambda api: api.update_runner("r1", draining=True),
@@ -187,6 +196,7 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
         "/models",
         "/providers",
         "/settings",
+        "/template-configs",
         "/templates",
         "/usage-limits",
         "/users",

@@ -44,6 +44,7 @@ from chatd.client.resources import (
     ChatChanges,
     ChatCost,
     ChatDetail,
+    ConfiguredTemplate,
     CostByUser,
     CostSummary,
     CreatedRunnerToken,
@@ -51,6 +52,7 @@ from chatd.client.resources import (
     Directory,
     ListedChat,
     ListedSkill,
+    ListedTemplate,
     McpDisconnectAnswer,
     McpServer,
     McpTrial,
@@ -70,6 +72,7 @@ from chatd.client.resources import (
     SpendStatus,
     StoredFile,
     Template,
+    TemplateVersionLine,
     Token,
     ToolPolicyState,
     Trial,
@@ -399,6 +402,44 @@ class ServerApi:
 
     def list_templates(self, *, limit: int | None = None) -> ListCall[Template]:
         return self._list("/templates", Page[Template], limit=limit)
+
+    # Templates, for administrators
+
+    def list_template_configs(self, *, limit: int | None = None) -> ListCall[ListedTemplate]:
+        return self._list("/template-configs", Page[ListedTemplate], limit=limit)
+
+    def get_template_config(self, template_id: UUID) -> Call[ConfiguredTemplate]:
+        return self._get(f"/template-configs/{template_id}", ConfiguredTemplate)
+
+    def create_template(self, definition: Mapping[str, object]) -> Call[ConfiguredTemplate]:
+        """`definition` has the keys of a `[[templates]]` table."""
+        return self._post("/template-configs", definition, ConfiguredTemplate)
+
+    def replace_template(
+        self, template_id: UUID, definition: Mapping[str, object], *, activate: bool = True
+    ) -> Call[ConfiguredTemplate]:
+        """What the definition leaves out gets its default."""
+        body = {**definition, "activate": activate}
+        return self._put(f"/template-configs/{template_id}", body, ConfiguredTemplate)
+
+    def duplicate_template(self, template_id: UUID, name: str) -> Call[ConfiguredTemplate]:
+        path = f"/template-configs/{template_id}/duplicate"
+        return self._post(path, {"name": name}, ConfiguredTemplate)
+
+    def delete_template(self, template_id: UUID) -> Call[None]:
+        return self._delete(f"/template-configs/{template_id}")
+
+    def list_template_versions(
+        self, template_id: UUID, *, limit: int | None = None
+    ) -> ListCall[TemplateVersionLine]:
+        path = f"/template-configs/{template_id}/versions"
+        return self._list(path, Page[TemplateVersionLine], limit=limit)
+
+    def activate_template_version(
+        self, template_id: UUID, version_id: UUID
+    ) -> Call[ConfiguredTemplate]:
+        path = f"/template-configs/{template_id}/versions/{version_id}/activate"
+        return self._post(path, None, ConfiguredTemplate)
 
     # Runners
 

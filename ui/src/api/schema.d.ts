@@ -1604,6 +1604,102 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/template-configs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_template_configs"];
+        put?: never;
+        post: operations["create_template"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/template-configs/{template_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_template_config"];
+        put: operations["replace_template"];
+        post?: never;
+        delete: operations["delete_template"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/template-configs/{template_id}/duplicate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["duplicate_template"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/template-configs/{template_id}/versions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_template_versions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/template-configs/{template_id}/versions/{version_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_template_version"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/template-configs/{template_id}/versions/{version_id}/activate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["activate_template_version"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/workspaces": {
         parameters: {
             query?: never;
@@ -2935,6 +3031,64 @@ export interface components {
             /** @default false */
             user_keys?: boolean;
         };
+        CreateTemplateBody: {
+            name: string;
+            /** @default  */
+            display_name?: string;
+            /** @default  */
+            description?: string;
+            /** @default  */
+            icon?: string;
+            /**
+             * @default sandbox
+             * @enum {unknown}
+             */
+            backend?: "container" | "kubernetes" | "machine" | "sandbox";
+            /** @default  */
+            readme?: string;
+            /** @default true */
+            agents_allowed?: boolean;
+            /** @default 0 */
+            default_ttl_s?: number;
+            /** @default 3600 */
+            activity_bump_s?: number;
+            /** @default 0 */
+            max_ttl_s?: number;
+            /** @default false */
+            require_active_version?: boolean;
+            /** @default [] */
+            users?: string[];
+            /** @default [] */
+            groups?: string[];
+            /**
+             * @default {
+             *       "seed": {
+             *         "kind": "empty"
+             *       },
+             *       "env": {},
+             *       "startup_script": "",
+             *       "startup_timeout_s": 300,
+             *       "limits": {
+             *         "memory_bytes": 2147483648,
+             *         "processes": 512,
+             *         "file_bytes": 1073741824,
+             *         "disk_bytes": 10737418240,
+             *         "open_files": 4096,
+             *         "cpu_weight": 100
+             *       },
+             *       "network": "none",
+             *       "mounts": [],
+             *       "directory": "",
+             *       "pool": "",
+             *       "labels": [],
+             *       "image": "",
+             *       "runtime": ""
+             *     }
+             */
+            spec?: components["schemas"]["TemplateSpec"];
+            /** @default [] */
+            parameters?: components["schemas"]["Parameter"][];
+        };
         CreatedRunnerTokenReply: {
             /** Format: uuid */
             id: string;
@@ -3040,6 +3194,10 @@ export interface components {
             available: boolean;
             worker_running: boolean;
         };
+        DemoSeed: {
+            /** @enum {unknown} */
+            kind: "demo";
+        };
         DeploymentPatch: {
             system_prompt?: string;
             include_default_prompt?: boolean;
@@ -3099,6 +3257,11 @@ export interface components {
             users: components["schemas"]["DirectoryUser"][];
             groups: components["schemas"]["DirectoryGroup"][];
         };
+        DirectorySeed: {
+            /** @enum {unknown} */
+            kind: "directory";
+            path: string;
+        };
         DirectoryUser: {
             /** Format: uuid */
             id: string;
@@ -3118,6 +3281,11 @@ export interface components {
             header_names: string[];
             aws_credentials: boolean;
             user_keys: number;
+        };
+        DuplicateTemplateBody: {
+            name: string;
+            /** @default null */
+            display_name?: string | null;
         };
         EditMessageBody: {
             /** @default null */
@@ -3151,6 +3319,10 @@ export interface components {
             default?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
             /** @default null */
             max?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
+        };
+        EmptySeed: {
+            /** @enum {unknown} */
+            kind: "empty";
         };
         ErrorBody: {
             code: string;
@@ -3253,6 +3425,15 @@ export interface components {
             kind: "gitea" | "github" | "gitlab";
             api_url: string;
             created_at: string;
+        };
+        GitSeed: {
+            /** @enum {unknown} */
+            kind: "git";
+            url: string;
+            /** @default  */
+            ref?: string;
+            /** @default false */
+            allow_private?: boolean;
         };
         GivenWarning: {
             percent: number;
@@ -3722,6 +3903,10 @@ export interface components {
             /** @default false */
             deleted?: boolean;
         };
+        Mount: {
+            source: string;
+            target: string;
+        };
         MoveQueuedBody: {
             before: number | null;
         };
@@ -4141,6 +4326,68 @@ export interface components {
             created_at?: string | null;
             /** @default null */
             completed_at?: string | null;
+        };
+        ReplaceTemplateBody: {
+            name: string;
+            /** @default  */
+            display_name?: string;
+            /** @default  */
+            description?: string;
+            /** @default  */
+            icon?: string;
+            /**
+             * @default sandbox
+             * @enum {unknown}
+             */
+            backend?: "container" | "kubernetes" | "machine" | "sandbox";
+            /** @default  */
+            readme?: string;
+            /** @default true */
+            agents_allowed?: boolean;
+            /** @default 0 */
+            default_ttl_s?: number;
+            /** @default 3600 */
+            activity_bump_s?: number;
+            /** @default 0 */
+            max_ttl_s?: number;
+            /** @default false */
+            require_active_version?: boolean;
+            /** @default [] */
+            users?: string[];
+            /** @default [] */
+            groups?: string[];
+            /**
+             * @default {
+             *       "seed": {
+             *         "kind": "empty"
+             *       },
+             *       "env": {},
+             *       "startup_script": "",
+             *       "startup_timeout_s": 300,
+             *       "limits": {
+             *         "memory_bytes": 2147483648,
+             *         "processes": 512,
+             *         "file_bytes": 1073741824,
+             *         "disk_bytes": 10737418240,
+             *         "open_files": 4096,
+             *         "cpu_weight": 100
+             *       },
+             *       "network": "none",
+             *       "mounts": [],
+             *       "directory": "",
+             *       "pool": "",
+             *       "labels": [],
+             *       "image": "",
+             *       "runtime": ""
+             *     }
+             */
+            spec?: components["schemas"]["TemplateSpec"];
+            /** @default [] */
+            parameters?: components["schemas"]["Parameter"][];
+            /** @default true */
+            activate?: boolean;
+            /** @default null */
+            updated_at?: string | null;
         };
         RepositoryDiff: {
             repo_root: string;
@@ -4601,6 +4848,75 @@ export interface components {
             repeats_answer: boolean;
             version: number;
         };
+        TemplateConfigItem: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            display_name: string;
+            description: string;
+            icon: string;
+            backend: string;
+            /** @enum {unknown} */
+            origin: "builtin" | "settings" | "user";
+            deprecated: boolean;
+            agents_allowed: boolean;
+            default_ttl_s: number;
+            activity_bump_s: number;
+            max_ttl_s: number;
+            require_active_version: boolean;
+            users: string[];
+            groups: string[];
+            /** Format: uuid */
+            active_version_id: string;
+            version_number: number;
+            version_count: number;
+            workspace_count: number;
+            pool: string;
+            image: string;
+            /** @enum {unknown} */
+            network: "full" | "none";
+            created_at: string;
+            updated_at: string;
+        };
+        TemplateConfigPage: {
+            items: components["schemas"]["TemplateConfigItem"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        TemplateConfigReply: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            display_name: string;
+            description: string;
+            icon: string;
+            backend: string;
+            /** @enum {unknown} */
+            origin: "builtin" | "settings" | "user";
+            deprecated: boolean;
+            agents_allowed: boolean;
+            default_ttl_s: number;
+            activity_bump_s: number;
+            max_ttl_s: number;
+            require_active_version: boolean;
+            users: string[];
+            groups: string[];
+            /** Format: uuid */
+            active_version_id: string;
+            version_number: number;
+            version_count: number;
+            workspace_count: number;
+            pool: string;
+            image: string;
+            /** @enum {unknown} */
+            network: "full" | "none";
+            created_at: string;
+            updated_at: string;
+            readme: string;
+            parameters: components["schemas"]["Parameter"][];
+            spec: components["schemas"]["TemplateSpec"];
+            is_redacted: boolean;
+        };
         TemplateItem: {
             /** Format: uuid */
             id: string;
@@ -4656,6 +4972,74 @@ export interface components {
             has_startup_script: boolean;
             startup_timeout_s: number;
             directory: string;
+        };
+        TemplateSpec: {
+            /**
+             * @default {
+             *       "kind": "empty"
+             *     }
+             */
+            seed?: components["schemas"]["EmptySeed"] | components["schemas"]["GitSeed"] | components["schemas"]["DirectorySeed"] | components["schemas"]["DemoSeed"];
+            /** @default {} */
+            env?: {
+                [key: string]: string;
+            };
+            /** @default  */
+            startup_script?: string;
+            /** @default 300 */
+            startup_timeout_s?: number;
+            /**
+             * @default {
+             *       "memory_bytes": 2147483648,
+             *       "processes": 512,
+             *       "file_bytes": 1073741824,
+             *       "disk_bytes": 10737418240,
+             *       "open_files": 4096,
+             *       "cpu_weight": 100
+             *     }
+             */
+            limits?: components["schemas"]["ResourceLimits"];
+            /**
+             * @default none
+             * @enum {unknown}
+             */
+            network?: "full" | "none";
+            /** @default [] */
+            mounts?: components["schemas"]["Mount"][];
+            /** @default  */
+            directory?: string;
+            /** @default  */
+            pool?: string;
+            /** @default [] */
+            labels?: string[];
+            /** @default  */
+            image?: string;
+            /** @default  */
+            runtime?: string;
+        };
+        TemplateVersionItem: {
+            /** Format: uuid */
+            id: string;
+            number: number;
+            is_active: boolean;
+            workspace_count: number;
+            created_at: string;
+        };
+        TemplateVersionPage: {
+            items: components["schemas"]["TemplateVersionItem"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        TemplateVersionReply: {
+            /** Format: uuid */
+            id: string;
+            number: number;
+            is_active: boolean;
+            created_at: string;
+            readme: string;
+            parameters: components["schemas"]["Parameter"][];
+            spec: components["schemas"]["TemplateSpec"];
+            is_redacted: boolean;
         };
         TerminalClose: {
             /** @enum {unknown} */
@@ -8424,6 +8808,211 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TemplateReply"];
+                };
+            };
+        };
+    };
+    list_template_configs: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateConfigPage"];
+                };
+            };
+        };
+    };
+    create_template: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateTemplateBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateConfigReply"];
+                };
+            };
+        };
+    };
+    get_template_config: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                template_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateConfigReply"];
+                };
+            };
+        };
+    };
+    replace_template: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                template_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReplaceTemplateBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateConfigReply"];
+                };
+            };
+        };
+    };
+    delete_template: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                template_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    duplicate_template: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                template_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DuplicateTemplateBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateConfigReply"];
+                };
+            };
+        };
+    };
+    list_template_versions: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                template_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateVersionPage"];
+                };
+            };
+        };
+    };
+    get_template_version: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                template_id: string;
+                version_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateVersionReply"];
+                };
+            };
+        };
+    };
+    activate_template_version: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                template_id: string;
+                version_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateConfigReply"];
                 };
             };
         };
