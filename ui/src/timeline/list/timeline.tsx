@@ -10,7 +10,7 @@ import { EmptyState, Skeleton } from "@/components";
 import { type OpenChat, useChat, useChatDetails } from "@/connection";
 import { announce } from "@/platform/toasts";
 import { ActionsProvider } from "../actions";
-import { callText } from "../rows/brief";
+import { callName } from "../rows/call-view";
 import type { Takeover } from "../rows/row";
 import { pendingSendsOf, RowModel, rows, takeoverOf } from "../rows/rows";
 import { OpenRowsProvider } from "../tools/frame";
@@ -149,7 +149,8 @@ export function announcement(before: ChatState, after: ChatState): string | null
   const failed = recent.flatMap((row) => (row.kind === "tool" && ids.has(row.call.id) && row.call.state === "failed" ? [row.call] : []));
   const [first] = failed;
   if (first === undefined) return null;
-  return failed.length === 1 ? `${callText(first)}, failed` : `${callText(first)} and ${failed.length - 1} more calls failed`;
+  const name = callName(first);
+  return failed.length === 1 ? `${name}, failed` : `${name} and ${failed.length - 1} more calls failed`;
 }
 
 // Tells the server how far the user has read, a moment after it was seen.

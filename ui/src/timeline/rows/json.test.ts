@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { humanize, serverOf } from "./brief";
+import { humanize, serverOf } from "./call-view";
 import { parsePartialJson } from "./json";
 
 describe("partial JSON", () => {

@@ -6,19 +6,8 @@ import type { OutboxItem } from "@/chat-state/outbox";
 import { isBusy } from "@/chat-state/reducer";
 import type { ChatState, LiveParts, Message, Part, RequestedCall, Takeover as TakeoverPayload } from "@/chat-state/types";
 import { isNotice, isStop, isSummary, messageRows, partRows } from "./message-rows";
-import {
-  type Activity,
-  type Callout,
-  type FileChip,
-  isQuiet,
-  isRead,
-  type PendingSend,
-  type ReadsRow,
-  type Reference,
-  type Row,
-  type Takeover,
-  type ToolRow,
-} from "./row";
+import { isQuiet, isRead } from "./call-view";
+import { type Activity, type Callout, type FileChip, type PendingSend, type ReadsRow, type Reference, type Row, type Takeover, type ToolRow } from "./row";
 import { type CallContext, CallRecords } from "./tool-call";
 
 export interface RowOptions {

@@ -7,44 +7,33 @@ import type { ChatState, Part } from "@/chat-state/types";
 import { Button, Icon, Spinner, type Status, StatusState } from "@/components";
 import { useChatDetails, useChatSelector } from "@/connection";
 import { toast } from "@/platform/toasts";
-import { plural } from "@/platform/words";
 import { Markdown } from "@/text/markdown";
 import { type CallAnswer, decideCall, useTimelineActions } from "../actions";
 import { type Brief, stepOf } from "../rows/brief";
+import { isGoing } from "../rows/call-view";
 import { asObject, objectsOf, textOf } from "../rows/json";
 import { RowModel } from "../rows/rows";
 import type { ToolCall } from "../rows/tool-call";
 import { ApprovalForm } from "./approval-card";
-import { type CardProps, Failure, isGoing, ToolFrame, verbOf } from "./frame";
+import { type CardProps, ToolFrame } from "./frame";
 import { QuestionForm, questionsOf } from "./question-card";
 
 export function SpawnCard({ call, rowKey }: CardProps) {
   const isFollowed = useTimelineActions().chatId !== "";
   const childId = childOf(call);
-  const result = asObject(call.result);
-  const title = textOf(result, "title") || textOf(call.args, "title") || firstLine(textOf(call.args, "prompt"));
   return (
     <ToolFrame
       call={call}
       rowKey={rowKey}
       icon={Network}
-      verb={verbOf(call, "Spawning agent", "Spawned agent", "Agent not spawned")}
-      subject={title}
-      isSentence
-      opens={call.state === "failed"}
       meta={isFollowed && childId !== "" && call.state === "done" ? <ChildState chatId={childId} /> : undefined}
       foot={childId === "" ? undefined : <ChildFoot chatId={childId} isFollowed={isFollowed} />}
     >
-      {call.state === "failed" ? (
-        <Failure text={textOf(result, "error")} />
-      ) : (
-        isFollowed &&
-        childId !== "" && (
-          <>
-            <ChildProgress chatId={childId} prompt={textOf(call.args, "prompt")} />
-            <ChildAsks chatId={childId} />
-          </>
-        )
+      {call.state !== "failed" && isFollowed && childId !== "" && (
+        <>
+          <ChildProgress chatId={childId} prompt={textOf(call.args, "prompt")} />
+          <ChildAsks chatId={childId} />
+        </>
       )}
     </ToolFrame>
   );
@@ -52,77 +41,42 @@ export function SpawnCard({ call, rowKey }: CardProps) {
 
 export function WaitCard({ call, rowKey }: CardProps) {
   const isFollowed = useTimelineActions().chatId !== "";
-  const result = asObject(call.result);
   const childId = childOf(call);
   const isWaiting = isFollowed && childId !== "" && isGoing(call.state);
-  const report = textOf(result, "report");
-  const error = textOf(result, "last_error") || textOf(result, "error");
-  const isAtWork = result?.timed_out === true || result?.interrupted === true;
+  const report = textOf(asObject(call.result), "report");
   return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={Network}
-      verb={verbOf(call, "Waiting for agent", isAtWork ? "Agent still works" : "Agent answered", "Agent failed")}
-      subject={textOf(result, "title")}
-      isSentence
-      opens={call.state === "failed" || isGoing(call.state)}
-      foot={childId === "" ? undefined : <ChildFoot chatId={childId} isFollowed={isWaiting} />}
-    >
-      {isWaiting && <ChildProgress chatId={childId} prompt="" />}
-      {error !== "" && <Failure text={error} />}
-      {report !== "" && (
-        <div className="tool-text">
-          <Markdown text={report} />
-        </div>
+    <ToolFrame call={call} rowKey={rowKey} icon={Network} foot={childId === "" ? undefined : <ChildFoot chatId={childId} isFollowed={isWaiting} />}>
+      {(isWaiting || report !== "") && (
+        <>
+          {isWaiting && <ChildProgress chatId={childId} prompt="" />}
+          {report !== "" && (
+            <div className="tool-text">
+              <Markdown text={report} />
+            </div>
+          )}
+        </>
       )}
     </ToolFrame>
   );
 }
 
 export function MessageAgentCard({ call, rowKey }: CardProps) {
-  const result = asObject(call.result);
+  const childId = childOf(call);
   return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={MessageSquare}
-      verb={verbOf(call, "Writing to agent", "Wrote to agent", "Message not sent")}
-      subject={textOf(result, "title")}
-      isSentence
-      foot={childOf(call) === "" ? undefined : <OpenChat chatId={childOf(call)} />}
-    >
-      {call.state === "failed" ? <Failure text={textOf(result, "error")} /> : <div className="tool-text">{textOf(call.args, "message")}</div>}
+    <ToolFrame call={call} rowKey={rowKey} icon={MessageSquare} foot={childId === "" ? undefined : <OpenChat chatId={childId} />}>
+      {call.state !== "failed" && <div className="tool-text">{textOf(call.args, "message")}</div>}
     </ToolFrame>
   );
 }
 
 export function InterruptAgentCard({ call, rowKey }: CardProps) {
-  const result = asObject(call.result);
-  return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={OctagonPause}
-      verb={verbOf(call, "Stopping agent", "Stopped agent", "Agent not stopped")}
-      subject={textOf(result, "title")}
-      isSentence
-    >
-      {call.state === "failed" && <Failure text={textOf(result, "error")} />}
-    </ToolFrame>
-  );
+  return <ToolFrame call={call} rowKey={rowKey} icon={OctagonPause} />;
 }
 
 export function ListAgentsCard({ call, rowKey }: CardProps) {
   const agents = objectsOf(asObject(call.result), "agents");
   return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={ListTree}
-      verb={verbOf(call, "Listing agents", "Listed agents")}
-      meta={call.state === "done" ? <span>{plural(agents.length, "agent")}</span> : undefined}
-    >
+    <ToolFrame call={call} rowKey={rowKey} icon={ListTree}>
       {agents.length > 0 && (
         <ul className="tool-steps">
           {agents.map((agent, index) => (
@@ -164,10 +118,6 @@ function ChatLink({ chatId, children }: { readonly chatId: string; readonly chil
 function childOf(call: ToolCall): string {
   const found = textOf(asObject(call.result), "chat_id") || (isGoing(call.state) ? textOf(call.args, "chat_id") : "");
   return /^[0-9a-f-]{36}$/.test(found) ? found : "";
-}
-
-function firstLine(text: string): string {
-  return text.trim().split("\n")[0] ?? "";
 }
 
 // What a subagent does now, as the parent's card shows it.

@@ -6,23 +6,14 @@ import { Button, Countdown, StatusIcon } from "@/components";
 import { focusComposer } from "@/platform/actions";
 import { Markdown } from "@/text/markdown";
 import { type CallAnswer, useTimelineActions } from "../actions";
-import { humanize } from "../rows/brief";
+import { humanize } from "../rows/call-view";
 import { asObject, type JsonObject, textOf } from "../rows/json";
-import { type CardProps, Failure, ToolFrame, verbOf } from "./frame";
+import { type CardProps, Failure, ToolFrame } from "./frame";
 
 export function ApprovalCard({ call, rowKey }: CardProps) {
   const { decide } = useTimelineActions();
   if (call.request === null) {
-    return (
-      <ToolFrame
-        call={call}
-        rowKey={rowKey}
-        icon={ShieldAlert}
-        verb={verbOf(call, "Asks for approval", "Asked for approval")}
-        subject={humanize(call.name)}
-        isSentence
-      />
-    );
+    return <ToolFrame call={call} rowKey={rowKey} icon={ShieldAlert} view={{ title: "Asks for approval", subject: humanize(call.name), isSentence: true }} />;
   }
   return <ApprovalForm request={call.request} args={call.args} from="" onAnswer={decide} />;
 }
@@ -203,19 +194,10 @@ export function RequestedCard({ call }: CardProps) {
 // A plan of the agent, to read and to let run.
 
 export function PlanCard({ call, rowKey, isLast }: CardProps) {
-  const result = asObject(call.result);
-  const fileId = textOf(result, "file_id");
+  const fileId = textOf(asObject(call.result), "file_id");
   if (call.state === "done" && isLast) return <PlanForm fileId={fileId} />;
   return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={ClipboardList}
-      verb={verbOf(call, "Writing a plan", "Proposed a plan", "Plan not proposed")}
-      subject={textOf(result, "path") || textOf(call.args, "path")}
-      opens={call.state === "failed"}
-    >
-      {call.state === "failed" && <Failure text={textOf(result, "error")} />}
+    <ToolFrame call={call} rowKey={rowKey} icon={ClipboardList}>
       {fileId !== "" && <PlanText fileId={fileId} />}
     </ToolFrame>
   );

@@ -3,11 +3,12 @@ import { afterEach, describe, expect, it, vi } from "vitest";
 import type { Part } from "@/chat-state/types";
 import { ActionsProvider, NO_ACTIONS } from "../actions";
 import { RowShell } from "../list/row-list";
+import { KNOWN_TOOLS } from "../rows/call-view";
 import type { Row, ToolRow } from "../rows/row";
 import { rows } from "../rows/rows";
 import type { CallState } from "../rows/tool-call";
 import { call, callDelta, chat, live, message, result, resultDelta, text, thought } from "../testing";
-import { KNOWN_TOOLS, RowView } from "../views/row-view";
+import { RowView } from "../views/row-view";
 import { stepReader } from "./agent-cards";
 import { OpenRowsProvider } from "./frame";
 

@@ -8,11 +8,11 @@ import type { components } from "@/api/schema";
 import { Button } from "@/components";
 import { useChatDetails } from "@/connection";
 import { toast } from "@/platform/toasts";
-import { durationText } from "@/platform/words";
 import { useTimelineActions } from "../actions";
-import { asObject, type JsonObject, numberOf, objectsOf, textOf } from "../rows/json";
-import { durationOf, type ToolCall } from "../rows/tool-call";
-import { CallTime, type CardProps, Failure, ToolFrame, verbOf } from "./frame";
+import { endedText, oneLine } from "../rows/call-view";
+import { asObject, objectsOf, textOf } from "../rows/json";
+import type { ToolCall } from "../rows/tool-call";
+import { type CardProps, ToolFrame } from "./frame";
 import { Output } from "./output";
 
 const FAILED_LINES = 20;
@@ -20,39 +20,19 @@ const LIVE_LINES = 12;
 
 export function CommandCard({ call, rowKey }: CardProps) {
   const { chatId } = useTimelineActions();
-  const isWait = call.name === "process_output";
-  const command = isWait ? textOf(call.args, "process_id") : textOf(call.args, "command");
-  const verb = isWait ? verbOf(call, "Waiting for", "Output of", "Output of") : commandVerb(call);
   return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={SquareTerminal}
-      verb={verb}
-      subject={oneLine(command)}
-      meta={<CommandMeta call={call} />}
-      opens={call.state === "failed" || (call.state === "running" && call.liveOutput !== "")}
-      foot={commandFoot(call, chatId)}
-    >
+    <ToolFrame call={call} rowKey={rowKey} icon={SquareTerminal} isErrorLast foot={commandFoot(call, chatId)}>
       {commandBody(call)}
     </ToolFrame>
   );
 }
 
-function commandVerb(call: ToolCall): string {
-  const intent = textOf(call.args, "model_intent");
-  if (call.state === "background") return intent === "" ? "Started" : capitalize(intent);
-  return verbOf(call, "Running", "Ran", "Ran");
-}
-
 function commandBody(call: ToolCall) {
-  const result = asObject(call.result);
   const isFailed = call.state === "failed";
-  const output = call.result === undefined ? call.liveOutput : textOf(result, "output");
-  const error = textOf(result, "error");
+  const output = call.result === undefined ? call.liveOutput : textOf(asObject(call.result), "output");
   const command = textOf(call.args, "command");
   const isLong = command.includes("\n") || command.length > 90;
-  if (output === "" && error === "" && !isLong) return null;
+  if (output === "" && !isLong) return null;
   return (
     <>
       {isLong && <Output text={`$ ${command}`} label="Command" />}
@@ -60,29 +40,8 @@ function commandBody(call: ToolCall) {
       {output !== "" && call.result !== undefined && (
         <Output text={output} label={isFailed ? "Output, last lines" : "Output"} {...(isFailed ? { tail: FAILED_LINES } : {})} />
       )}
-      {error !== "" && call.state !== "interrupted" && <Failure text={capitalize(error)} />}
     </>
   );
-}
-
-function CommandMeta({ call }: { readonly call: ToolCall }) {
-  const ended = endedText(asObject(call.result));
-  const took = durationOf(call);
-  if (call.state !== "failed" || ended === "") return <CallTime call={call} />;
-  return (
-    <span>
-      {ended}
-      {took !== null && <>&ensp;{durationText(took)}</>}
-    </span>
-  );
-}
-
-/** How a command ended; "" of one that has not, and of a result of an earlier version whose exit code is -1. */
-function endedText(result: JsonObject | null): string {
-  const signal = textOf(result, "signal");
-  if (signal !== "") return signal === "unknown" ? "ended by a signal" : `ended by ${oneLine(signal)}`;
-  const code = numberOf(result, "exit_code");
-  return code === null || code < 0 ? "" : `exit ${code}`;
 }
 
 /** What a command that goes on says below; null of one that has ended with nothing to say. */
@@ -104,15 +63,8 @@ function CommandNote({ call }: { readonly call: ToolCall }) {
 
 export function ProcessListCard({ call, rowKey }: CardProps) {
   const processes = objectsOf(asObject(call.result), "processes");
-  const running = processes.filter((process) => process.running === true).length;
   return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={ListTree}
-      verb={verbOf(call, "Listing processes", "Listed processes")}
-      meta={call.state === "done" ? <span>{running} running</span> : undefined}
-    >
+    <ToolFrame call={call} rowKey={rowKey} icon={ListTree}>
       {processes.length > 0 && (
         <ul className="tool-steps">
           {processes.map((process, index) => (
@@ -128,28 +80,7 @@ export function ProcessListCard({ call, rowKey }: CardProps) {
 }
 
 export function ProcessSignalCard({ call, rowKey }: CardProps) {
-  const isKill = textOf(call.args, "signal") === "kill";
-  const done = isKill ? "Killed process" : "Ended process";
-  const error = textOf(asObject(call.result), "error");
-  return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={Octagon}
-      verb={verbOf(call, isKill ? "Killing process" : "Ending process", done, "Process not ended")}
-      subject={textOf(call.args, "process_id")}
-    >
-      {call.state === "failed" && error !== "" && <Failure text={error} />}
-    </ToolFrame>
-  );
-}
-
-export function oneLine(text: string): string {
-  return text.replace(/\s*\n\s*/g, " ↵ ").trim();
-}
-
-export function capitalize(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1);
+  return <ToolFrame call={call} rowKey={rowKey} icon={Octagon} />;
 }
 
 // A command that goes on in the workspace: whether it still runs, and how to stop it.

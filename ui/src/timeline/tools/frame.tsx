@@ -1,9 +1,9 @@
 /** The frame of a tool call: a quiet line if it went well and only read, else a card. */
 import { ChevronRight, type LucideIcon } from "lucide-react";
 import { createContext, type ReactNode, useCallback, useContext, useState, useSyncExternalStore } from "react";
-import { classes, Elapsed, Icon, Spinner, StatusIcon } from "@/components";
+import { classes, Elapsed, Icon, PlusMinus, Spinner, StatusIcon, Tag } from "@/components";
 import { durationText } from "@/platform/words";
-import { isQuiet } from "../rows/row";
+import { type CallSummary, type CallView, callView, isGoing, isQuiet } from "../rows/call-view";
 import { type CallState, durationOf, type ToolCall } from "../rows/tool-call";
 
 export interface CardProps {
@@ -13,21 +13,21 @@ export interface CardProps {
   readonly isLast: boolean;
 }
 
-export interface FrameProps {
+interface FrameProps {
   readonly call: ToolCall;
   readonly rowKey: string;
   readonly icon: LucideIcon;
-  readonly verb: string;
-  readonly subject?: string | undefined;
-  /** The subject is a sentence, not code. */
-  readonly isSentence?: boolean;
+  /** What differs from the view of the call, if the card is of several calls. */
+  readonly view?: Partial<CallView>;
+  /** Instead of the summary. */
   readonly meta?: ReactNode;
-  readonly opens?: boolean;
+  /** What the error means for the user. */
+  readonly consequence?: string;
+  /** The error stands below the details, as the end of an output does. */
+  readonly isErrorLast?: boolean;
   readonly foot?: ReactNode;
   readonly children?: ReactNode;
 }
-
-export const isGoing = (state: CallState): boolean => state === "streaming" || state === "running" || state === "waiting" || state === "background";
 
 const TONES: Readonly<Record<CallState, string | false>> = {
   streaming: "is-going",
@@ -39,30 +39,28 @@ const TONES: Readonly<Record<CallState, string | false>> = {
   done: false,
 };
 
-export function ToolFrame(props: FrameProps) {
-  const { call, rowKey, icon, verb, subject, isSentence = false, meta, foot, children } = props;
-  const hasBody = hasContent(children) || hasContent(foot);
-  const byDefault = props.opens ?? (isGoing(call.state) || call.state === "failed");
-  const [isOpen, setOpen] = useOpen(rowKey, byDefault);
+export function ToolFrame({ call, rowKey, icon, meta, consequence, isErrorLast = false, foot, children, ...props }: FrameProps) {
+  const view = { ...callView(call), ...props.view };
+  const [isOpen, setOpen] = useOpen(rowKey, view.isOpen);
+  const hasBody = view.error !== "" || hasContent(children) || hasContent(foot);
   const isLine = isQuiet(call);
-  const summary = (
+  const failure = view.error !== "" && <Failure text={view.error} then={consequence} />;
+  const head = (
     <>
       {call.state === "interrupted" ? <StatusIcon status="stopped" decorative /> : <Icon of={icon} />}
-      <b>{verb}</b>
-      {subject !== undefined &&
-        subject !== "" &&
-        (isSentence ? <span className="ui-ellipsis tone-muted">{subject}</span> : <code title={subject}>{subject}</code>)}
+      <b>{view.title}</b>
+      {view.subject !== "" &&
+        (view.isSentence ? <span className="ui-ellipsis tone-muted">{view.subject}</span> : <code title={view.subject}>{view.subject}</code>)}
       <span className="ui-meta">
-        {meta ?? <CallTime call={call} />}
+        {view.server !== "" && <Tag>{view.server}</Tag>}
+        {meta ?? <Summary call={call} summary={view.summary} />}
         {hasBody && <Icon of={ChevronRight} size="sm" className="ui-chevron" />}
       </span>
     </>
   );
   if (!hasBody)
     return (
-      <div className={isLine ? "tool-line" : classes("tool-card is-bare", TONES[call.state])}>
-        {isLine ? summary : <div className="tool-head">{summary}</div>}
-      </div>
+      <div className={isLine ? "tool-line" : classes("tool-card is-bare", TONES[call.state])}>{isLine ? head : <div className="tool-head">{head}</div>}</div>
     );
   return (
     <details className={isLine ? "tool-quiet" : classes("tool-card", TONES[call.state])} open={isOpen}>
@@ -73,9 +71,11 @@ export function ToolFrame(props: FrameProps) {
           setOpen(!isOpen);
         }}
       >
-        {summary}
+        {head}
       </summary>
+      {isOpen && !isErrorLast && failure}
       {isOpen && children}
+      {isOpen && isErrorLast && failure}
       {isOpen && hasContent(foot) && <div className="tool-foot">{foot}</div>}
     </details>
   );
@@ -87,14 +87,15 @@ function hasContent(node: ReactNode): boolean {
 
 const SHORTEST_MS = 50;
 
-/** How long the call took, or takes. */
-export function CallTime({ call, word }: { readonly call: ToolCall; readonly word?: string }) {
+/** What came of the call, or how long it took or takes. */
+function Summary({ call, summary }: { readonly call: ToolCall; readonly summary: CallSummary | null }) {
+  if (summary !== null) return "text" in summary ? <span>{summary.text}</span> : <PlusMinus {...summary} />;
   if (isGoing(call.state)) {
     return (
       <>
         <span className="ui-state tone-accent">
           <Spinner />
-          {word ?? goingWord(call.state)}
+          {goingWord(call.state)}
         </span>
         {call.startedAt !== null && <Elapsed since={call.startedAt} />}
       </>
@@ -112,21 +113,13 @@ function goingWord(state: CallState): string {
 }
 
 /** Why a call failed, in a sentence, and what it means. */
-export function Failure({ text, then }: { readonly text: string; readonly then?: string }) {
+export function Failure({ text, then }: { readonly text: string; readonly then?: string | undefined }) {
   return (
     <div className="tool-error">
       <span>{text}</span>
       {then !== undefined && <span className="tone-muted">{then}</span>}
     </div>
   );
-}
-
-/** Verbs of a call: while it goes on, when it is done, when it failed. */
-export function verbOf(call: ToolCall, going: string, done: string, failed = `${done}, failed`): string {
-  if (call.isCut) return "Cut off";
-  if (call.state === "interrupted") return "Stopped by you";
-  if (call.state === "failed") return failed;
-  return isGoing(call.state) && call.state !== "background" ? going : done;
 }
 
 // Which rows are open. Kept outside the rows, which come and go as the list scrolls.

@@ -4,9 +4,10 @@ import { useId, useState } from "react";
 import type { RequestedCall } from "@/chat-state/types";
 import { Button, StatusIcon } from "@/components";
 import { type CallAnswer, useTimelineActions } from "../actions";
+import { questionText } from "../rows/call-view";
 import { asObject, type JsonObject, objectsOf, textOf, textsOf } from "../rows/json";
 import { Deadline } from "./approval-card";
-import { type CardProps, Failure, ToolFrame, verbOf } from "./frame";
+import { type CardProps, ToolFrame } from "./frame";
 
 interface Question {
   readonly text: string;
@@ -21,17 +22,8 @@ export function QuestionCard({ call, rowKey }: CardProps) {
     return <QuestionForm request={call.request} questions={questions} from="" onAnswer={decide} />;
   }
   const answers = objectsOf(asObject(call.result), "answers");
-  const error = textOf(asObject(call.result), "error");
   return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={CircleHelp}
-      verb={verbOf(call, "Asking", "Asked", "Not answered")}
-      subject={questions.length === 1 ? (questions[0]?.text ?? "") : `${questions.length} questions`}
-      isSentence
-      opens={answers.length > 0}
-    >
+    <ToolFrame call={call} rowKey={rowKey} icon={CircleHelp} isErrorLast>
       {questions.length > 0 && (
         <dl className="ask-answers">
           {questions.map((question, index) => (
@@ -42,7 +34,6 @@ export function QuestionCard({ call, rowKey }: CardProps) {
           ))}
         </dl>
       )}
-      {call.state === "failed" && error !== "" && <Failure text={error} />}
     </ToolFrame>
   );
 }
@@ -54,7 +45,7 @@ function answerText(answer: JsonObject | undefined): string {
 
 export function questionsOf(args: JsonObject | null): readonly Question[] {
   return objectsOf(args, "questions").map((question) => ({
-    text: textOf(question, "question") || textOf(question, "header"),
+    text: questionText(question),
     options: optionsOf(question),
     isMulti: question.multi_select === true,
   }));

@@ -1,36 +1,19 @@
 /** Workspaces: create, start and stop, with the log of the build; templates. */
 import { Box, LayoutTemplate } from "lucide-react";
 import { useEffect, useState } from "react";
-import { plural } from "@/platform/words";
 import { useTimelineActions, type BuildLog } from "../actions";
+import { isGoing } from "../rows/call-view";
 import { asObject, objectsOf, textOf } from "../rows/json";
 import type { ToolCall } from "../rows/tool-call";
-import { Failure, isGoing, ToolFrame, verbOf, type CardProps } from "./frame";
+import { type CardProps, ToolFrame } from "./frame";
 
-const VERBS: Readonly<Record<string, readonly [string, string, string]>> = {
-  create_workspace: ["Creating workspace", "Created workspace", "Workspace not created"],
-  start_workspace: ["Starting workspace", "Started workspace", "Workspace not started"],
-  stop_workspace: ["Stopping workspace", "Stopped workspace", "Workspace not stopped"],
-};
 const POLL_MS = 1500;
 const SHOWN_LINES = 12;
 
 export function WorkspaceCard({ call, rowKey }: CardProps) {
-  const result = asObject(call.result);
-  const [going, done, failed] = VERBS[call.name] ?? ["Changing workspace", "Changed workspace", "Workspace not changed"];
-  const isKept = result?.already_exists === true || result?.no_build === true;
-  const error = textOf(result, "error");
-  const buildId = textOf(result, "build_id");
+  const buildId = textOf(asObject(call.result), "build_id");
   return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={Box}
-      verb={verbOf(call, going, isKept ? "Workspace is ready" : done, failed)}
-      subject={textOf(result, "workspace_name") || textOf(call.args, "name")}
-      foot={<WorkspaceNote call={call} />}
-    >
-      {error !== "" && call.state === "failed" && <Failure text={error} />}
+    <ToolFrame call={call} rowKey={rowKey} icon={Box} foot={<WorkspaceNote call={call} />}>
       {(isGoing(call.state) || buildId !== "") && <BuildOutput buildId={buildId === "" ? null : buildId} isGoing={isGoing(call.state)} />}
     </ToolFrame>
   );
@@ -95,20 +78,9 @@ function useBuildLog(buildId: string | null, isGoing: boolean): BuildLog {
 }
 
 export function TemplatesCard({ call, rowKey }: CardProps) {
-  const result = asObject(call.result);
-  const templates = objectsOf(result, "templates");
-  const one = asObject(result?.template);
-  const isList = call.name === "list_templates";
+  const templates = objectsOf(asObject(call.result), "templates");
   return (
-    <ToolFrame
-      call={call}
-      rowKey={rowKey}
-      icon={LayoutTemplate}
-      verb={isList ? verbOf(call, "Looking for templates", "Looked for templates") : verbOf(call, "Reading template", "Read template")}
-      subject={isList ? textOf(call.args, "query") : textOf(one, "name")}
-      meta={isList && call.state === "done" ? <span>{plural(templates.length, "template")}</span> : undefined}
-    >
-      {call.state === "failed" && <Failure text={textOf(result, "error")} />}
+    <ToolFrame call={call} rowKey={rowKey} icon={LayoutTemplate}>
       {templates.length > 0 && (
         <ul className="tool-steps">
           {templates.map((template, index) => (

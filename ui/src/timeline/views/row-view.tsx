@@ -8,6 +8,7 @@ import { LongText } from "@/text/code";
 import { Markdown } from "@/text/markdown";
 import { useTimelineActions } from "../actions";
 import { FileList, ReferenceList } from "../files";
+import { type CardKind, callView } from "../rows/call-view";
 import type { PendingSend, ReasoningRow, Row, SourcesRow, UserRow } from "../rows/row";
 import { InterruptAgentCard, ListAgentsCard, MessageAgentCard, SpawnCard, WaitCard } from "../tools/agent-cards";
 import { ApprovalCard, PlanCard, RequestedCard } from "../tools/approval-card";
@@ -78,48 +79,34 @@ function Sources({ row }: { readonly row: SourcesRow }) {
   );
 }
 
-// Which card shows which tool.
-
-const CARDS: ReadonlyMap<string, ComponentType<CardProps>> = new Map([
-  ["execute", CommandCard],
-  ["process_output", CommandCard],
-  ["process_list", ProcessListCard],
-  ["process_signal", ProcessSignalCard],
-  ["read_file", ReadCard],
-  ["write_file", WriteCard],
-  ["edit_files", EditCard],
-  ["list_files", SearchCard],
-  ["list_directory", SearchCard],
-  ["search_files", SearchCard],
-  ["grep", SearchCard],
-  ["glob", SearchCard],
-  ["web_search", WebSearchCard],
-  ["create_workspace", WorkspaceCard],
-  ["start_workspace", WorkspaceCard],
-  ["stop_workspace", WorkspaceCard],
-  ["list_templates", TemplatesCard],
-  ["read_template", TemplatesCard],
-  ["spawn_agent", SpawnCard],
-  ["spawn_computer_use_agent", SpawnCard],
-  ["wait_agent", WaitCard],
-  ["message_agent", MessageAgentCard],
-  ["interrupt_agent", InterruptAgentCard],
-  ["close_agent", InterruptAgentCard],
-  ["list_agents", ListAgentsCard],
-  ["propose_plan", PlanCard],
-  ["ask_user_question", QuestionCard],
-  ["attach_file", AttachCard],
-  ["read_skill", SkillCard],
-  ["read_skill_file", SkillCard],
-]);
-
-export const KNOWN_TOOLS: readonly string[] = [...CARDS.keys()];
+const CARDS: Readonly<Record<CardKind, ComponentType<CardProps>>> = {
+  "agent-message": MessageAgentCard,
+  "agent-stop": InterruptAgentCard,
+  "agent-wait": WaitCard,
+  agents: ListAgentsCard,
+  attachment: AttachCard,
+  command: CommandCard,
+  edit: EditCard,
+  generic: GenericCard,
+  plan: PlanCard,
+  "process-signal": ProcessSignalCard,
+  processes: ProcessListCard,
+  question: QuestionCard,
+  read: ReadCard,
+  search: SearchCard,
+  skill: SkillCard,
+  spawn: SpawnCard,
+  templates: TemplatesCard,
+  web: WebSearchCard,
+  workspace: WorkspaceCard,
+  write: WriteCard,
+};
 
 function ToolCard(props: CardProps) {
-  const { name, state, request } = props.call;
+  const { state, request } = props.call;
   if (state === "waiting" && request?.kind === "approval") return <ApprovalCard {...props} />;
   if (state === "waiting" && request?.kind !== "question") return <RequestedCard {...props} />;
-  return createElement(CARDS.get(name) ?? GenericCard, props);
+  return createElement(CARDS[callView(props.call).card], props);
 }
 
 // What the user said, with files and quoted lines; or what is on its way.
