@@ -1,6 +1,7 @@
 /** A block of code: language, copy, wrapped lines by choice, colours when they are there. */
 import { Check, Copy, WrapText } from "lucide-react";
 import { type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { looseType } from "./diff";
 import type { Piece } from "./highlight";
 
 export interface CodeBlockProps {
@@ -13,7 +14,8 @@ export function CodeBlock({ text, language, isLive = false }: CodeBlockProps) {
   const [isWrapped, setWrapped] = useState(false);
   const [isCopied, copy] = useCopy();
   const name = /^[\w+#.-]{1,24}/.exec(language)?.[0] ?? "";
-  const nodes = useHighlighted(text, name, isLive);
+  const isDiff = name === "diff" || name === "patch";
+  const nodes = useHighlighted(text, isDiff ? "" : name, isLive);
   return (
     <figure className="markdown-code">
       <figcaption>
@@ -32,11 +34,19 @@ export function CodeBlock({ text, language, isLive = false }: CodeBlockProps) {
         </button>
       </figcaption>
       <pre className={isWrapped ? "is-wrapped" : undefined} tabIndex={0} aria-label={name === "" ? "Code" : `Code, ${name}`}>
-        <code>{nodes ?? <LongText text={text} />}</code>
+        <code className={isDiff ? "diff-code" : undefined}>{nodes ?? <LongText text={text} {...(isDiff ? { render: diffCode } : {})} />}</code>
         {isLive && <span className="markdown-caret" aria-hidden="true" />}
       </pre>
     </figure>
   );
+}
+
+/** Lines of a diff have the colours that they have on cards and in the panel. */
+function diffCode(text: string): ReactNode {
+  return text
+    .replace(/\n$/, "")
+    .split("\n")
+    .map((line, index) => <span key={index} className={`is-${looseType(line)}`}>{`${line}\n`}</span>);
 }
 
 // Coloured code as React nodes, once the highlighter is loaded; null until then.

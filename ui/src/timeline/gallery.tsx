@@ -177,7 +177,7 @@ const MESSAGES: readonly Message[] = [
 ];
 
 const REPLY =
-  "While the soak test runs, here is what was wrong and what changed:\n\n1. **The claim now holds its rows.** `CLAIM` ends in `FOR UPDATE SKIP LOCKED`, inside the transaction that marks them as sent.\n2. **Receivers can tell a repeat.** Each delivery carries its event id as key, so a crash between sending and commi";
+  "While the soak test runs, here is what was wrong and what changed:\n\n1. **The claim now holds its rows.** `CLAIM` ends in `FOR UPDATE SKIP LOCKED`, inside the transaction that marks them as sent.\n2. **Receivers can tell a repeat.** Each delivery carries its event id as key.\n\n```diff\n@@ -18,2 +18,2 @@\n async def drain(pool):\n-    rows = await pool.fetch(CLAIM)\n+    rows = await tx.fetch(CLAIM)\n```\n\nSo a crash between sending and commi";
 
 const RICH = `## What changed
 

@@ -20,9 +20,9 @@ import { openPanel, type PanelOptions, usePanelRequest } from "@/platform/action
 import { useWidth } from "@/platform/media";
 import { usePreference } from "@/platform/preferences";
 import { toast } from "@/platform/toasts";
-import { changeMark, countLines, findFile, nextScope, type RepositoryChanges, type Scope, useChanges, useViewed } from "./changes";
+import { sumCounts, type FileDiff } from "@/text/diff";
+import { changeMark, findFile, nextScope, type RepositoryChanges, type Scope, useChanges, useViewed } from "./changes";
 import { FileCard } from "./file-card";
-import type { FileDiff } from "./git-diff";
 
 const SCOPES = [
   { value: "turn", label: "This turn" },
@@ -43,7 +43,7 @@ export function ChangesTab({ chatId }: { chatId: string }) {
   const [ref, width] = useWidth();
   const changes = useChanges(chatId, scope);
   const isWide = width >= SPLIT_FROM_PX;
-  const sums = countLines(changes.data ?? []);
+  const sums = sumCounts((changes.data ?? []).flatMap((repository) => repository.files));
   const [wanted, setWanted] = useState<string | null>(null);
   const [target, setTarget] = useState<Target | null>(null);
   const [missing, setMissing] = useState<string | null>(null);

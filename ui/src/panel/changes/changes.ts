@@ -5,7 +5,7 @@ import { api, type ApiError } from "@/api/client";
 import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { useChatSelector } from "@/connection";
-import { type FileDiff, parseGitDiff } from "./git-diff";
+import { type FileDiff, parseGitDiff } from "@/text/diff";
 
 export type Scope = "turn" | "chat" | "git";
 
@@ -64,14 +64,6 @@ export function keepSame(before: readonly RepositoryChanges[] | undefined, now: 
     (one) => before.find((old) => old.root === one.root && old.text === one.text && old.branch === one.branch && old.note === one.note) ?? one,
   );
   return kept.length === before.length && kept.every((one, index) => one === before[index]) ? before : kept;
-}
-
-export function countLines(repositories: readonly RepositoryChanges[]): { added: number; removed: number } {
-  const files = repositories.flatMap((repository) => repository.files);
-  return {
-    added: files.reduce((sum, file) => sum + file.added, 0),
-    removed: files.reduce((sum, file) => sum + file.removed, 0),
-  };
 }
 
 // Which files a person has marked as seen: by chat, for the diff as it was then. Kept in this browser.

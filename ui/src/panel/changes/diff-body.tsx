@@ -1,12 +1,12 @@
 /** The lines of a file's diff, side by side or one below the other; a press on a line opens a comment. */
 import { MessageSquarePlus, UnfoldVertical } from "lucide-react";
-import { type CSSProperties, Fragment, type KeyboardEvent, type ReactNode, useMemo, useRef, useState } from "react";
+import { Fragment, type KeyboardEvent, type ReactNode, useMemo, useRef, useState } from "react";
 import { Button, classes, errorWords, Icon } from "@/components";
 import { toast } from "@/platform/toasts";
 import { plural } from "@/platform/words";
-import { languageOf, useHighlightedLines } from "@/text/code";
-import { cutHunks, EXPAND_STEP, expandHunks, gapBefore, loadLines, matches, pairLines, viewHunks, type ViewLine } from "./file-lines";
-import type { FileDiff } from "./git-diff";
+import { cutHunks, drawHunks, type DrawnLine, type FileDiff, pairLines, titledHunk } from "@/text/diff";
+import { MoreLines, splitCells, unifiedCells, unifiedClass, useLineNodes } from "@/text/diff-view";
+import { EXPAND_STEP, expandHunks, gapBefore, loadLines, matches } from "./file-lines";
 
 const FIRST = 400;
 const STEP = 2000;
@@ -16,10 +16,8 @@ interface DiffBodyProps {
   readonly root: string;
   readonly file: FileDiff;
   readonly isSplit: boolean;
-  readonly onComment: (line: ViewLine, text: string) => void;
+  readonly onComment: (line: DrawnLine, text: string) => void;
 }
-
-type LineNodes = (line: ViewLine, side: "old" | "new") => ReactNode;
 
 export function DiffBody({ chatId, root, file: given, isSplit, onComment }: DiffBodyProps) {
   const { file, hiddenAbove, expand } = useExpanded(chatId, `${root}/${given.path}`, given);
@@ -27,7 +25,7 @@ export function DiffBody({ chatId, root, file: given, isSplit, onComment }: Diff
   const [active, setActive] = useState<string | null>(null);
   const [noted, setNoted] = useState<string | null>(null);
   const body = useRef<HTMLDivElement>(null);
-  const all = useMemo(() => viewHunks(file), [file]);
+  const all = useMemo(() => drawHunks(file.hunks.map(titledHunk), true), [file]);
   const hunks = useMemo(() => cutHunks(all, most), [all, most]);
   const total = all.reduce((sum, one) => sum + one.lines.length, 0);
   const lines = useMemo(() => hunks.flatMap((one) => one.lines), [hunks]);
@@ -46,7 +44,7 @@ export function DiffBody({ chatId, root, file: given, isSplit, onComment }: Diff
     const next = rows[Math.min(rows.length - 1, Math.max(0, at + step))];
     if (next !== undefined) focusLine(next);
   };
-  const row = (line: ViewLine, content: ReactNode, className: string) => (
+  const row = (line: DrawnLine, content: ReactNode, className: string) => (
     <Fragment key={line.key}>
       <div className={classes(className, active === line.key && "is-active")} data-line={line.key} onClick={() => setActive(line.key)}>
         {content}
@@ -88,16 +86,10 @@ export function DiffBody({ chatId, root, file: given, isSplit, onComment }: Diff
                 const line = right ?? left;
                 return line === null ? null : row(line, splitCells(left, right, nodes), "diff-pair");
               })
-            : one.lines.map((line) => row(line, unifiedCells(line, nodes), line.type === "context" ? "diff-line" : `diff-line is-${line.type}`))}
+            : one.lines.map((line) => row(line, unifiedCells(line, nodes), unifiedClass(line)))}
         </Fragment>
       ))}
-      {total > most && (
-        <button type="button" className="ui-more-lines" onClick={() => setMost(most + STEP)}>
-          {total - most <= STEP
-            ? `Show all ${total.toLocaleString("en")} lines`
-            : `Show ${STEP.toLocaleString("en")} of ${(total - most).toLocaleString("en")} more lines`}
-        </button>
-      )}
+      <MoreLines total={total} most={most} step={STEP} onMore={setMost} />
     </div>
   );
 }
@@ -116,84 +108,8 @@ function HunkHead({ title, hidden, onExpand }: { title: string; hidden: number; 
   );
 }
 
-export function placeOf(line: ViewLine): string {
+function placeOf(line: DrawnLine): string {
   return line.newNumber === null ? `removed line ${line.oldNumber ?? 0}` : `Line ${line.newNumber}`;
-}
-
-/** Coloured text by side: a language is read as the file has it, not as the diff mixes it. */
-function useLineNodes(lines: readonly ViewLine[], path: string): LineNodes {
-  const language = languageOf(path);
-  const oldLines = useMemo(() => side(lines, "add"), [lines]);
-  const newLines = useMemo(() => side(lines, "del"), [lines]);
-  const oldNodes = useHighlightedLines(oldLines, language);
-  const newNodes = useHighlightedLines(newLines, language);
-  return (line, which) => {
-    const found = which === "old" ? oldNodes?.[line.oldIndex] : newNodes?.[line.newIndex];
-    return found ?? plainNode(line);
-  };
-}
-
-function side(lines: readonly ViewLine[], without: ViewLine["type"]): readonly { text: string; changed: ViewLine["changed"] }[] {
-  return lines.filter((line) => line.type !== without).map((line) => ({ text: line.body, changed: line.changed }));
-}
-
-function plainNode(line: ViewLine): ReactNode {
-  if (line.changed === null) return line.body;
-  const [from, to] = line.changed;
-  return (
-    <>
-      {line.body.slice(0, from)}
-      <mark>{line.body.slice(from, to)}</mark>
-      {line.body.slice(to)}
-    </>
-  );
-}
-
-const indentStyle = (line: ViewLine): CSSProperties => ({ "--in": Math.min(line.indent, 40) }) as CSSProperties;
-
-const endMark = (line: ViewLine): ReactNode => line.endsWithoutNewline && <span className="diff-no-newline">no line break at the end</span>;
-
-function splitCells(left: ViewLine | null, right: ViewLine | null, nodes: LineNodes): ReactNode {
-  return (
-    <>
-      {left === null ? emptyCells() : splitSide(left, left.oldNumber, "−", nodes(left, "old"), left.type === "del" ? "is-del" : "")}
-      {right === null ? emptyCells() : splitSide(right, right.newNumber, "+", nodes(right, "new"), right.type === "add" ? "is-add" : "")}
-    </>
-  );
-}
-
-function splitSide(line: ViewLine, number: number | null, sign: string, node: ReactNode, className: string): ReactNode {
-  return (
-    <>
-      <span className={className}>{number}</span>
-      <code className={className} style={indentStyle(line)} data-s={className === "" ? " " : sign}>
-        {node}
-        {endMark(line)}
-      </code>
-    </>
-  );
-}
-
-function emptyCells(): ReactNode {
-  return (
-    <>
-      <span className="is-absent" />
-      <code className="is-absent" data-s="" />
-    </>
-  );
-}
-
-function unifiedCells(line: ViewLine, nodes: LineNodes): ReactNode {
-  return (
-    <>
-      <span>{line.newNumber ?? line.oldNumber}</span>
-      <span>{line.type === "add" ? "+" : line.type === "del" ? "−" : " "}</span>
-      <code style={indentStyle(line)}>
-        {nodes(line, line.type === "del" ? "old" : "new")}
-        {endMark(line)}
-      </code>
-    </>
-  );
 }
 
 interface LineNoteProps {
@@ -244,7 +160,7 @@ export function LineNote({ place, onAdd, onCancel }: LineNoteProps) {
 
 const TIMEOUT_MS = 30_000;
 
-export interface Expanded {
+interface Expanded {
   readonly file: FileDiff;
   /** Lines that could be shown above a hunk. */
   readonly hiddenAbove: (index: number) => number;

@@ -3,9 +3,8 @@ import { useEffect, useRef, useState } from "react";
 import { Icon, IconButton, PlusMinus, Tag } from "@/components";
 import { closePanel, insertReference, insertText } from "@/platform/actions";
 import { useIsPhone } from "@/platform/media";
+import type { DrawnLine, FileDiff } from "@/text/diff";
 import { DiffBody } from "./diff-body";
-import type { ViewLine } from "./file-lines";
-import type { FileDiff } from "./git-diff";
 
 const MAX_OPEN_LINES = 1500;
 
@@ -41,7 +40,7 @@ export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, targ
   }, [target]);
   const isPhone = useIsPhone();
   const isOpen = chosen ?? (startsOpen && !isSeen && file.added + file.removed <= MAX_OPEN_LINES);
-  const comment = (line: ViewLine, text: string) => {
+  const comment = (line: DrawnLine, text: string) => {
     const number = line.newNumber ?? line.oldNumber ?? 1;
     insertReference({ type: "file-reference", file_name: file.path, start_line: number, end_line: number, content: line.text });
     if (text !== "") insertText(text);

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
+import { parseGitDiff } from "@/text/diff";
 import { changeMark, keepSame, readRepository, withMark } from "./changes";
-import { cutHunks, expandHunks, gapBefore, matches, pairLines, viewHunks } from "./file-lines";
-import { parseGitDiff } from "./git-diff";
+import { expandHunks, gapBefore, matches } from "./file-lines";
 
 const TEXT = `diff --git a/a.py b/a.py
 --- a/a.py
@@ -19,37 +19,6 @@ function fileOf(text: string) {
   if (file === undefined) throw new Error("There is no file in the diff.");
   return file;
 }
-
-describe("lines of a diff as they are drawn", () => {
-  const [hunk] = viewHunks(fileOf(TEXT));
-  const lines = hunk?.lines ?? [];
-
-  it("parts the indent from the text, and marks changed words in the text", () => {
-    const removed = lines[1];
-    expect([removed?.indent, removed?.body]).toEqual([4, "rows = await pool.fetch(CLAIM, n)"]);
-    expect(removed?.body.slice(...(removed.changed ?? [0, 0]))).toBe("pool");
-    expect(lines[3]?.body.slice(...(lines[3].changed ?? [0, 0]))).toBe("tx");
-    expect(lines[4]?.indent).toBe(4);
-  });
-
-  it("sets removed lines beside added ones", () => {
-    const pairs = pairLines(lines).map(({ left, right }) => [left?.oldNumber ?? null, right?.newNumber ?? null]);
-    expect(pairs).toEqual([
-      [18, 18],
-      [19, 19],
-      [20, null],
-      [21, 20],
-    ]);
-  });
-
-  it("has a key of its own for each line", () => {
-    expect(new Set(lines.map((line) => line.key)).size).toBe(lines.length);
-  });
-
-  it("cuts a huge diff within a hunk", () => {
-    expect(cutHunks(viewHunks(fileOf(TEXT)), 2).map((one) => one.lines.length)).toEqual([2]);
-  });
-});
 
 describe("repositories that are read again", () => {
   const read = (text: string) =>

@@ -1,109 +1,6 @@
-/** The lines of a file's diff as they are drawn: with changed words, and paired for a split view. */
-import { markWords } from "@/text/diff";
+/** Unchanged lines of a file between the hunks of its diff. Pure but for `loadLines`. */
+import type { DiffLine, FileDiff, Hunk } from "@/text/diff";
 import { loadPiece } from "../files/file-content";
-import type { FileDiff, Hunk, HunkLine } from "./git-diff";
-
-export interface ViewLine extends HunkLine {
-  /** Unique in the file: a side and a number. */
-  readonly key: string;
-  /** The width of the indent in columns, and the text after it. */
-  readonly indent: number;
-  readonly body: string;
-  /** The range in `body` that differs from the line it replaces. */
-  readonly changed: readonly [number, number] | null;
-  /** The place among the lines of the old and of the new side. */
-  readonly oldIndex: number;
-  readonly newIndex: number;
-}
-
-export interface ViewHunk {
-  readonly hunk: Hunk;
-  readonly title: string;
-  readonly lines: readonly ViewLine[];
-}
-
-export interface Pair {
-  readonly left: ViewLine | null;
-  readonly right: ViewLine | null;
-}
-
-const TAB_COLUMNS = 4;
-
-export function viewHunks(file: FileDiff): readonly ViewHunk[] {
-  let [oldIndex, newIndex] = [0, 0];
-  return file.hunks.map((hunk) => {
-    const marked = markWords(hunk.lines.map((line) => ({ type: line.type, text: line.text, number: null, changed: null })));
-    const lines = hunk.lines.map((line, index): ViewLine => {
-      const body = line.text.trimStart();
-      const blank = line.text.slice(0, line.text.length - body.length);
-      const view: ViewLine = {
-        ...line,
-        key: line.newNumber === null ? `old-${line.oldNumber ?? 0}` : `new-${line.newNumber}`,
-        indent: blank.replaceAll("\t", " ".repeat(TAB_COLUMNS)).length,
-        body,
-        changed: shift(marked[index]?.changed ?? null, blank.length),
-        oldIndex,
-        newIndex,
-      };
-      if (line.type !== "add") oldIndex += 1;
-      if (line.type !== "del") newIndex += 1;
-      return view;
-    });
-    return { hunk, title: hunkTitle(hunk), lines };
-  });
-}
-
-function hunkTitle(hunk: Hunk): string {
-  const range = (start: number, count: number) => (count === 1 ? String(start) : `${start},${count}`);
-  return `@@ −${range(hunk.oldStart, hunk.oldCount)} +${range(hunk.newStart, hunk.newCount)} @@ ${hunk.heading}`.trimEnd();
-}
-
-function shift(range: ViewLine["changed"], by: number): ViewLine["changed"] {
-  if (range === null || range[1] <= by) return null;
-  return [Math.max(0, range[0] - by), range[1] - by];
-}
-
-/** Removed lines stand beside the added ones that follow them. */
-export function pairLines(lines: readonly ViewLine[]): readonly Pair[] {
-  const pairs: Pair[] = [];
-  let at = 0;
-  while (at < lines.length) {
-    const line = lines[at];
-    if (line === undefined) break;
-    if (line.type === "context") {
-      pairs.push({ left: line, right: line });
-      at += 1;
-      continue;
-    }
-    const removed = takeWhile(lines, at, "del");
-    const added = takeWhile(lines, at + removed.length, "add");
-    for (let row = 0; row < Math.max(removed.length, added.length); row += 1) {
-      pairs.push({ left: removed[row] ?? null, right: added[row] ?? null });
-    }
-    at += removed.length + added.length;
-  }
-  return pairs;
-}
-
-function takeWhile(lines: readonly ViewLine[], from: number, type: ViewLine["type"]): readonly ViewLine[] {
-  let end = from;
-  while (lines[end]?.type === type) end += 1;
-  return lines.slice(from, end);
-}
-
-/** The first lines of a diff, whole hunks but for the last. */
-export function cutHunks(hunks: readonly ViewHunk[], most: number): readonly ViewHunk[] {
-  const cut: ViewHunk[] = [];
-  let left = most;
-  for (const one of hunks) {
-    if (left <= 0) break;
-    cut.push(one.lines.length <= left ? one : { ...one, lines: one.lines.slice(0, left) });
-    left -= one.lines.length;
-  }
-  return cut;
-}
-
-// Puts unchanged lines of the file between the hunks of its diff. Pure but for `loadLines`.
 
 /** Lines that one press adds above a hunk. */
 export const EXPAND_STEP = 40;
@@ -151,7 +48,7 @@ export function expandHunks(file: FileDiff, lines: readonly string[], extra: Rea
 
 function withAbove(hunk: Hunk, lines: readonly string[], count: number): Hunk {
   const first = firstOf(hunk);
-  const added = Array.from({ length: count }, (_, index): HunkLine => {
+  const added = Array.from({ length: count }, (_, index): DiffLine => {
     const newNumber = first.new - count + index;
     return { type: "context", text: lines[newNumber - 1] ?? "", oldNumber: first.old - count + index, newNumber, endsWithoutNewline: false };
   });

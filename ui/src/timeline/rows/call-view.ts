@@ -4,7 +4,7 @@
  */
 import { durationText, plural } from "@/platform/words";
 import { fileName } from "@/text/code";
-import { countDiff, type DiffLine, diffOfEdit, readDiff } from "@/text/diff";
+import { countLines, diffOfEdit, diffTexts, type LineCounts, parseHunks, sumCounts, titledHunk, type TitledHunk } from "@/text/diff";
 import { asObject, type JsonObject, listOf, numberOf, objectsOf, textOf } from "./json";
 import { type CallState, durationOf, type ToolCall } from "./tool-call";
 
@@ -27,11 +27,6 @@ export interface CallView {
 }
 
 export type CallSummary = { readonly text: string } | LineCounts;
-
-interface LineCounts {
-  readonly added: number;
-  readonly removed: number;
-}
 
 export type CardKind =
   | "agent-message"
@@ -163,7 +158,7 @@ const OPEN_LINES = 80;
 
 export interface EditedFile {
   readonly path: string;
-  readonly lines: readonly DiffLine[];
+  readonly hunks: readonly TitledHunk[];
 }
 
 const edits = new WeakMap<ToolCall, readonly EditedFile[]>();
@@ -176,25 +171,28 @@ export function editedFiles(call: ToolCall): readonly EditedFile[] {
 }
 
 function writtenFile({ args }: ToolCall): EditedFile {
-  const lines = diffOfEdit("", textOf(args, "content"));
-  return { path: textOf(args, "path"), lines: lines.map((line, index) => ({ ...line, number: index + 1 })) };
+  const lines = diffTexts("", textOf(args, "content").replace(/\n$/, ""));
+  return { path: textOf(args, "path"), hunks: [{ title: "", lines }] };
 }
 
 /** From the result, or, before there is one, from what the model asks for. */
 function readEdits(call: ToolCall): readonly EditedFile[] {
-  const done = objectsOf(asObject(call.result), "files").map((file) => ({ path: textOf(file, "path"), lines: readDiff(textOf(file, "diff")) }));
+  const done = objectsOf(asObject(call.result), "files").map((file) => ({
+    path: textOf(file, "path"),
+    hunks: parseHunks(textOf(file, "diff")).map(titledHunk),
+  }));
   if (done.length > 0) return done;
   return objectsOf(call.args, "files").map((file) => ({
     path: textOf(file, "path"),
-    lines: objectsOf(file, "edits").flatMap((edit) =>
-      diffOfEdit(textOf(edit, "old_text") || textOf(edit, "search"), textOf(edit, "new_text") || textOf(edit, "replace")),
-    ),
+    hunks: objectsOf(file, "edits").map((edit) => ({
+      title: "",
+      lines: diffOfEdit(textOf(edit, "old_text") || textOf(edit, "search"), textOf(edit, "new_text") || textOf(edit, "replace")),
+    })),
   }));
 }
 
 function lineCounts(call: ToolCall): LineCounts {
-  const counts = editedFiles(call).map((file) => countDiff(file.lines));
-  return { added: counts.reduce((sum, one) => sum + one.added, 0), removed: counts.reduce((sum, one) => sum + one.removed, 0) };
+  return sumCounts(editedFiles(call).flatMap((file) => file.hunks.map((hunk) => countLines(hunk.lines))));
 }
 
 /** Short changes are open, but for the plan of a chat, which is read where the agent proposes it. */

@@ -1,8 +1,6 @@
 /** Files: read_file (also several in a row), write_file, edit_files, and tools that list or search. */
 import { FileText, FolderTree, Pencil, Search } from "lucide-react";
-import { type ReactNode, useState } from "react";
-import { languageOf, useHighlightedLines } from "@/text/code";
-import type { DiffLine } from "@/text/diff";
+import { DiffLines } from "@/text/diff-view";
 import { type EditedFile, editedFiles, hitsOf, readsView } from "../rows/call-view";
 import { asObject, numberOf, textOf } from "../rows/json";
 import type { ReadsRow } from "../rows/row";
@@ -56,10 +54,12 @@ const WRITING_LINES = 24;
 export function WriteCard({ call, rowKey }: CardProps) {
   const isWriting = call.state === "streaming" || call.state === "running";
   const [file] = editedFiles(call);
+  const [written] = file?.hunks ?? [];
+  const lines = written?.lines ?? [];
   return (
     <ToolFrame call={call} rowKey={rowKey} icon={FileText} consequence="Nothing was written.">
-      {call.state !== "failed" && file !== undefined && file.lines.length > 0 && (
-        <DiffLines lines={isWriting ? file.lines.slice(-WRITING_LINES) : file.lines} path={file.path} />
+      {call.state !== "failed" && file !== undefined && lines.length > 0 && (
+        <DiffLines hunks={isWriting ? [{ title: "", lines: lines.slice(-WRITING_LINES) }] : file.hunks} path={file.path} />
       )}
     </ToolFrame>
   );
@@ -78,7 +78,7 @@ function FileEdits({ file, isOnly }: { readonly file: EditedFile; readonly isOnl
   return (
     <>
       {!isOnly && <div className="diff-hunk is-path">{file.path}</div>}
-      <DiffLines lines={file.lines} path={file.path} />
+      <DiffLines hunks={file.hunks} path={file.path} />
     </>
   );
 }
@@ -94,51 +94,5 @@ export function SearchCard({ call, rowKey }: CardProps) {
     <ToolFrame call={call} rowKey={rowKey} icon={call.name.startsWith("list") ? FolderTree : Search}>
       {call.state !== "failed" && (lines || output) && <Output text={lines || output} label="Result" />}
     </ToolFrame>
-  );
-}
-
-// Lines of a diff, one below the other. Long diffs are shown in steps.
-
-const FIRST = 60;
-const STEP = 500;
-
-function DiffLines({ lines, path }: { readonly lines: readonly DiffLine[]; readonly path: string }) {
-  const [count, setCount] = useState(FIRST);
-  const shown = lines.slice(0, count);
-  const coloured = useHighlightedLines(shown, languageOf(path));
-  const hidden = lines.length - shown.length;
-  return (
-    <div className="diff-box" tabIndex={0} role="group" aria-label={`Changes in ${path}`}>
-      {shown.map((line, index) =>
-        line.type === "hunk" ? (
-          <div key={index} className="diff-hunk">
-            {line.text}
-          </div>
-        ) : (
-          <div key={index} className={line.type === "context" ? "diff-line" : `diff-line is-${line.type}`}>
-            <span>{line.number}</span>
-            <span>{line.type === "add" ? "+" : line.type === "del" ? "−" : " "}</span>
-            <code>{coloured?.[index] ?? plainLine(line)}</code>
-          </div>
-        ),
-      )}
-      {hidden > 0 && (
-        <button type="button" className="ui-more-lines" onClick={() => setCount(count + STEP)}>
-          {hidden <= STEP ? `Show all ${lines.length.toLocaleString("en")} lines` : `Show ${STEP} of ${hidden.toLocaleString("en")} more lines`}
-        </button>
-      )}
-    </div>
-  );
-}
-
-function plainLine(line: DiffLine): ReactNode {
-  if (line.changed === null) return line.text;
-  const [from, to] = line.changed;
-  return (
-    <>
-      {line.text.slice(0, from)}
-      <mark>{line.text.slice(from, to)}</mark>
-      {line.text.slice(to)}
-    </>
   );
 }
