@@ -1,12 +1,12 @@
 /** Everything live of one tab: its socket, the topics on it, and a store per chat. */
 import { onSignedOut } from "@/api/client";
 import { ChatStore } from "./chat-store";
-import { CHAT_LIST_TOPIC, chatTopic, FrameBatch, type ServerEvent } from "./frames";
+import { CHAT_LIST_TOPIC, chatTopic, FrameBatch, readFrame, type ServerEvent } from "./frames";
 import { Outbox, type OutboxDeps } from "./outbox";
-import { Socket, type SocketDeps, type SocketStatus } from "./socket";
+import { Socket, SOCKET_BACKOFF, type SocketDeps, type SocketStatus } from "./socket";
 import { type TopicHandler, Topics } from "./topics";
 
-export interface ConnectionDeps extends SocketDeps {
+export interface ConnectionDeps extends Omit<SocketDeps<readonly ServerEvent[]>, "read" | "backoff"> {
   readonly outbox: OutboxDeps;
 }
 
@@ -14,7 +14,7 @@ export interface ConnectionDeps extends SocketDeps {
 const MAX_IDLE_STORES = 20;
 
 export class Connection {
-  readonly #socket: Socket;
+  readonly #socket: Socket<readonly ServerEvent[]>;
   readonly #topics: Topics;
   readonly #batch = new FrameBatch(() => this.#topics.deliver());
   readonly #stores = new Map<string, ChatStore>();
@@ -26,15 +26,18 @@ export class Connection {
 
   constructor(deps: ConnectionDeps) {
     this.outbox = new Outbox(deps.outbox, (chatId, items) => this.chat(chatId).showPending(items));
-    this.#socket = new Socket(deps, {
-      onStatus: () => this.#statusListeners.forEach((listener) => listener()),
-      onOpen: () => {
-        this.#topics.onOpen();
-        this.outbox.retryNow();
+    this.#socket = new Socket(
+      { ...deps, read: readFrame, backoff: SOCKET_BACKOFF },
+      {
+        onStatus: () => this.#statusListeners.forEach((listener) => listener()),
+        onOpen: () => {
+          this.#topics.onOpen();
+          this.outbox.retryNow();
+        },
+        onLost: () => this.#topics.onLost(),
+        onFrame: (events) => this.#onEvents(events),
       },
-      onLost: () => this.#topics.onLost(),
-      onEvents: (events) => this.#onEvents(events),
-    });
+    );
     this.#topics = new Topics((frame) => this.#socket.send(frame));
   }
 

@@ -18,4 +18,5 @@ export {
   useSettledChat,
 } from "./hooks";
 export { ConnectionProvider } from "./provider";
+export { Socket } from "./socket";
 export { type Me, useMe } from "@/api/queries";

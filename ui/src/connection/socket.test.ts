@@ -1,17 +1,19 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { backoffDelay, Socket, SOCKET_BACKOFF, type SocketListener } from "./socket";
+import { readFrame, type ServerEvent } from "./frames";
 import { fakeDeps, FakeSocket, settle } from "./testing";
 
 let deps = fakeDeps();
-let listener: { [K in keyof SocketListener]: ReturnType<typeof vi.fn<SocketListener[K]>> };
-let socket: Socket;
+type Listener = Required<SocketListener<readonly ServerEvent[]>>;
+let listener: { [K in keyof Listener]: ReturnType<typeof vi.fn<Listener[K]>> };
+let socket: Socket<readonly ServerEvent[]>;
 
 beforeEach(() => {
   vi.useFakeTimers();
   vi.spyOn(Math, "random").mockReturnValue(1);
   deps = fakeDeps();
-  listener = { onStatus: vi.fn(), onOpen: vi.fn(), onLost: vi.fn(), onEvents: vi.fn() };
-  socket = new Socket(deps, listener);
+  listener = { onStatus: vi.fn(), onOpen: vi.fn(), onLost: vi.fn(), onFrame: vi.fn(), onClosed: vi.fn(() => false) };
+  socket = new Socket({ ...deps, read: readFrame, backoff: SOCKET_BACKOFF }, listener);
 });
 
 afterEach(() => {
@@ -29,7 +31,7 @@ test("it connects, and tells of frames", () => {
   const fake = open();
   expect(socket.status).toEqual({ state: "open", retryAt: null });
   fake.say({ type: "pong" }, { type: "ready" });
-  expect(listener.onEvents).toHaveBeenCalledWith([{ type: "pong" }, { type: "ready" }]);
+  expect(listener.onFrame).toHaveBeenCalledWith([{ type: "pong" }, { type: "ready" }]);
 });
 
 test("delays double up to a limit, with jitter", () => {
@@ -157,10 +159,19 @@ test("a frame that is no JSON ends the connection", () => {
   expect(socket.status.state).toBe("waiting");
 });
 
+test("a connection that the server has closed for good is not made again", async () => {
+  listener.onClosed.mockReturnValue(true);
+  open();
+  FakeSocket.last.drop(1000, "exited");
+  expect(listener.onClosed).toHaveBeenCalledWith("exited");
+  await vi.advanceTimersByTimeAsync(120_000);
+  expect(FakeSocket.opened).toHaveLength(1);
+});
+
 test("events of a connection that was given up are not told", () => {
   const fake = open();
   const { onmessage } = fake;
   socket.onOffline();
   onmessage?.({ data: '[{"type":"ready"}]' });
-  expect(listener.onEvents).not.toHaveBeenCalled();
+  expect(listener.onFrame).not.toHaveBeenCalled();
 });

@@ -1,9 +1,8 @@
 /**
- * One WebSocket that stays connected: it reconnects with growing delays, notices a dead connection
+ * A WebSocket that stays connected: it reconnects with growing delays, notices a dead connection
  * by unanswered pings, and knows whether the browser is offline or the session has ended.
+ * The events of chats and each terminal have one.
  */
-import { type ClientFrame, readFrame, type ServerEvent } from "./frames";
-
 export type SocketState = "connecting" | "open" | "waiting" | "offline" | "signed_out";
 
 export interface SocketStatus {
@@ -12,18 +11,23 @@ export interface SocketStatus {
   readonly retryAt: number | null;
 }
 
-export interface SocketListener {
+export interface SocketListener<Frame> {
   onStatus(status: SocketStatus): void;
-  onOpen(): void;
-  onLost(): void;
-  onEvents(events: readonly ServerEvent[]): void;
+  onOpen?(): void;
+  onLost?(): void;
+  onFrame(frame: Frame): void;
+  /** The server has closed the connection. True: for good, so it is not made again. */
+  onClosed?(reason: string): boolean;
 }
 
-export interface SocketDeps {
+export interface SocketDeps<Frame> {
   readonly connect: () => WebSocket;
+  /** Throws if the data cannot be from our server: then the connection is made again. */
+  readonly read: (data: unknown) => Frame;
+  readonly backoff: BackoffLimits;
   /** Whether the server still knows the session. Throws if it cannot be asked. */
-  readonly isSignedIn: () => Promise<boolean>;
-  readonly isOnline: () => boolean;
+  readonly isSignedIn?: () => Promise<boolean>;
+  readonly isOnline?: () => boolean;
 }
 
 const CONNECT_TIMEOUT_MS = 15_000;
@@ -37,7 +41,7 @@ const TRY_LATER_CLOSE = 1013;
 /** Ours, for a connection that does not answer. */
 const DEAD_CLOSE = 4000;
 
-export class Socket {
+export class Socket<Frame> {
   #socket: WebSocket | null = null;
   #status: SocketStatus = { state: "connecting", retryAt: null };
   #failures = 0;
@@ -47,10 +51,10 @@ export class Socket {
   /** Something came since the last ping. */
   #isAnswered = true;
   #stopped = true;
-  readonly #listener: SocketListener;
-  readonly #deps: SocketDeps;
+  readonly #listener: SocketListener<Frame>;
+  readonly #deps: SocketDeps<Frame>;
 
-  constructor(deps: SocketDeps, listener: SocketListener) {
+  constructor(deps: SocketDeps<Frame>, listener: SocketListener<Frame>) {
     this.#deps = deps;
     this.#listener = listener;
   }
@@ -62,6 +66,7 @@ export class Socket {
   start(): void {
     if (!this.#stopped) return;
     this.#stopped = false;
+    this.#failures = 0;
     this.#connect();
   }
 
@@ -100,13 +105,27 @@ export class Socket {
     this.#show("signed_out");
   }
 
-  send(frame: ClientFrame): void {
-    if (this.#status.state === "open") this.#socket?.send(JSON.stringify(frame));
+  /** The server has accepted what the connection is for: the next failure is the first again. */
+  confirm(): void {
+    this.#failures = 0;
+  }
+
+  get canSend(): boolean {
+    return this.#status.state === "open" && this.#socket?.readyState === WebSocket.OPEN;
+  }
+
+  /** Bytes that were sent and have not left the browser. */
+  get unsentBytes(): number {
+    return this.#socket?.bufferedAmount ?? 0;
+  }
+
+  send(frame: object): void {
+    if (this.canSend) this.#socket?.send(JSON.stringify(frame));
   }
 
   #connect(): void {
     clearTimeout(this.#timer);
-    if (!this.#deps.isOnline()) {
+    if (this.#deps.isOnline?.() === false) {
       this.#show("offline");
       return;
     }
@@ -115,7 +134,7 @@ export class Socket {
     this.#socket = socket;
     socket.onopen = () => this.#onOpen(socket);
     socket.onmessage = (event: MessageEvent<unknown>) => this.#onMessage(socket, event.data);
-    socket.onclose = (event) => this.#onClose(socket, event.code);
+    socket.onclose = (event) => this.#onClose(socket, event.code, event.reason);
     this.#timer = setTimeout(() => this.#fail(socket), CONNECT_TIMEOUT_MS);
   }
 
@@ -125,21 +144,21 @@ export class Socket {
     this.#heard = this.#openedAt;
     this.#show("open");
     this.#watch();
-    this.#listener.onOpen();
+    this.#listener.onOpen?.();
   }
 
   #onMessage(socket: WebSocket, data: unknown): void {
     if (socket !== this.#socket) return;
     this.#heard = Date.now();
     this.#isAnswered = true;
-    let events: readonly ServerEvent[];
+    let frame: Frame;
     try {
-      events = readFrame(data);
+      frame = this.#deps.read(data);
     } catch {
       this.#fail(socket);
       return;
     }
-    this.#listener.onEvents(events);
+    this.#listener.onFrame(frame);
   }
 
   /** Ping after silence; without an answer the connection is dead, whatever the browser believes. */
@@ -170,11 +189,12 @@ export class Socket {
     this.#wait(DEAD_CLOSE, wasOpen);
   }
 
-  #onClose(socket: WebSocket, code: number): void {
+  #onClose(socket: WebSocket, code: number, reason: string): void {
     if (socket !== this.#socket) return;
     const wasOpen = this.#status.state === "open";
     this.#socket = null;
-    if (wasOpen) this.#listener.onLost();
+    if (wasOpen) this.#listener.onLost?.();
+    if (this.#listener.onClosed?.(reason) === true) this.stop();
     this.#wait(code, wasOpen);
   }
 
@@ -185,19 +205,19 @@ export class Socket {
     this.#socket = null;
     socket.onopen = socket.onmessage = socket.onclose = null;
     socket.close(code);
-    if (wasOpen) this.#listener.onLost();
+    if (wasOpen) this.#listener.onLost?.();
   }
 
   #wait(code: number, wasOpen: boolean): void {
     clearTimeout(this.#timer);
     if (this.#stopped) return;
-    if (!this.#deps.isOnline()) {
+    if (this.#deps.isOnline?.() === false) {
       this.#show("offline");
       return;
     }
     if (wasOpen && Date.now() - this.#openedAt >= STABLE_AFTER_MS) this.#failures = 0;
     const isPlanned = code === GOING_AWAY_CLOSE || code === TRY_LATER_CLOSE;
-    const delay = backoffDelay(isPlanned && this.#failures === 0 ? 0 : this.#failures, SOCKET_BACKOFF);
+    const delay = backoffDelay(isPlanned && this.#failures === 0 ? 0 : this.#failures, this.#deps.backoff);
     this.#failures += 1;
     this.#show("waiting", Date.now() + delay);
     this.#timer = setTimeout(() => this.#connect(), delay);
@@ -206,7 +226,7 @@ export class Socket {
   }
 
   async #checkSession(): Promise<void> {
-    const isSignedIn = await this.#deps.isSignedIn().catch(() => true);
+    const isSignedIn = (await this.#deps.isSignedIn?.().catch(() => true)) ?? true;
     if (!isSignedIn && this.#socket === null) this.signedOut();
   }
 

@@ -8,7 +8,8 @@ export class FakeSocket {
   static isAlive = false;
   onopen: (() => void) | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
-  onclose: ((event: { code: number }) => void) | null = null;
+  onclose: ((event: { code: number; reason: string }) => void) | null = null;
+  readyState: number = WebSocket.OPEN;
   readonly sent: ClientFrame[] = [];
   closedWith: number | null = null;
 
@@ -42,8 +43,8 @@ export class FakeSocket {
     this.onmessage?.({ data: JSON.stringify(events) });
   }
 
-  drop(code = 1006): void {
-    this.onclose?.({ code });
+  drop(code = 1006, reason = ""): void {
+    this.onclose?.({ code, reason });
   }
 }
 

@@ -3,7 +3,7 @@ import { type CSSProperties, type ReactNode, useMemo, useState } from "react";
 import { languageOf, useHighlightedLines } from "./code";
 import { cutHunks, drawHunks, type DrawnLine, type TitledHunk } from "./diff";
 
-const SIGNS: Readonly<Record<DrawnLine["type"], string>> = { add: "+", del: "−", context: " " };
+export const SIGNS: Readonly<Record<DrawnLine["type"], string>> = { add: "+", del: "−", context: " " };
 const FIRST = 60;
 const STEP = 500;
 
@@ -102,39 +102,10 @@ export function unifiedCells(line: DrawnLine, nodes: LineNodes): ReactNode {
   );
 }
 
-export function splitCells(left: DrawnLine | null, right: DrawnLine | null, nodes: LineNodes): ReactNode {
-  return (
-    <>
-      {left === null ? ABSENT : splitSide(left, left.oldNumber, nodes(left, "old"))}
-      {right === null ? ABSENT : splitSide(right, right.newNumber, nodes(right, "new"))}
-    </>
-  );
-}
-
-function splitSide(line: DrawnLine, number: number | null, node: ReactNode): ReactNode {
-  const className = line.type === "context" ? "" : `is-${line.type}`;
-  return (
-    <>
-      <span className={className}>{number}</span>
-      <code className={className} style={indentStyle(line)} data-s={SIGNS[line.type]}>
-        {node}
-        {endMark(line)}
-      </code>
-    </>
-  );
-}
-
-const ABSENT = (
-  <>
-    <span className="is-absent" />
-    <code className="is-absent" data-s="" />
-  </>
-);
-
-function indentStyle(line: DrawnLine): CSSProperties {
+export function indentStyle(line: DrawnLine): CSSProperties {
   return { "--in": Math.min(line.indent, 40) } as CSSProperties;
 }
 
-function endMark(line: DrawnLine): ReactNode {
+export function endMark(line: DrawnLine): ReactNode {
   return line.endsWithoutNewline && <span className="diff-no-newline">no line break at the end</span>;
 }

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { countLines, cutHunks, diffOfEdit, diffTexts, drawHunks, looseType, pairLines, parseHunks, titledHunk } from "./diff";
+import { countLines, cutHunks, diffOfEdit, diffTexts, drawHunks, looseType, parseHunks, titledHunk } from "./diff";
 
 const DIFF = `--- a/src/dispatch.py
 +++ b/src/dispatch.py
@@ -118,16 +118,6 @@ describe("lines of a diff as they are drawn", () => {
     expect(removed?.body.slice(...(removed.changed ?? [0, 0]))).toBe("pool");
     expect(lines[3]?.body.slice(...(lines[3].changed ?? [0, 0]))).toBe("tx");
     expect(lines[4]?.indent).toBe(4);
-  });
-
-  it("sets removed lines beside added ones", () => {
-    const pairs = pairLines(lines).map(({ left, right }) => [left?.oldNumber ?? null, right?.newNumber ?? null]);
-    expect(pairs).toEqual([
-      [18, 18],
-      [19, 19],
-      [20, null],
-      [21, 20],
-    ]);
   });
 
   it("keeps the indent in the text where lines are not wrapped", () => {

@@ -1,6 +1,6 @@
 /**
- * Diffs: of git, of one file, of two texts; and their lines as they are drawn, with the words that changed.
- * Pure. Edit calls, the Changes panel, code blocks and settings all use it.
+ * Diffs of a file and of two texts, and their lines as they are drawn, with the words that changed. Pure.
+ * Edit calls, the Changes panel, code blocks and settings all use it; `git-diff.ts` reads diffs of several files.
  */
 
 export interface DiffLine {
@@ -21,19 +21,6 @@ export interface Hunk {
   readonly lines: readonly DiffLine[];
 }
 
-export interface FileDiff {
-  /** Its name now; of a deleted file the name it had. */
-  readonly path: string;
-  /** Its former name, if it has another one now. */
-  readonly oldPath: string | null;
-  readonly kind: "added" | "deleted" | "changed" | "renamed" | "copied" | "conflict";
-  readonly isBinary: boolean;
-  readonly modes: readonly [string, string] | null;
-  readonly added: number;
-  readonly removed: number;
-  readonly hunks: readonly Hunk[];
-}
-
 export interface LineCounts {
   readonly added: number;
   readonly removed: number;
@@ -49,208 +36,71 @@ export function sumCounts(counts: readonly LineCounts[]): LineCounts {
 
 // Reading.
 
-/** Reads the output of `git diff`. Text that is not a diff becomes `note`. */
-export function parseGitDiff(text: string): { readonly files: readonly FileDiff[]; readonly note: string } {
-  return new DiffReader(text).read();
-}
-
 /** Reads the diff of one file; anything around its hunks is left out. */
 export function parseHunks(text: string): readonly Hunk[] {
-  return new DiffReader(text).readHunks();
+  const lines = splitLines(text);
+  const hunks: Hunk[] = [];
+  for (let at = 0; at < lines.length; at += 1) at = readHunks(lines, at, hunks);
+  return hunks;
+}
+
+export function splitLines(text: string): readonly string[] {
+  return (text.endsWith("\n") ? text.slice(0, -1) : text).split("\n");
+}
+
+const HUNK = /^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$/;
+
+/** Adds the hunks that begin at a line, and returns the line after them. */
+export function readHunks(lines: readonly string[], from: number, hunks: Hunk[]): number {
+  let at = from;
+  for (let head = HUNK.exec(lines[at] ?? ""); head !== null; head = HUNK.exec(lines[at] ?? "")) {
+    const [oldStart, newStart] = [Number(head[1]), Number(head[3])];
+    const [oldCount, newCount] = [Number(head[2] ?? 1), Number(head[4] ?? 1)];
+    const found = readHunkLines(lines, at + 1, { oldStart, newStart, oldCount, newCount });
+    hunks.push({ oldStart, newStart, oldCount, newCount, heading: head[5] ?? "", lines: found.lines });
+    at = found.end;
+  }
+  return at;
+}
+
+/** As many lines as the head counts, whatever they look like. */
+function readHunkLines(
+  all: readonly string[],
+  from: number,
+  head: Omit<Hunk, "heading" | "lines">,
+): { readonly lines: readonly DiffLine[]; readonly end: number } {
+  const lines: DiffLine[] = [];
+  let [oldLeft, newLeft] = [head.oldCount, head.newCount];
+  let at = from;
+  for (; at < all.length; at += 1) {
+    const line = all[at] ?? "";
+    const sign = line.slice(0, 1);
+    if (sign === "\\") {
+      const last = lines.pop();
+      if (last !== undefined) lines.push({ ...last, endsWithoutNewline: true });
+      continue;
+    }
+    // An empty context line may have lost its space on the way.
+    const isLine = sign === "+" || sign === "-" || sign === " " || line === "";
+    if (!isLine || (oldLeft <= 0 && newLeft <= 0)) break;
+    const type = sign === "+" ? "add" : sign === "-" ? "del" : "context";
+    lines.push({
+      type,
+      text: line.slice(1).replace(/\r$/, ""),
+      oldNumber: type === "add" ? null : head.oldStart + head.oldCount - oldLeft,
+      newNumber: type === "del" ? null : head.newStart + head.newCount - newLeft,
+      endsWithoutNewline: false,
+    });
+    if (type !== "add") oldLeft -= 1;
+    if (type !== "del") newLeft -= 1;
+  }
+  return { lines, end: at };
 }
 
 /** What a line of a diff is, where nothing but the line is known: a model's diff often lacks heads, or counts wrong. */
 export function looseType(line: string): DiffLine["type"] | "head" {
   if (/^(@@|diff |index |--- |\+\+\+ )/.test(line)) return "head";
   return line.startsWith("+") ? "add" : line.startsWith("-") ? "del" : "context";
-}
-
-interface FileDraft {
-  oldName: string | null;
-  newName: string | null;
-  kind: FileDiff["kind"];
-  isBinary: boolean;
-  oldMode: string | null;
-  newMode: string | null;
-  hunks: Hunk[];
-}
-
-const HUNK = /^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$/;
-
-class DiffReader {
-  private readonly lines: readonly string[];
-  private at = 0;
-
-  constructor(text: string) {
-    this.lines = (text.endsWith("\n") ? text.slice(0, -1) : text).split("\n");
-  }
-
-  read(): { readonly files: readonly FileDiff[]; readonly note: string } {
-    const files: FileDiff[] = [];
-    const notes: string[] = [];
-    while (this.at < this.lines.length) {
-      const line = this.line();
-      if (line.startsWith("diff --git ")) files.push(finish(this.gitFile(line.slice("diff --git ".length))));
-      else if (/^diff --(cc|combined) /.test(line)) files.push(finish(this.conflict(line)));
-      else if (line.startsWith("--- ") && this.line(1).startsWith("+++ ")) files.push(finish(this.plainFile()));
-      else {
-        notes.push(line);
-        this.at += 1;
-      }
-    }
-    return { files, note: files.length === 0 ? notes.join("\n").trim() : "" };
-  }
-
-  readHunks(): readonly Hunk[] {
-    const draft = emptyDraft("", "");
-    for (; this.at < this.lines.length; this.at += 1) this.body(draft);
-    return draft.hunks;
-  }
-
-  private line(ahead = 0): string {
-    return this.lines[this.at + ahead] ?? "";
-  }
-
-  private gitFile(names: string): FileDraft {
-    const [oldName, newName] = splitNames(names);
-    const draft = emptyDraft(oldName, newName);
-    this.at += 1;
-    while (this.at < this.lines.length && this.header(draft)) this.at += 1;
-    this.body(draft);
-    return draft;
-  }
-
-  /** One line between "diff --git" and the first hunk. False: it belongs to what follows. */
-  private header(draft: FileDraft): boolean {
-    const line = this.line();
-    const value = (start: string) => (line.startsWith(start) ? line.slice(start.length) : null);
-    if (line.startsWith("diff --") || line.startsWith("@@ ")) return false;
-    draft.oldMode = value("old mode ") ?? value("deleted file mode ") ?? draft.oldMode;
-    draft.newMode = value("new mode ") ?? value("new file mode ") ?? draft.newMode;
-    if (line.startsWith("new file mode ")) draft.kind = "added";
-    if (line.startsWith("deleted file mode ")) draft.kind = "deleted";
-    for (const kind of ["rename", "copy"] as const) {
-      const [from, to] = [value(`${kind} from `), value(`${kind} to `)];
-      if (from !== null) draft.oldName = unquoteName(from);
-      if (to !== null) draft.newName = unquoteName(to);
-      if (to !== null) draft.kind = kind === "rename" ? "renamed" : "copied";
-    }
-    if (line.startsWith("--- ")) draft.oldName = sideName(line) ?? draft.oldName;
-    if (line.startsWith("+++ ")) draft.newName = sideName(line) ?? draft.newName;
-    if (/^Binary files .* differ$/.test(line) || line === "GIT binary patch") draft.isBinary = true;
-    return true;
-  }
-
-  private plainFile(): FileDraft {
-    const [from, to] = [sideName(this.line()), sideName(this.line(1))];
-    const draft = emptyDraft(from ?? to ?? "", to ?? from ?? "");
-    if (from === null) draft.kind = "added";
-    else if (to === null) draft.kind = "deleted";
-    this.at += 2;
-    this.body(draft);
-    return draft;
-  }
-
-  /** A merge in progress: its diff has a column for each parent, which is not shown. */
-  private conflict(first: string): FileDraft {
-    const name = unquoteName(first.replace(/^diff --\w+ /, ""));
-    this.at += 1;
-    while (this.at < this.lines.length && !this.line().startsWith("diff --")) this.at += 1;
-    return { ...emptyDraft(name, name), kind: "conflict" };
-  }
-
-  private body(draft: FileDraft): void {
-    for (let found = HUNK.exec(this.line()); found !== null; found = HUNK.exec(this.line())) {
-      this.at += 1;
-      draft.hunks.push(this.hunk(found));
-    }
-  }
-
-  /** As many lines as its head counts, whatever they look like. */
-  private hunk(head: RegExpExecArray): Hunk {
-    const [oldStart, newStart] = [Number(head[1]), Number(head[3])];
-    const [oldCount, newCount] = [Number(head[2] ?? 1), Number(head[4] ?? 1)];
-    const lines: DiffLine[] = [];
-    let [oldLeft, newLeft] = [oldCount, newCount];
-    while (this.at < this.lines.length && (oldLeft > 0 || newLeft > 0 || this.line().startsWith("\\"))) {
-      const line = this.line();
-      const sign = line.slice(0, 1);
-      if (sign === "\\") {
-        const last = lines.pop();
-        if (last !== undefined) lines.push({ ...last, endsWithoutNewline: true });
-        this.at += 1;
-        continue;
-      }
-      // An empty context line may have lost its space on the way.
-      if (sign !== "+" && sign !== "-" && sign !== " " && line !== "") break;
-      const type = sign === "+" ? "add" : sign === "-" ? "del" : "context";
-      lines.push({
-        type,
-        text: line.slice(1).replace(/\r$/, ""),
-        oldNumber: type === "add" ? null : oldStart + oldCount - oldLeft,
-        newNumber: type === "del" ? null : newStart + newCount - newLeft,
-        endsWithoutNewline: false,
-      });
-      if (type !== "add") oldLeft -= 1;
-      if (type !== "del") newLeft -= 1;
-      this.at += 1;
-    }
-    return { oldStart, newStart, oldCount, newCount, heading: head[5] ?? "", lines };
-  }
-}
-
-function emptyDraft(oldName: string, newName: string): FileDraft {
-  return { oldName, newName, kind: "changed", isBinary: false, oldMode: null, newMode: null, hunks: [] };
-}
-
-function finish(draft: FileDraft): FileDiff {
-  const path = (draft.kind === "deleted" ? draft.oldName : draft.newName) ?? draft.oldName ?? "";
-  const oldPath = draft.kind === "renamed" || draft.kind === "copied" ? draft.oldName : null;
-  const { oldMode, newMode } = draft;
-  return {
-    path,
-    oldPath: oldPath === path ? null : oldPath,
-    kind: draft.kind,
-    isBinary: draft.isBinary,
-    modes: oldMode !== null && newMode !== null && oldMode !== newMode ? [oldMode, newMode] : null,
-    ...countLines(draft.hunks.flatMap((hunk) => hunk.lines)),
-    hunks: draft.hunks,
-  };
-}
-
-/** The name in a line "--- a/x" or "+++ b/x"; null for /dev/null. A tab ends a name with spaces. */
-function sideName(line: string): string | null {
-  const name = line.slice(4).replace(/\t.*$/, "");
-  if (name === "/dev/null") return null;
-  return unquoteName(name).replace(/^[ab]\//, "");
-}
-
-/** "a/x b/x". Names with spaces are not quoted: then both must be the same, or a later line tells them. */
-function splitNames(names: string): [string, string] {
-  const quoted = /^("(?:[^"\\]|\\.)*"|\S+) ("(?:[^"\\]|\\.)*"|\S+)$/.exec(names);
-  if (quoted !== null) {
-    const [from, to] = [unquoteName(quoted[1] ?? ""), unquoteName(quoted[2] ?? "")];
-    return [from.replace(/^a\//, ""), to.replace(/^b\//, "")];
-  }
-  const half = (names.length - 1) / 2;
-  const [from, to] = [names.slice(0, half), names.slice(half + 1)];
-  if (from.slice(2) === to.slice(2)) return [from.slice(2), to.slice(2)];
-  return [names, names];
-}
-
-const ESCAPES: Readonly<Record<string, number>> = { a: 7, b: 8, t: 9, n: 10, v: 11, f: 12, r: 13, '"': 34, "\\": 92 };
-
-/** A name as git prints it: in quotes, with bytes above ASCII as octal numbers, if it has unusual characters. */
-export function unquoteName(name: string): string {
-  if (name.length < 2 || !name.startsWith('"') || !name.endsWith('"')) return name;
-  const bytes: number[] = [];
-  const encoder = new TextEncoder();
-  for (const [token] of name.slice(1, -1).matchAll(/\\[0-7]{1,3}|\\.|[^\\]+/gsu)) {
-    if (/^\\[0-7]/.test(token)) bytes.push(Number.parseInt(token.slice(1), 8) & 0xff);
-    else if (token.startsWith("\\")) bytes.push(ESCAPES[token.slice(1)] ?? token.charCodeAt(1));
-    else bytes.push(...encoder.encode(token));
-  }
-  return new TextDecoder().decode(new Uint8Array(bytes));
 }
 
 // Comparing two texts.
@@ -343,11 +193,6 @@ export interface DrawnHunk {
   readonly lines: readonly DrawnLine[];
 }
 
-export interface Pair {
-  readonly left: DrawnLine | null;
-  readonly right: DrawnLine | null;
-}
-
 const TAB_COLUMNS = 4;
 
 /** `isHanging`: a wrapped line hangs in from its indent, which is not part of its text. */
@@ -384,34 +229,6 @@ export function titledHunk(hunk: Hunk): TitledHunk {
 function shift(range: CharRange | null, by: number): CharRange | null {
   if (range === null || range[1] <= by) return null;
   return [Math.max(0, range[0] - by), range[1] - by];
-}
-
-/** Removed lines stand beside the added ones that follow them. */
-export function pairLines(lines: readonly DrawnLine[]): readonly Pair[] {
-  const pairs: Pair[] = [];
-  let at = 0;
-  while (at < lines.length) {
-    const line = lines[at];
-    if (line === undefined) break;
-    if (line.type === "context") {
-      pairs.push({ left: line, right: line });
-      at += 1;
-      continue;
-    }
-    const removed = takeWhile(lines, at, "del");
-    const added = takeWhile(lines, at + removed.length, "add");
-    for (let row = 0; row < Math.max(removed.length, added.length); row += 1) {
-      pairs.push({ left: removed[row] ?? null, right: added[row] ?? null });
-    }
-    at += removed.length + added.length;
-  }
-  return pairs;
-}
-
-function takeWhile(lines: readonly DrawnLine[], from: number, type: DrawnLine["type"]): readonly DrawnLine[] {
-  let end = from;
-  while (lines[end]?.type === type) end += 1;
-  return lines.slice(from, end);
 }
 
 /** The first lines of a diff, whole hunks but for the last. */

@@ -4,7 +4,7 @@ import { chmodSync, mkdtempSync, renameSync, rmSync, unlinkSync, writeFileSync }
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { type FileDiff, parseGitDiff, unquoteName } from "./diff";
+import { type FileDiff, parseGitDiff, unquoteName } from "./git-diff";
 
 /** A repository in which everything that a diff can show has changed. */
 class Repository {

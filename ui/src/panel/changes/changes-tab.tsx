@@ -20,7 +20,8 @@ import { openPanel, type PanelOptions, usePanelRequest } from "@/platform/action
 import { useWidth } from "@/platform/media";
 import { usePreference } from "@/platform/preferences";
 import { toast } from "@/platform/toasts";
-import { sumCounts, type FileDiff } from "@/text/diff";
+import { sumCounts } from "@/text/diff";
+import type { FileDiff } from "@/text/git-diff";
 import { changeMark, findFile, nextScope, type RepositoryChanges, type Scope, useChanges, useViewed } from "./changes";
 import { FileCard } from "./file-card";
 

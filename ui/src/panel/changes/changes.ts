@@ -5,7 +5,7 @@ import { api, type ApiError } from "@/api/client";
 import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { useChatSelector } from "@/connection";
-import { type FileDiff, parseGitDiff } from "@/text/diff";
+import { type FileDiff, parseGitDiff } from "@/text/git-diff";
 
 export type Scope = "turn" | "chat" | "git";
 

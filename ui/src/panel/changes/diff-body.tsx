@@ -4,9 +4,11 @@ import { Fragment, type KeyboardEvent, type ReactNode, useMemo, useRef, useState
 import { Button, classes, errorWords, Icon } from "@/components";
 import { toast } from "@/platform/toasts";
 import { plural } from "@/platform/words";
-import { cutHunks, drawHunks, type DrawnLine, type FileDiff, pairLines, titledHunk } from "@/text/diff";
-import { MoreLines, splitCells, unifiedCells, unifiedClass, useLineNodes } from "@/text/diff-view";
+import { cutHunks, drawHunks, type DrawnLine, titledHunk } from "@/text/diff";
+import type { FileDiff } from "@/text/git-diff";
+import { MoreLines, unifiedCells, unifiedClass, useLineNodes } from "@/text/diff-view";
 import { EXPAND_STEP, expandHunks, gapBefore, loadLines, matches } from "./file-lines";
+import { pairLines, splitCells } from "./side-by-side";
 
 const FIRST = 400;
 const STEP = 2000;

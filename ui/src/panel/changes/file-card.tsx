@@ -3,7 +3,8 @@ import { useEffect, useRef, useState } from "react";
 import { Icon, IconButton, PlusMinus, Tag } from "@/components";
 import { closePanel, insertReference, insertText } from "@/platform/actions";
 import { useIsPhone } from "@/platform/media";
-import type { DrawnLine, FileDiff } from "@/text/diff";
+import type { DrawnLine } from "@/text/diff";
+import type { FileDiff } from "@/text/git-diff";
 import { DiffBody } from "./diff-body";
 
 const MAX_OPEN_LINES = 1500;

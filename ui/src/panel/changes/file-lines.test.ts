@@ -1,7 +1,9 @@
 import { describe, expect, it } from "vitest";
-import { parseGitDiff } from "@/text/diff";
+import { drawHunks, titledHunk } from "@/text/diff";
+import { parseGitDiff } from "@/text/git-diff";
 import { changeMark, keepSame, readRepository, withMark } from "./changes";
 import { expandHunks, gapBefore, matches } from "./file-lines";
+import { pairLines } from "./side-by-side";
 
 const TEXT = `diff --git a/a.py b/a.py
 --- a/a.py
@@ -19,6 +21,20 @@ function fileOf(text: string) {
   if (file === undefined) throw new Error("There is no file in the diff.");
   return file;
 }
+
+describe("the view side by side", () => {
+  const lines = drawHunks(fileOf(TEXT).hunks.map(titledHunk), true).flatMap((hunk) => hunk.lines);
+
+  it("sets removed lines beside added ones", () => {
+    const pairs = pairLines(lines).map(({ left, right }) => [left?.oldNumber ?? null, right?.newNumber ?? null]);
+    expect(pairs).toEqual([
+      [18, 18],
+      [19, 19],
+      [20, null],
+      [21, 20],
+    ]);
+  });
+});
 
 describe("repositories that are read again", () => {
   const read = (text: string) =>

@@ -1,5 +1,6 @@
 /** Unchanged lines of a file between the hunks of its diff. Pure but for `loadLines`. */
-import type { DiffLine, FileDiff, Hunk } from "@/text/diff";
+import type { DiffLine, Hunk } from "@/text/diff";
+import type { FileDiff } from "@/text/git-diff";
 import { loadPiece } from "../files/file-content";
 
 /** Lines that one press adds above a hunk. */

@@ -6,19 +6,23 @@ class FakeSocket {
   readyState = 1;
   bufferedAmount = 0;
   readonly sent: unknown[] = [];
+  onopen: (() => void) | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
-  onclose: ((event: { reason: string }) => void) | null = null;
+  onclose: ((event: { code: number; reason: string }) => void) | null = null;
   send(text: string): void {
     this.sent.push(JSON.parse(text));
   }
   close(): void {
     this.readyState = 3;
   }
+  /** The first frame comes over a connection that is open. */
   says(frame: object): void {
+    this.onopen?.();
+    this.onopen = null;
     this.onmessage?.({ data: JSON.stringify(frame) });
   }
   ends(reason: string): void {
-    this.onclose?.({ reason });
+    this.onclose?.({ code: 1000, reason });
   }
 }
 

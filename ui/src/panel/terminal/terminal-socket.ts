@@ -1,8 +1,10 @@
 /**
- * The connection of one terminal. It connects again with the same id after a loss, and the server then
- * sends the last output once more. What is typed meanwhile is kept and sent then, or refused aloud. It does
- * not fight over a terminal that was opened elsewhere.
+ * The connection of one terminal. After a loss it connects again with the same id, and the server sends the
+ * last output once more. Input typed in the meantime is kept and sent then, or the user is told that it was
+ * not. A terminal that was opened elsewhere is left to its new owner.
  */
+import { Socket } from "@/connection";
+
 export type TerminalState =
   | { readonly name: "connecting" }
   | { readonly name: "open" }
@@ -27,10 +29,7 @@ export interface Size {
 type ServerFrame =
   { type: "ready"; again?: boolean } | { type: "exit"; exit_code: number } | { type: "refused"; code: string; message: string } | { type: "pong" };
 
-const FIRST_DELAY_MS = 500;
-const MAX_DELAY_MS = 15_000;
-const PING_AFTER_MS = 20_000;
-const PONG_WITHIN_MS = 10_000;
+const BACKOFF = { firstMs: 500, maxMs: 15_000 };
 const INPUT_CHARS = 16_384;
 /** More unsent input than this is not taken: the connection does not keep up. */
 const MAX_UNSENT_BYTES = 1_000_000;
@@ -38,77 +37,81 @@ const MAX_UNSENT_BYTES = 1_000_000;
 const MAX_KEPT_CHARS = 4096;
 
 export class TerminalSocket {
-  #socket: WebSocket | null = null;
-  #timer: ReturnType<typeof setTimeout> | undefined;
-  #failures = 0;
+  readonly #socket: Socket<ServerFrame | ArrayBuffer>;
+  readonly #listener: TerminalListener;
+  #size: Size;
   #isOver = false;
+  /** The shell of this connection takes input. */
   #isReady = false;
+  #hadShell = false;
   /** Typed since the connection was lost, or before the first. */
   #kept = "";
   #isKeepRefused = false;
-  #hadShell = false;
   #refusal: { code: string; message: string } | null = null;
   #exitCode: number | null = null;
-  #size: Size;
-  readonly #connect: (size: Size) => WebSocket;
-  readonly #listener: TerminalListener;
 
   constructor(connect: (size: Size) => WebSocket, size: Size, listener: TerminalListener) {
-    this.#connect = connect;
     this.#size = size;
     this.#listener = listener;
+    const connectTerminal = () => {
+      this.#isReady = false;
+      this.#refusal = null;
+      this.#exitCode = null;
+      const socket = connect(this.#size);
+      socket.binaryType = "arraybuffer";
+      return socket;
+    };
+    this.#socket = new Socket(
+      { connect: connectTerminal, read: readFrame, backoff: BACKOFF },
+      {
+        onStatus: ({ state, retryAt }) => {
+          if (state === "waiting") listener.onState({ name: "waiting", retryAt: retryAt ?? Date.now() });
+          else if (state === "connecting" && !this.#isOver) listener.onState({ name: "connecting" });
+        },
+        onLost: () => {
+          this.#isReady = false;
+        },
+        onFrame: (frame) => this.#onFrame(frame),
+        onClosed: (reason) => this.#onClosed(reason),
+      },
+    );
   }
 
   /** Connects, or connects again now. */
   start(): void {
+    this.#socket.stop();
     this.#isOver = false;
-    this.#drop();
-    this.#isReady = false;
-    this.#refusal = null;
-    this.#exitCode = null;
     this.#listener.onState({ name: "connecting" });
-    const socket = this.#connect(this.#size);
-    socket.binaryType = "arraybuffer";
-    this.#socket = socket;
-    socket.onmessage = (event: MessageEvent<string | ArrayBuffer>) => this.#onMessage(socket, event.data);
-    socket.onclose = (event) => this.#onClose(socket, event.reason);
-    this.#watch(socket);
+    this.#socket.start();
   }
 
   stop(): void {
     this.#isOver = true;
-    this.#drop();
+    this.#socket.stop();
   }
 
   input(text: string): void {
-    const socket = this.#socket;
-    if (socket === null || !this.#isReady || socket.readyState !== WebSocket.OPEN) {
-      this.#keep(text);
-      return;
-    }
-    if (socket.bufferedAmount > MAX_UNSENT_BYTES) {
-      this.#listener.onNotice("The terminal does not take more input now. Wait a moment.");
-      return;
-    }
-    this.#type(text);
+    if (!this.#isReady || !this.#socket.canSend) this.#keep(text);
+    else if (this.#socket.unsentBytes > MAX_UNSENT_BYTES) this.#listener.onNotice("The terminal does not take more input now. Wait a moment.");
+    else this.#type(text);
   }
 
   resize(size: Size): void {
     if (size.cols === this.#size.cols && size.rows === this.#size.rows) return;
     this.#size = size;
-    if (this.#isReady) this.#send({ type: "resize", ...size });
+    if (this.#isReady) this.#socket.send({ type: "resize", ...size });
   }
 
   /** Ends the shell. */
   close(): void {
-    if (this.#isReady) this.#send({ type: "close" });
+    if (this.#isReady) this.#socket.send({ type: "close" });
   }
 
   #type(text: string): void {
-    for (let at = 0; at < text.length; at += INPUT_CHARS) this.#send({ type: "input", data: text.slice(at, at + INPUT_CHARS) });
+    for (let at = 0; at < text.length; at += INPUT_CHARS) this.#socket.send({ type: "input", data: text.slice(at, at + INPUT_CHARS) });
   }
 
-  /** A note in the terminal says why nothing is taken once it is over. */
+  /** A terminal that is over keeps nothing: a note in it says why. */
   #keep(text: string): void {
     if (this.#isOver) return;
     // After a gap nothing more is kept: a command without its middle is another command.
@@ -130,41 +133,33 @@ export class TerminalSocket {
     else this.#listener.onNotice("What you typed while the connection was lost was not sent.");
   }
 
-  #send(frame: object): void {
-    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(frame));
-  }
-
-  #onMessage(socket: WebSocket, data: string | ArrayBuffer): void {
-    if (socket !== this.#socket) return;
-    this.#watch(socket);
-    if (typeof data !== "string") {
-      this.#listener.onOutput(new Uint8Array(data));
-      return;
-    }
-    const frame = JSON.parse(data) as ServerFrame;
-    if (frame.type === "ready") {
+  #onFrame(frame: ServerFrame | ArrayBuffer): void {
+    if (frame instanceof ArrayBuffer) {
+      this.#listener.onOutput(new Uint8Array(frame));
+    } else if (frame.type === "ready") {
       this.#isReady = true;
-      this.#failures = 0;
+      this.#socket.confirm();
       this.#listener.onReset();
-      this.#send({ type: "resize", ...this.#size });
+      this.#socket.send({ type: "resize", ...this.#size });
       this.#releaseKept(frame.again === true || !this.#hadShell);
       this.#hadShell = true;
       this.#listener.onState({ name: "open" });
     } else if (frame.type === "exit") {
       this.#exitCode = frame.exit_code;
     } else if (frame.type === "refused") {
+      // Of a shell that is ready, only one request was refused.
       if (this.#isReady) this.#listener.onNotice(frame.message);
-      this.#refusal = { code: frame.code, message: frame.message };
+      else this.#refusal = { code: frame.code, message: frame.message };
     }
   }
 
-  #onClose(socket: WebSocket, reason: string): void {
-    if (socket !== this.#socket) return;
-    this.#drop();
+  /** True: the terminal is over, so that the connection is not made again. */
+  #onClosed(reason: string): boolean {
+    const refusal = this.#refusal;
     if (reason === "exited") this.#end({ name: "exited", exitCode: this.#exitCode ?? -1 });
     else if (reason === "taken_over") this.#end({ name: "taken" });
-    else if (this.#refusal !== null && !this.#isReady && isLasting(this.#refusal.code)) this.#end({ name: "refused", ...this.#refusal });
-    else this.#wait();
+    else if (refusal !== null && isLasting(refusal.code)) this.#end({ name: "refused", ...refusal });
+    return this.#isOver;
   }
 
   #end(state: TerminalState): void {
@@ -172,37 +167,11 @@ export class TerminalSocket {
     this.#releaseKept(false);
     this.#listener.onState(state);
   }
+}
 
-  #wait(): void {
-    if (this.#isOver) return;
-    const top = Math.min(MAX_DELAY_MS, FIRST_DELAY_MS * 2 ** this.#failures);
-    const delay = Math.round(top / 2 + (Math.random() * top) / 2);
-    this.#failures = Math.min(this.#failures + 1, 10);
-    this.#listener.onState({ name: "waiting", retryAt: Date.now() + delay });
-    this.#timer = setTimeout(() => this.start(), delay);
-  }
-
-  /** Ping after silence; without an answer the connection is dead, whatever the browser believes. */
-  #watch(socket: WebSocket): void {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => {
-      this.#send({ type: "ping" });
-      this.#timer = setTimeout(() => {
-        if (socket !== this.#socket) return;
-        this.#drop();
-        this.#wait();
-      }, PONG_WITHIN_MS);
-    }, PING_AFTER_MS);
-  }
-
-  #drop(): void {
-    clearTimeout(this.#timer);
-    const socket = this.#socket;
-    this.#socket = null;
-    if (socket === null) return;
-    socket.onmessage = socket.onclose = null;
-    socket.close();
-  }
+/** Output is sent as bytes, everything else as JSON. */
+function readFrame(data: unknown): ServerFrame | ArrayBuffer {
+  return data instanceof ArrayBuffer ? data : (JSON.parse(String(data)) as ServerFrame);
 }
 
 /** Whether another try now would be refused too. */
