@@ -72,7 +72,7 @@ export default defineConfig({
         advancedChunks: {
           groups: [
             { name: "base", test: (id) => everywhere.some((one) => one.test(id)), priority: 1 },
-            { name: "timeline", test: /src\/(?:text\/(?!highlight)|timeline\/)/ },
+            { name: "timeline", test: /src\/(?:text\/(?!compare-lines|git-diff|highlight)|timeline\/)/ },
           ],
         },
       },

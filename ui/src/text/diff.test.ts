@@ -1,5 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
+import { compareLines } from "./compare-lines";
 import { countLines, cutHunks, diffOfEdit, diffTexts, drawHunks, looseType, parseHunks, titledHunk } from "./diff";
 
 const DIFF = `--- a/src/dispatch.py
@@ -59,7 +60,7 @@ describe("the diff of a file", () => {
 });
 
 describe("the diff of two texts", () => {
-  const text = (before: string, after: string) => diffTexts(before, after).map((line) => signs[line.type] + line.text);
+  const text = (before: string, after: string) => diffTexts(before, after, compareLines).map((line) => signs[line.type] + line.text);
 
   it("shows an added, a removed and a changed line", () => {
     expect(text("a\nb\nc", "a\nx\nc\nd")).toEqual([" a", "-b", "+x", " c", "+d"]);
@@ -71,15 +72,15 @@ describe("the diff of two texts", () => {
 
   it("shows two texts as removed and added whole if they are too long to compare", () => {
     const long = (word: string) => Array.from({ length: 1100 }, (_, index) => `${word} ${index % 7}`).join("\n");
-    const types = diffTexts(`same\n${long("a")}`, `same\n${long("b")}`).map((line) => line.type);
+    const types = diffTexts(`same\n${long("a")}`, `same\n${long("b")}`, compareLines).map((line) => line.type);
     expect([types[0], types.indexOf("add"), types.lastIndexOf("del")]).toEqual(["context", 1101, 1100]);
   });
 
   it("always contains both texts in full, with their numbers", () => {
     const lines = fc.array(fc.constantFrom("a", "b", "c"), { minLength: 1, maxLength: 12 });
     fc.assert(
-      fc.property(lines, lines, (before, after) => {
-        const made = diffTexts(before.join("\n"), after.join("\n"));
+      fc.property(lines, lines, fc.constantFrom(compareLines, undefined), (before, after, compare) => {
+        const made = diffTexts(before.join("\n"), after.join("\n"), compare);
         const old = made.filter((line) => line.type !== "add");
         const now = made.filter((line) => line.type !== "del");
         expect(old.map((line) => [line.oldNumber, line.text])).toEqual(before.map((line, index) => [index + 1, line]));

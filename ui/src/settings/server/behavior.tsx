@@ -5,6 +5,7 @@ import type { components } from "@/api/schema";
 import { Button, ErrorNote, Segmented, Switch } from "@/components";
 import { labelOf } from "../form/json-schema";
 import { Loaded, Section, SettingRow, SettingsPage, useResource, useSave } from "../frame";
+import { compareLines } from "@/text/compare-lines";
 import { diffTexts } from "@/text/diff";
 
 type Deployment = components["schemas"]["DeploymentSettingsReply"];
@@ -199,7 +200,7 @@ function PromptEditor({ current }: { current: Deployment }) {
 function PromptDiff({ before, after }: { before: string; after: string }) {
   return (
     <div className="settings-prompt-diff" tabIndex={0} role="region" aria-label="Difference to the built-in prompt">
-      {diffTexts(before, after).map((line, place) => {
+      {diffTexts(before, after, compareLines).map((line, place) => {
         const Shown = line.type === "add" ? "ins" : line.type === "del" ? "del" : "span";
         return <Shown key={place}>{line.text === "" ? " " : line.text}</Shown>;
       })}
