@@ -27,9 +27,13 @@ from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.sealed_secrets import KeyRing
+from chatd.services.runners import RUNNER_POOL_SIZE, RunnerServices, RunnerServicesConfig
 from chatd.services.workspaces import WorkspaceServices, WorkspaceServicesConfig
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from chatd.workspaces.local.kit import agent_zip
+from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.supervisor_client import SupervisorClient
 from chatd.workspaces.templates import BUILT_IN_TEMPLATES, template_rows
 
@@ -75,17 +79,18 @@ async def open_tool_caller(database: BenchDatabase, data_dir: Path) -> AsyncGene
     clock = SystemClock()
     env = Env(clock=clock, emit=_ignore_event, new_id=uuid4, new_change_id=new_change_id)
     config = WorkspaceServicesConfig(
-        connect=ConnectConfig(dsn=database.dsn),
-        data_dir=data_dir,
-        host_id="bench",
-        secret=b"s" * 32,
+        runners=RunnerServicesConfig(host_id="bench", secret=b"s" * 32),
+        local=LocalConfig(data_dir=data_dir, host_id="bench"),
     )
+    pool = Pool(PoolConfig(connect=ConnectConfig(dsn=database.dsn), max_size=RUNNER_POOL_SIZE))
+    backend = LocalBackend(config.local, agent=agent_zip(), clock=clock)
+    runners = RunnerServices(config.runners, env, WORKER, pool, own=backend)
     services = WorkspaceServices(
-        config, env, WORKER, announce=lambda _chat, _kind: None, ring=KeyRing()
+        config, env, runners, backend, announce=lambda _chat, _kind: None, ring=KeyRing()
     )
     try:
-        async with services.running():
-            await services.backend.prepare()
+        async with runners.running(), services.running():
+            await backend.prepare()
             yield ToolCaller(services, database)
     finally:
         await SupervisorClient(data_dir / "ws-supervisor", clock).shutdown()

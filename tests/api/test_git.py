@@ -60,12 +60,12 @@ async def test_a_chat_without_a_running_agent_is_refused_before_the_stream(
     assert (await api.ask("GET", path)).code == (409, "agent_lost")
 
 
-async def test_an_agent_of_another_host_is_reported_as_elsewhere(api: WorkspaceApi) -> None:
+async def test_an_agent_of_another_host_is_reported_as_disconnected(api: WorkspaceApi) -> None:
     made = await api.make()
     chat_id = await api.server.create(workspace_id=made["id"])
     there = Endpoint(kind="unix", path="/run/agent.sock", host_id="there")
     await end_build(api, endpoints=(there,))
-    assert (await api.ask("GET", f"/chats/{chat_id}/git")).code == (409, "agent_elsewhere")
+    assert (await api.ask("GET", f"/chats/{chat_id}/git")).code == (409, "runner_disconnected")
 
 
 async def test_the_git_stream_is_refused_while_workspaces_are_disabled(server: ApiServer) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from uuid import UUID
 
 import msgspec
@@ -21,11 +20,12 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceTerminal,
 )
 from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Template, TemplateSpec
-from chatd.services.workspaces import LocalWorkspaceControl, WorkspaceServicesConfig
-from chatd.store.conn import ConnectConfig
+from chatd.services.runners import RunnerServices, RunnerServicesConfig
+from chatd.services.workspaces import LocalWorkspaceControl
 from chatd.store.pool import Pool
 from chatd.store.workspace import builds
 from tests.support.api.server import ApiOptions, ApiReply, ApiServer, Json, serve_api
+from tests.support.factories import WORKER
 from tests.support.stream_replica import env_with
 from tests.support.workspaces import agent_spec, hold, insert_template, wanted
 from tests.workspaces.agent_process import SECRET
@@ -38,16 +38,18 @@ class RecordingWorkspaces:
     """Satisfies `WorkspaceControl` without a build worker, and records the calls."""
 
     def __init__(self, pool: Pool) -> None:
-        config = WorkspaceServicesConfig(
-            connect=ConnectConfig(dsn=""), data_dir=Path("/"), host_id=HERE, secret=SECRET
-        )
-        self._control = LocalWorkspaceControl(config, env_with(SystemClock()), pool, None)
-        self.host_id = self._control.host_id
+        env, config = env_with(SystemClock()), RunnerServicesConfig(host_id=HERE, secret=SECRET)
+        runners = RunnerServices(config, env, WORKER, pool, own=None)
+        self._control = LocalWorkspaceControl(env, pool, runners, None, ttl_s=None)
         self.ttl_s: str | None = None
         self.woken = 0
         self.bound_to: list[tuple[ChatId, WorkspaceId | None]] = []
         self.refreshed: list[ChatId] = []
         self.wrong: Sequence[FieldProblem] = ()
+
+    def new_host(self, template: Template, spec: TemplateSpec) -> str | None:
+        del template, spec
+        return HERE
 
     def wake(self) -> None:
         self.woken += 1

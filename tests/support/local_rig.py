@@ -45,6 +45,7 @@ from chatd.workspaces.local.supervisor.sandbox_processes import read_process_id
 from chatd.workspaces.local.supervisor_client import SupervisorClient, SupervisorReply
 from tests.support.database import scratch_space
 from tests.support.eventually import eventually
+from tests.support.workspaces import no_other_host
 
 SECRET = b"a secret of the server, 32 bytes"
 HOST = "this-host"
@@ -95,7 +96,9 @@ class LocalRig:
         self.supervisor = GreetingSupervisorClient(
             config.data_dir / "ws-supervisor", SystemClock(), idle_s=config.supervisor_idle_s
         )
-        self._connector = AgentConnector(secret=SECRET, host_id=HOST, clock=SystemClock())
+        self._connector = AgentConnector(
+            secret=SECRET, host_id=HOST, clock=SystemClock(), open_stream=no_other_host
+        )
 
     def context(
         self,

@@ -1,7 +1,7 @@
 """Workspaces for tests: values with defaults for what a test does not care about, and rows
 written by the product's own statements."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -9,13 +9,15 @@ import msgspec
 
 from chatd.domain.chat.row import Fence
 from chatd.domain.ids import ChatId, WorkerId, WorkspaceId
-from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
+from chatd.domain.workspace.agent_api import ContextResource, RunnerDisconnected, WorkspaceContext
 from chatd.domain.workspace.entities import (
     AgentId,
     AgentRow,
     AgentSpec,
     Build,
     BuildId,
+    Endpoint,
+    FieldProblem,
     Template,
     TemplateId,
     TemplateSpec,
@@ -26,6 +28,8 @@ from chatd.domain.workspace.entities import (
 from chatd.domain.workspace.runners import BuildPlace, RunnerId
 from chatd.store.conn import Conn
 from chatd.store.workspace import builds, templates, workspaces
+from chatd.workspaces.build_backend import Backend
+from chatd.workspaces.tunnels.byte_streams import ByteStream
 from tests.support.factories import AT, HARNESS, OWNER, WORKER
 from tests.support.outcomes import present
 
@@ -191,6 +195,30 @@ def wanted(
         free_slots={"start": limit, "stop": limit, "delete": limit},
     )
     return msgspec.structs.replace(row, **columns)
+
+
+async def no_other_host(agent_id: AgentId, endpoint: Endpoint) -> ByteStream:
+    """For a connector that reaches the agents of its own host only."""
+    del agent_id, endpoint
+    raise RunnerDisconnected("The workspace is on a machine that is not connected.")
+
+
+class OwnHost:
+    """Satisfies `NewWorkspacePlaces`: all workspaces are built here."""
+
+    def __init__(self, host_id: str, backend: Backend) -> None:
+        self._host_id = host_id
+        self._backend = backend
+
+    def new_host(self, backend: str, spec: TemplateSpec) -> str | None:
+        del backend, spec
+        return self._host_id
+
+    async def find_problems(
+        self, kind: str, spec: TemplateSpec, values: Mapping[str, str]
+    ) -> Sequence[FieldProblem]:
+        del kind
+        return await self._backend.validate(spec, values)
 
 
 def hold(taken: Build) -> builds.BuildLease:

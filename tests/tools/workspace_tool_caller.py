@@ -23,7 +23,6 @@ from chatd.store.workspace import workspaces
 from chatd.tools.workspaces import workspace_tools
 from chatd.workspaces.build_requests import (
     BuildRequests,
-    BuildRequestsConfig,
     BuildWaits,
     Ping,
     WaitTimeouts,
@@ -36,7 +35,7 @@ from tests.support.factories import CHAT, HARNESS
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 from tests.support.stream_replica import env_with
-from tests.support.workspaces import BACKEND, HOST, TEMPLATE, agents_of, insert_template
+from tests.support.workspaces import HOST, TEMPLATE, OwnHost, agents_of, insert_template
 
 PATIENT = WaitTimeouts(build_s=30, agent_s=30, scripts_s=30)
 BRIEF_BUILD = replace(PATIENT, build_s=0.3)
@@ -85,9 +84,9 @@ class WorkspaceToolCaller:
         making = BuildRequests(
             pool,
             BuildWaits(pool, self.agents.ping, env.clock, waits),
-            {BACKEND: backend},
+            OwnHost(HOST, backend),
             env,
-            BuildRequestsConfig(host_id=HOST),
+            ttl_s=None,
             wake_worker=builder.wake,
             on_bound=self._was_bound,
         )

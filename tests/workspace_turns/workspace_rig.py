@@ -32,7 +32,6 @@ from chatd.workspaces.agents.agent_resolver import AgentObservation, StoredBindi
 from chatd.workspaces.agents.agent_session import AgentRequest
 from chatd.workspaces.build_requests import (
     BuildRequests,
-    BuildRequestsConfig,
     BuildWaits,
     WaitTimeouts,
 )
@@ -43,7 +42,7 @@ from chatd.workspaces.templates import TemplateCatalog
 from tests.support.build_rig import FakeBackend, building
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.stream_replica import env_with
-from tests.support.workspaces import BACKEND, HOST, insert_template
+from tests.support.workspaces import HOST, OwnHost, insert_template
 
 SHORT_CHECK_AFTER_S = 0.05
 """For tests with an agent that never answers."""
@@ -170,9 +169,9 @@ class FakeWorkspaceServices:
         making = BuildRequests(
             pool,
             BuildWaits(pool, self.connector.ping, env.clock, WaitTimeouts()),
-            {BACKEND: backend},
+            OwnHost(HOST, backend),
             env,
-            BuildRequestsConfig(host_id=HOST),
+            ttl_s=None,
             wake_worker=builder.wake,
             on_bound=self._bound,
         )

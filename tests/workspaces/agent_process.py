@@ -19,6 +19,7 @@ from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.agents.agent_session import derive_agent_key
 from chatd.workspaces.local.kit import agent_zip
 from tests.support.eventually import eventually
+from tests.support.workspaces import no_other_host
 
 SECRET = b"a secret of the server, 32 bytes"
 AGENT = AgentId(UUID("00000000-0000-4000-8000-0000000000a1"))
@@ -26,13 +27,24 @@ START_S = 30.0
 
 
 def connector(secret: bytes = SECRET) -> AgentConnector:
-    return AgentConnector(secret=secret, host_id="here", clock=SystemClock())
+    return AgentConnector(
+        secret=secret, host_id="here", clock=SystemClock(), open_stream=no_other_host
+    )
 
 
 class AgentProcess:
     """One agent in a directory, where it can be started again after its end."""
 
-    def __init__(self, place: Path, *, tcp: bool = False) -> None:
+    def __init__(
+        self,
+        place: Path,
+        *,
+        tcp: bool = False,
+        agent_id: AgentId = AGENT,
+        key: bytes | None = None,
+    ) -> None:
+        self._agent_id = agent_id
+        self._key = key or derive_agent_key(SECRET, agent_id)
         self.home = place / "home"
         self.run_dir = place / "run"
         self.socket = self.run_dir / "agent.sock"
@@ -58,8 +70,8 @@ class AgentProcess:
     def _config(self) -> dict[str, object]:
         where = {"host": "127.0.0.1"} if self._tcp else {"socket": str(self.socket)}
         return {
-            "agent_id": str(AGENT),
-            "dial_key": derive_agent_key(SECRET, AGENT).hex(),
+            "agent_id": str(self._agent_id),
+            "dial_key": self._key.hex(),
             "directory": str(self.home),
             "run_dir": str(self.run_dir),
             "home": str(self.home),

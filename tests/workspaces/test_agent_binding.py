@@ -30,6 +30,7 @@ from tests.support.workspaces import (
     insert_template,
     insert_workspace_for,
     new_build,
+    no_other_host,
     workspace_id,
 )
 from tests.workspaces.agent_process import new_chat_id
@@ -311,15 +312,22 @@ async def test_a_workspace_that_is_deleted_during_a_call_is_reported_as_deleted(
     assert await workspaces.get_with_time(pool, agent_id(1)) is not None
 
 
-async def test_a_workspace_on_another_host_is_reported_to_the_user(
+async def test_a_call_waits_for_its_runner_and_then_tells_the_model_what_to_do(
     pool: Pool, clock: FakeClock
 ) -> None:
     await plant_bound_chat(pool)
-    here = AgentConnector(secret=b"secret", host_id="here", clock=clock)
-    deps = AccessDeps(bindings=StoredBindings(pool), connect=here.connect_agent, clock=clock)
+    here = AgentConnector(secret=b"secret", host_id="here", clock=clock, open_stream=no_other_host)
+    deps = AccessDeps(
+        bindings=StoredBindings(pool), connect=here.connect_agent, clock=clock, runner_wait_s=600
+    )
     client = await AgentAccess(deps).connect(
         tool_context(factories.chat(workspace_id=workspace_id(1)))
     )
-    with pytest.raises(WorkspaceUnavailable, match=r"on another host.*tell the user") as error:
-        await client.processes()
+    asking = asyncio.get_running_loop().create_task(client.processes())
+    await clock.wait_for_sleeper("runner_wait")
+    assert not asking.done()
+    clock.advance(600)
+    with pytest.raises(WorkspaceUnavailable, match=r"not connected.*tell the user") as error:
+        await asking
+    assert error.value.code == "runner_disconnected"
     assert "start_workspace" not in error.value.message

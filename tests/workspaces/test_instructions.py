@@ -218,7 +218,7 @@ async def test_a_changed_context_is_found_by_polling_and_offered_once(
 ) -> None:
     await place.told()
     await workspaces.record_agent_healthy(pool, {agent_id(1): AgentHealth(boot_id="first")})
-    watch = ContextMonitor(pool, place.contexts, place.read, place.env, [HOST])
+    watch = ContextMonitor(pool, place.contexts, place.read, place.env, lambda: [HOST])
     await watch.check_contexts()
     place.words = good = says("Use spaces.", version=2)
     await watch.check_contexts()
@@ -233,7 +233,7 @@ async def test_a_changed_context_is_found_by_polling_and_offered_once(
 async def test_a_restarted_agent_counts_versions_from_the_beginning(
     place: Place, pool: Pool
 ) -> None:
-    watch = ContextMonitor(pool, place.contexts, place.read, place.env, [HOST])
+    watch = ContextMonitor(pool, place.contexts, place.read, place.env, lambda: [HOST])
     place.words = says("Old.", version=7)
     await workspaces.record_agent_healthy(pool, {agent_id(1): AgentHealth(boot_id="first")})
     await watch.check_contexts()

@@ -1,8 +1,12 @@
 """Reconciling rows with the host: a vanished workspace is shown as stopped, an unowned one is
 removed, each after two observations."""
 
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
 import pytest
 
+from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow, BackendState, Build
 from chatd.domain.workspace.rules import agent_status
@@ -31,8 +35,10 @@ from tests.support.workspaces import (
 )
 
 
-def reconcile(pool: Pool, clock: FakeClock, backend: FakeBackend) -> Reconciler:
-    return Reconciler(pool, backend, env_with(clock), (HOST,))
+def reconcile(
+    pool: Pool, clock: FakeClock, backend: FakeBackend
+) -> Callable[[], Awaitable[Sequence[WorkspaceId]]]:
+    return partial(Reconciler(pool, env_with(clock), HOST).reconcile, backend)
 
 
 async def running(pool: Pool, backend: FakeBackend) -> None:
@@ -49,7 +55,7 @@ async def test_a_workspace_that_should_run_is_left_running(pool: Pool, clock: Fa
     await running(pool, backend)
     look = reconcile(pool, clock, backend)
     for _ in range(3):
-        await look.reconcile_host()
+        await look()
     assert len(await all_builds(pool)) == 1
     assert backend.removed == []
 
@@ -62,17 +68,17 @@ async def test_a_workspace_whose_sandbox_is_gone_is_shown_as_stopped(
     await running(pool, backend)
     backend.observed[workspace_id(1)] = BackendState(state="gone" if state == "gone" else "stopped")
     look = reconcile(pool, clock, backend)
-    await look.reconcile_host()
+    await look()
     assert len(await all_builds(pool)) == 1
-    await look.reconcile_host()
+    await look()
     stop, start = await all_builds(pool)
     assert (stop.transition, stop.reason, stop.status) == ("stop", "autostop", "pending")
     [agent] = await pool.fetch("SELECT id, lifecycle, disconnected_at FROM workspace_agents")
     assert (agent["id"], agent["lifecycle"]) == (agent_id(1), "off")
     assert agent["disconnected_at"] is not None
-    await look.reconcile_host()
+    await look()
     await finish(pool)
-    await look.reconcile_host()
+    await look()
     assert len(await all_builds(pool)) == 2
     assert start.id == build_id(1)
 
@@ -83,7 +89,7 @@ async def test_two_replicas_of_a_host_ask_for_one_stop(pool: Pool, clock: FakeCl
     backend.sandboxes.clear()
     both = reconcile(pool, clock, backend), reconcile(pool, clock, backend)
     for look in (*both, *both):
-        await look.reconcile_host()
+        await look()
     assert len(await all_builds(pool)) == 2
 
 
@@ -98,7 +104,7 @@ async def test_an_unknown_backend_state_changes_nothing(pool: Pool, clock: FakeC
         backend.observed[workspace_id(1)] = BackendState(state="unknown")
         look = reconcile(pool, clock, backend)
         for _ in range(3):
-            await look.reconcile_host()
+            await look()
         assert len(await all_builds(pool)) == 1
 
 
@@ -108,7 +114,7 @@ async def test_a_sandbox_between_two_processes_is_not_gone(pool: Pool, clock: Fa
     look = reconcile(pool, clock, backend)
     for state in ("stopped", "running", "stopped", "running"):
         backend.observed[workspace_id(1)] = BackendState(state=state)
-        await look.reconcile_host()
+        await look()
     assert len(await all_builds(pool)) == 1
 
 
@@ -121,10 +127,10 @@ async def test_the_remains_of_a_deleted_workspace_are_removed(pool: Pool, clock:
         1  # of another installation: without a row it must not be touched
     )
     look = reconcile(pool, clock, backend)
-    await look.reconcile_host()
+    await look()
     assert backend.removed == []
-    await look.reconcile_host()
-    await look.reconcile_host()
+    await look()
+    await look()
     assert backend.removed == [workspace_id(1)]
     assert set(backend.sandboxes) == {workspace_id(9)}
 
@@ -136,8 +142,8 @@ async def test_workspaces_of_other_hosts_are_not_checked(pool: Pool, clock: Fake
         """UPDATE workspace_builds SET status = 'succeeded', completed_at = now(), attempt = 1"""
     )
     look = reconcile(pool, clock, FakeBackend())
-    await look.reconcile_host()
-    await look.reconcile_host()
+    await look()
+    await look()
     assert len(await all_builds(pool)) == 1
 
 
@@ -155,7 +161,7 @@ class Pinger:
         return self.pulses[agent.id]
 
     def beat(self, pool: Pool, clock: FakeClock) -> AgentMonitor:
-        return AgentMonitor(pool, self, env_with(clock, self.emitted), (HOST,))
+        return AgentMonitor(pool, self, env_with(clock, self.emitted), lambda: (HOST,))
 
     def told(self, event: str) -> int:
         return self.emitted.counts[event]
@@ -218,7 +224,7 @@ async def test_an_invalid_health_reply_does_not_affect_other_agents(
             raise ValueError("nonsense")
         return AgentHealth(boot_id="b")
 
-    await AgentMonitor(pool, ping, env_with(clock), (HOST,)).check_agents()
+    await AgentMonitor(pool, ping, env_with(clock), lambda: (HOST,)).check_agents()
     assert (await the_agent(pool))[1] == "connected"
 
 

@@ -76,6 +76,7 @@ from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.workspace.workspace_effects import WorkspaceEffectRoutes
 from chatd.api.routes.workspace.workspace_files import WorkspaceFileRoutes
 from chatd.api.routes.workspace.workspaces import TemplateRoutes, WorkspaceRoutes
+from chatd.api.runner_sockets import RUNNER_PATHS, RunnerSockets
 from chatd.api.schemas.chats import HealthReply
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.streams import AccessChecks, StreamRegistry
@@ -222,6 +223,7 @@ class ApiApplication:
         self._streams = StreamRegistry(checks, deps.limits, self._metrics, deps.accounts.changes)
         self._sockets = WebSockets(deps, self._streams)
         self._terminals = TerminalSockets(deps, self._streams)
+        self._runners = RunnerSockets(deps)
         routes = all_routes(deps)
         streams = (
             *ChatEventStreams(deps, self._streams).routes(),
@@ -321,6 +323,9 @@ class ApiApplication:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: "_ObservedSend") -> None:
         try:
+            if scope["path"] in RUNNER_PATHS:
+                await self._runners.serve(scope, receive, send)
+                return
             chat_id = terminal_chat(scope["path"])
             if chat_id is None and scope["path"] != WEBSOCKET_PATH:
                 raise NotFound(_NO_ROUTE_TEXT)

@@ -39,6 +39,7 @@ from chatd.services.models.model_administration import ModelAdministration
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_trials import ProviderTrials
 from chatd.services.runner_administration import RunnerAdministration
+from chatd.services.runners import RunnerServices
 from chatd.services.templates import TemplateAdministration
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat.transactor import Transactor
@@ -64,9 +65,8 @@ class WorkspaceControl(Protocol):
     """What the API needs of workspaces beyond their rows. Replicas without a build worker have
     it too: another replica runs the builds."""
 
-    @property
-    def host_id(self) -> str:
-        """The host on which workspaces created here are built."""
+    def new_host(self, template: Template, spec: TemplateSpec) -> str | None:
+        """The runner on which a new workspace is built; None: the first that fits takes it."""
         ...
 
     @property
@@ -214,6 +214,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     draining: Callable[[], bool]
     known: Callable[[ChatId], Chat | None] = _unknown
     workspaces: WorkspaceControl | None = None
+    runner_services: RunnerServices | None = None
     budget: SpendGuard | None = None
     default_limit: DefaultLimit = DefaultLimit()
     limits: StreamLimits = StreamLimits()

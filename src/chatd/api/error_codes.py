@@ -324,8 +324,10 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "agent_untrusted": ErrorCode(
         409, "The workspace agent could not prove that it is the right one.", "Restart it."
     ),
-    "agent_elsewhere": ErrorCode(
-        409, "The workspace runs on another host.", "Ask the replica on that host."
+    "runner_disconnected": ErrorCode(
+        409,
+        "The machine of the workspace is not connected.",
+        "It comes back by itself: try again, or start its runner.",
     ),
     "agent_outdated": ErrorCode(
         409,
@@ -389,7 +391,7 @@ DATABASE_CODES: Final = tuple(
 BODY_CODES: Final = ("invalid_json", "request_timeout", "too_large")
 AGENT_CODES: Final = (
     *("no_workspace", "no_agent", "agent_selection", "agent_lost", "agent_refused"),
-    *("agent_untrusted", "agent_elsewhere"),
+    *("agent_untrusted", "runner_disconnected"),
 )
 BROWSE_CODES: Final = (*AGENT_CODES, "agent_outdated", "outside_workspace", "workspaces_off")
 TERMINAL_CODES: Final = (

@@ -44,6 +44,7 @@ from chatd.services.models.provider_administration import ProviderAdministration
 from chatd.services.models.provider_clients import ProviderClients
 from chatd.services.models.provider_trials import ProviderTrials
 from chatd.services.runner_administration import RunnerAdministration
+from chatd.services.runners import RUNNER_POOL_SIZE, RunnerServices
 from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.services.schedules import ScheduleRunner
 from chatd.services.secret_keys import KeySource, SecretKeys
@@ -54,12 +55,15 @@ from chatd.settings.schema import OidcSettings, Settings, SettingsError
 from chatd.store.conn import ConnectConfig
 from chatd.store.file_stores import build_file_stores
 from chatd.store.notifications import ConfigChanges
+from chatd.store.pool import Pool, PoolConfig
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools, ToolOrders
 from chatd.tools.files import SavedResultTools, save_results
 from chatd.tools.plans import QuestionTools
 from chatd.tools.skills import SkillDirectory, SkillTools, no_workspace_skills
 from chatd.tools.subagents import SubagentTools
+from chatd.workspaces.local.kit import agent_zip
+from chatd.workspaces.local.local_backend import LocalBackend
 
 # What a process is started for, and what it tells its starter.
 
@@ -136,13 +140,25 @@ class Composition:
         self.runtime_settings = RuntimeSettings(pool, changes)
 
         worker_id = WorkerId(env.new_id())
-        enabled = settings.workspaces.enabled and (role.runs_chats or role.serves == "api")
-        config = workspace_config(settings, variables, connect) if enabled else None
-        self.workspaces = workspaces = (
-            None
-            if config is None or not role.runs_chats
-            else WorkspaceServices(config, env, worker_id, announce=self._announce, ring=ring)
-        )
+        self.runners: RunnerServices | None = None
+        self.workspaces: WorkspaceServices | None = None
+        self.workspace_control: LocalWorkspaceControl | None = None
+        if settings.workspaces.enabled and (role.runs_chats or role.serves == "api"):
+            config = workspace_config(settings, variables, connect, has_worker=role.runs_chats)
+            own = None
+            if role.runs_chats:
+                own = LocalBackend(config.local, agent=agent_zip(), clock=env.clock)
+            runner_pool = Pool(PoolConfig(connect=connect, max_size=RUNNER_POOL_SIZE))
+            self.runners = runners = RunnerServices(
+                config.runners, env, worker_id, runner_pool, own=own
+            )
+            if own is not None:
+                self.workspaces = WorkspaceServices(
+                    config, env, runners, own, announce=self._announce, ring=ring
+                )
+            self.workspace_control = LocalWorkspaceControl(
+                env, pool, runners, self.workspaces, ttl_s=config.ttl_s
+            )
         files = build_file_stores(replicating.files, pool, clock)
         self._chat_files = ChatFileWriter(pool, files, file_limits(settings), env)
         self.mcp = McpServers(
@@ -167,9 +183,6 @@ class Composition:
             database=database,
             changes=changes,
             files=files,
-        )
-        self.workspace_control = (
-            None if config is None else LocalWorkspaceControl(config, env, pool, workspaces)
         )
         self.webhooks = WebhookSender(
             pool,
@@ -401,6 +414,7 @@ def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> A
         draining=stop.is_set,
         known=replica.feeds.known,
         workspaces=built.workspace_control,
+        runner_services=built.runners,
         budget=replica.budget,
         default_limit=replica.default_limit,
         retention=_retention(settings),

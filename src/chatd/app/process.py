@@ -5,7 +5,7 @@ line decides what is printed and the exit code.
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from chatd.api.accounts.authenticator import ADMIN_TOKEN_FILE as TOKEN_FILE
@@ -32,7 +32,7 @@ from chatd.domain.ports import Clock
 from chatd.services.mcp_servers import declared_servers
 from chatd.services.models.configuration import build_registry, settings_gaps
 from chatd.services.secret_keys import KeySource, key_source
-from chatd.services.workspaces import WorkspaceServices, check_workspace_settings
+from chatd.services.workspaces import check_workspace_settings
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store import migrator
 
@@ -166,7 +166,7 @@ async def serve(
             async with (
                 _prepared(built),
                 built.replica.running(),
-                _running(built.workspaces, settings, clock),
+                _running(built, settings, clock),
             ):
                 async with _working(group, built.background_work()):
                     await serve_until_stopped(
@@ -230,13 +230,16 @@ def _token_from_environment(env: Mapping[str, str], settings: Settings) -> str |
 
 
 @asynccontextmanager
-async def _running(
-    services: WorkspaceServices | None, settings: Settings, clock: Clock
-) -> AsyncGenerator[None]:
-    if services is None:
-        yield
-        return
-    async with services.running(lambda step: wait_until_accepted(settings, clock, step)):
+async def _running(built: Composition, settings: Settings, clock: Clock) -> AsyncGenerator[None]:
+    """Runners, and workspaces where chats run. Steps that end during the stop need both."""
+    async with AsyncExitStack() as stack:
+        if built.runners is not None:
+            await stack.enter_async_context(built.runners.running())
+        if built.workspaces is not None:
+            first = built.workspaces.running(
+                lambda step: wait_until_accepted(settings, clock, step)
+            )
+            await stack.enter_async_context(first)
         yield
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Protocol
 import typer
 from typer.core import TyperGroup
 
-from chatd.cli import completion
+from chatd.cli import completion, runner
 from chatd.cli.account import account_commands
 from chatd.cli.chats import chat_commands
 from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port
@@ -22,7 +22,7 @@ from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Work with agents": ("chat", "run", "chats", "models", "usage"),
     "Your account at a server": ("login", "logout", "whoami", "mcp", "skills", "files", "tokens"),
-    "Run a server": ("serve", "worker", "providers", "migrate", "admin", "bench"),
+    "Run a server": ("serve", "worker", "runner", "providers", "migrate", "admin", "bench"),
     "Other": ("completion", "version"),
 }
 """The commands of `chatd --help`: what a user needs first."""
@@ -84,6 +84,7 @@ administration = typer.Typer(
 )
 app.add_typer(administration, name="admin")
 administration.add_typer(account_commands.runners, name="runners")
+app.add_typer(runner.runner, name="runner")
 
 EXIT_BEHIND: Final = 3
 

@@ -1,17 +1,15 @@
 """What chats and people need of workspaces.
 
-`WorkspaceServices` are all services by which chats use them, put together. It owns their
-construction and the order in which they start and stop: the build worker, the periodic checks, and
-the tools. It has a database pool of its own, so that a tool that waits for a connection never
-delays a commit. `LocalWorkspaceControl` is what the API needs.
+`WorkspaceServices` are all services by which chats use them, put together: the tools, their access
+to agents, instructions, the use that is recorded and what is stopped without use. They share the
+database pool of `services/runners.py`, so that a tool that waits for a connection never delays a
+commit. `LocalWorkspaceControl` is what the API needs.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from functools import partial
-from pathlib import Path
 from typing import Final
 from uuid import UUID
 
@@ -19,7 +17,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.aio import run_contained
 from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.decode_errors import (
@@ -28,7 +25,7 @@ from chatd.domain.decode_errors import (
     show_value,
 )
 from chatd.domain.errors import ChatdError, Conflict
-from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
+from chatd.domain.ids import ChatId, ToolCallId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.workspace.agent_api import (
@@ -38,72 +35,56 @@ from chatd.domain.workspace.agent_api import (
     GitChanges,
     ScopedDiff,
     TerminalSize,
-    WorkspaceContext,
     WorkspaceMcpServer,
 )
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
-from chatd.domain.workspace.runners import BuildPlace, RunnerId
 from chatd.domain.workspace.template_definition import TemplateDefinition, find_template_problems
 from chatd.log_event import LogEvent
 from chatd.sealed_secrets import KeyRing
+from chatd.services.runners import (
+    RunnerServices,
+    RunnerServicesConfig,
+    default_peer_address,
+    run_every,
+)
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store.chat import chats
 from chatd.store.conn import Conn, ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
 from chatd.store.workspace import bindings
 from chatd.tools.chat_tools import WorkspaceTools
 from chatd.tools.workspaces import WorkspaceMcpTools
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.agent_client import ConnectedAgent, HttpAgentClient
-from chatd.workspaces.agents.agent_monitor import AGENT_CHECK_INTERVAL_S as HEARTBEAT_S
-from chatd.workspaces.agents.agent_monitor import CONTEXT_CHECK_INTERVAL_S as CONTEXTS_S
-from chatd.workspaces.agents.agent_monitor import AgentMonitor, ContextMonitor, ContextSync
-from chatd.workspaces.agents.agent_resolver import AgentConnector, StoredBindings
-from chatd.workspaces.agents.agent_session import derive_agent_key, host_id, server_secret
+from chatd.workspaces.agents.agent_monitor import ContextSync
+from chatd.workspaces.agents.agent_resolver import StoredBindings
+from chatd.workspaces.agents.agent_session import host_id, server_secret
 from chatd.workspaces.agents.people_access import AgentEffects, AgentFiles, AgentTerminal
-from chatd.workspaces.build_maintenance import ActivityTracker, Autostop, Reconciler
+from chatd.workspaces.build_maintenance import ActivityTracker, Autostop
 from chatd.workspaces.build_requests import (
     BuildRequests,
-    BuildRequestsConfig,
     BuildWaits,
     WaitTimeouts,
 )
-from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig, OfferedBackend
 from chatd.workspaces.diff_status import DiffStatusKeeper, PullRequests
 from chatd.workspaces.instructions import WorkspaceInstructions
-from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
-from chatd.workspaces.local.seeds import GIT_CLONE_TIMEOUT_S
 from chatd.workspaces.provisioner import WorkspaceProvisioner
 from chatd.workspaces.templates import TemplateCatalog, sync_templates
 
 log = logging.getLogger(__name__)
 
-RECONCILE_INTERVAL_S: Final = 30.0
 AUTOSTOP_INTERVAL_S: Final = 60.0
-CONTEXT_CONNECT_TIMEOUT_S: Final = 5.0
 FINAL_CHECK_TIMEOUT_S: Final = 1.0
-BUILD_WORKER_GONE_AFTER_S: Final = 15.0
-"""A build without a heartbeat for this long is taken over if the row of its worker is deleted. It
-is several heartbeats: a draining worker has no row but still builds."""
-WORKSPACE_POOL_SIZE: Final = 6
 
 
 class WorkspaceServicesConfig(Struct, frozen=True, kw_only=True):
-    """All replicas share `secret`, from which the agents' keys derive. `ttl_s` is how long an
-    unused workspace may run."""
+    """`ttl_s` is how long an unused workspace may run."""
 
-    connect: ConnectConfig
-    data_dir: Path
-    host_id: str
-    secret: bytes
+    runners: RunnerServicesConfig
+    local: LocalConfig
     templates: tuple[TemplateDefinition, ...] = ()
-    roots: tuple[Path, ...] = ()
-    allow_unsafe: bool = False
     ttl_s: str | None = None
-    build_slots: int = BuildWorkerConfig().slots
-    clone_timeout_s: float = GIT_CLONE_TIMEOUT_S
     wait_timeouts: WaitTimeouts = WaitTimeouts()
     git_private_hosts: frozenset[str] = frozenset()
 
@@ -118,22 +99,29 @@ def check_workspace_settings(settings: Settings, env: Mapping[str, str]) -> None
 
 
 def workspace_config(
-    settings: Settings, env: Mapping[str, str], connect: ConnectConfig
+    settings: Settings, env: Mapping[str, str], connect: ConnectConfig, *, has_worker: bool
 ) -> WorkspaceServicesConfig:
     """Raises SettingsError, or another ChatdError if the data directory cannot be used."""
     chosen = settings.workspaces
+    host = host_id(settings.data_dir)
     return WorkspaceServicesConfig(
-        connect=connect,
-        data_dir=settings.data_dir,
-        host_id=host_id(settings.data_dir),
-        # As for every setting, an empty variable counts as not set.
-        secret=server_secret(env.get("CHATD_SECRET") or None, settings.data_dir),
+        runners=RunnerServicesConfig(
+            host_id=host,
+            # As for every setting, an empty variable counts as not set.
+            secret=server_secret(env.get("CHATD_SECRET") or None, settings.data_dir),
+            peer_address=settings.server.peer_address or default_peer_address(connect.dsn),
+            build_slots=chosen.build_slots,
+            has_worker=has_worker,
+        ),
+        local=LocalConfig(
+            data_dir=settings.data_dir,
+            host_id=host,
+            roots=chosen.roots,
+            allow_unsafe=chosen.allow_unsafe,
+            clone_timeout_s=chosen.clone_timeout_s,
+        ),
         templates=_templates(settings),
-        roots=chosen.roots,
-        allow_unsafe=chosen.allow_unsafe,
         ttl_s=str(chosen.ttl_s),
-        build_slots=chosen.build_slots,
-        clone_timeout_s=chosen.clone_timeout_s,
         git_private_hosts=frozenset(host.lower().strip("[]") for host in chosen.git_private_hosts),
     )
 
@@ -155,15 +143,16 @@ def _templates(settings: Settings) -> tuple[TemplateDefinition, ...]:
 
 
 class WorkspaceServices:
-    """`running` starts the services. `worker_id` is that of the worker of chats in this process:
-    when it is no longer registered, other build workers acquire its builds. `announce` is called
-    for chats with a changed workspace. `ring` opens the tokens of users for git hosts."""
+    """`running` starts the services. `announce` is called for chats with a changed workspace.
+    `ring`
+    opens the tokens of users for git hosts."""
 
     def __init__(
         self,
         config: WorkspaceServicesConfig,
         env: Env,
-        worker_id: WorkerId,
+        runners: RunnerServices,
+        backend: LocalBackend,
         *,
         announce: Callable[[Chat, str], None],
         ring: KeyRing,
@@ -171,32 +160,11 @@ class WorkspaceServices:
         self._config = config
         self._env = env
         self._announce = announce
-        self._hosts = (config.host_id,)
-        self.pool = pool = Pool(PoolConfig(connect=config.connect, max_size=WORKSPACE_POOL_SIZE))
-        self._connector = AgentConnector(
-            secret=config.secret, host_id=config.host_id, clock=env.clock
-        )
-        local = LocalConfig(
-            data_dir=config.data_dir,
-            host_id=config.host_id,
-            roots=config.roots,
-            allow_unsafe=config.allow_unsafe,
-            clone_timeout_s=config.clone_timeout_s,
-        )
-        self.backend = LocalBackend(local, agent=agent_zip(), clock=env.clock)
-        building = BuildWorkerConfig(
-            slots=config.build_slots, worker_gone_after_s=BUILD_WORKER_GONE_AFTER_S
-        )
-        own = BuildPlace(runner_id=RunnerId(config.host_id), backend=self.backend.kind)
-        self.build_worker = BuildWorker(
-            worker_id,
-            pool,
-            lambda: [OfferedBackend(own, self.backend)],
-            env,
-            building,
-            agent_key=partial(derive_agent_key, config.secret),
-        )
-        self.context_sync = ContextSync(pool, env)
+        self._runners = runners
+        self._connector = runners.connector
+        self.pool = pool = runners.pool
+        self.backend = backend
+        self.context_sync = runners.context_sync
         self.activity = ActivityTracker(pool, env, in_use=self._in_use)
         rows = StoredBindings(pool)
         deps = AccessDeps(
@@ -215,10 +183,10 @@ class WorkspaceServices:
         making = BuildRequests(
             pool,
             BuildWaits(pool, self._connector.ping, env.clock, config.wait_timeouts),
-            {self.backend.kind: self.backend},
+            runners,
             env,
-            BuildRequestsConfig(host_id=config.host_id, ttl_s=config.ttl_s),
-            wake_worker=self.build_worker.wake,
+            ttl_s=config.ttl_s,
+            wake_worker=runners.build_worker.wake,
             on_bound=self._on_bound,
         )
         self.provisioning = WorkspaceProvisioner(pool, TemplateCatalog(pool, env.clock), making)
@@ -253,12 +221,6 @@ class WorkspaceServices:
     def _in_use(self) -> set[WorkspaceId]:
         return self.access.in_use()
 
-    async def _read_context(self, agent: AgentRow) -> WorkspaceContext:
-        connected = await self._connector.connect(
-            agent.id, agent.endpoints, timeout_s=CONTEXT_CONNECT_TIMEOUT_S
-        )
-        return await HttpAgentClient(connected, self._env.clock).context()
-
     async def _connect(self, chat: Chat) -> AgentApi:
         context = ToolContext(chat=chat, call_id=ToolCallId("briefing"), fence=Fence.of(chat))
         return await self.connect(context)
@@ -284,8 +246,7 @@ class WorkspaceServices:
     async def running(
         self, first_step: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None
     ) -> AsyncGenerator["WorkspaceServices"]:
-        """Templates are written before this yields, by `first_step`, which may repeat it. At the
-        end builds finish or are released; processes in workspaces go on."""
+        """Templates are written before this yields, by `first_step`, which may repeat it."""
 
         async def write_templates() -> None:
             await sync_templates(self.pool, self._env, self._config.templates)
@@ -293,18 +254,14 @@ class WorkspaceServices:
         try:
             await (write_templates() if first_step is None else first_step(write_templates))
             async with asyncio.TaskGroup() as group:
-                building = group.create_task(self.build_worker.run(), name="builder")
                 services = [
                     group.create_task(service, name=name) for name, service in self._services()
                 ]
                 yield self
-                await self.build_worker.close()
-                await building
                 for service in services:
                     service.cancel()
         finally:
             await self.activity.flush()
-            await self.pool.close()
 
     async def left_running(self) -> int:
         """The number of running workspaces; 0 also if the supervisor does not answer."""
@@ -315,25 +272,17 @@ class WorkspaceServices:
             return 0
 
     def _services(self) -> list[tuple[str, Coroutine[None, None, None]]]:
-        heartbeat = AgentMonitor(self.pool, self._connector.ping, self._env, self._hosts)
-        reconcile = Reconciler(self.pool, self.backend, self._env, self._hosts)
         autostop = Autostop(self.pool, self._env, flush_activity=self.activity.touch_and_flush)
-        watch = ContextMonitor(
-            self.pool, self.context_sync, self._read_context, self._env, self._hosts
-        )
 
         async def stop_overdue() -> None:
             if await autostop.stop_overdue():
-                self.build_worker.wake()
+                self._runners.build_worker.wake()
 
         return [
             ("isolation", self._prepare()),
             ("usage", self.activity.run()),
             ("diff status", self.diff_status.run()),
-            ("heartbeat", self._every(HEARTBEAT_S, "heartbeat", heartbeat.check_agents)),
-            ("contexts", self._every(CONTEXTS_S, "contexts", watch.check_contexts)),
-            ("reconcile", self._every(RECONCILE_INTERVAL_S, "reconcile", reconcile.reconcile_host)),
-            ("autostop", self._every(AUTOSTOP_INTERVAL_S, "autostop", stop_overdue)),
+            ("autostop", run_every(self._env, AUTOSTOP_INTERVAL_S, "autostop", stop_overdue)),
         ]
 
     async def _prepare(self) -> None:
@@ -343,27 +292,6 @@ class WorkspaceServices:
         except ChatdError as error:
             log.warning(LogEvent(event="workspaces_unavailable", explanation=error.message))
 
-    async def _every(
-        self, seconds: float, name: str, task: Callable[[], Coroutine[None, None, None]]
-    ) -> None:
-        """A failure is retried at the next interval, and logged once per kind of failure."""
-        logged: set[str] = set()
-
-        def failed(error: Exception) -> None:
-            kind = type(error).__name__
-            if kind not in logged:
-                logged.add(kind)
-                fields = {"task": name, "error_kind": kind}
-                line = LogEvent(
-                    event="workspace_task_failed", fields=fields, explanation=str(error)
-                )
-                log.warning(line)
-
-        while True:
-            await self._env.clock.sleep(seconds, name)
-            if await run_contained(task(), failed):
-                logged.clear()
-
 
 # What the API needs of workspaces beyond their rows: connections to agents of this host.
 
@@ -371,37 +299,35 @@ AGENT_CONNECT_TIMEOUT_S: Final = 30.0
 
 
 class LocalWorkspaceControl:
-    """Satisfies `api.deps.WorkspaceControl`. Works without a build worker: another replica runs the
-    requested builds. Connects to agents of this host. `services` exist if chats run here."""
+    """Satisfies `api.deps.WorkspaceControl`. `services` exist if chats run here."""
 
     def __init__(
         self,
-        config: WorkspaceServicesConfig,
         env: Env,
         conn: Conn,
+        runners: RunnerServices,
         services: WorkspaceServices | None,
+        *,
+        ttl_s: str | None,
     ) -> None:
-        self.host_id = config.host_id
-        self.ttl_s = config.ttl_s
+        self.ttl_s = ttl_s
         self._env = env
+        self._runners = runners
         self._services = services
         self._rows = StoredBindings(conn)
         self._contexts = ContextSync(conn, env)
-        self._connector = AgentConnector(
-            secret=config.secret, host_id=config.host_id, clock=env.clock
-        )
+        self._connector = runners.connector
+
+    def new_host(self, template: Template, spec: TemplateSpec) -> str | None:
+        return self._runners.new_host(template.backend, spec)
 
     def wake(self) -> None:
-        if self._services is not None:
-            self._services.build_worker.wake()
+        self._runners.build_worker.wake()
 
     async def find_problems(
         self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
     ) -> Sequence[FieldProblem]:
-        """Without a backend here the build itself reports the problems."""
-        if self._services is None or self._services.backend.kind != template.backend:
-            return ()
-        return await self._services.backend.validate(spec, values)
+        return await self._runners.find_problems(template.backend, spec, values)
 
     async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
         if self._services is not None:

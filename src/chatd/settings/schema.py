@@ -96,6 +96,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             extra={"expected": "addresses such as https://intranet.example.com"},
         ),
     ] = ()
+    peer_address: Annotated[
+        Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")] | None,
+        Meta(
+            description="Host and port at which other replicas reach this one, for workspaces that"
+            " only this one reaches; it listens there, encrypted. Needed if replicas run on several"
+            " hosts",
+            extra={"expected": "host:port, such as 10.0.0.2:7871"},
+        ),
+    ] = None
     trusted_proxies: Annotated[
         tuple[str, ...],
         Meta(

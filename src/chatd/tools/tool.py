@@ -23,6 +23,7 @@ from chatd.domain.ports import ToolContext, ToolEffect
 from chatd.domain.text import clip, parse_json
 from chatd.domain.tool_modes import ToolOrigin
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable, WorkspaceUnavailable
+from chatd.domain.workspace.runners import RUNNER_WAIT_S
 
 # The arguments of a tool: one frozen struct yields the JSON schema for the model and the reader.
 #
@@ -324,6 +325,8 @@ def workspace_tool(
     stops_turn: bool = False,
     timeout_s: float = 60.0,
 ) -> WorkspaceTool:
+    """`timeout_s` bounds a call whose runner is connected; any call may wait for its runner."""
+
     async def handle(context: ToolContext, args: Raw) -> ToolOutput:
         return await handler(context, read_arguments(arguments, args))
 
@@ -334,7 +337,7 @@ def workspace_tool(
         effect=effect,
         serial=serial,
         stops_turn=stops_turn,
-        timeout_s=timeout_s,
+        timeout_s=timeout_s + RUNNER_WAIT_S,
     )
 
 

@@ -38,6 +38,13 @@ class BuildCancelled(ChatdError):
     code = "build_canceled"
 
 
+class BuildInterrupted(ChatdError):
+    """The connection to the runner broke. The build goes on there; the replica to which the runner
+    connects next repeats it and gets its result."""
+
+    code = "build_interrupted"
+
+
 LogSink = Callable[[str, LogLevel, str], None]
 """Takes stage, level and text. Neither blocks nor fails; clips long text."""
 

@@ -32,29 +32,31 @@ _FAILURES: Final = (ChatdError, OSError)  # TimeoutError is one of the latter
 
 
 class Reconciler:
-    """Run every 30 seconds by every replica of the host."""
+    """Compares the rows of one runner with what a backend of it has. Run every 30 seconds by every
+    replica that reaches the runner by itself."""
 
-    def __init__(self, conn: Conn, backend: Backend, env: Env, hosts: Sequence[str]) -> None:
+    def __init__(self, conn: Conn, env: Env, runner_id: str) -> None:
         self._conn = conn
-        self._backend = backend
         self._env = env
-        self._hosts = hosts
+        self._runners = (runner_id,)
         self._doubted: set[BuildId] = set()
-        self._orphaned: set[WorkspaceId] = set()
+        self._deleted: set[WorkspaceId] = set()
 
-    async def reconcile_host(self) -> None:
-        await self._reconcile_rows()
-        await self._remove_deleted()
+    async def reconcile(self, backend: Backend) -> Sequence[WorkspaceId]:
+        """The workspaces that the backend has, deleted ones excluded."""
+        await self._reconcile_rows(backend)
+        return await self._remove_deleted(backend)
 
-    async def _reconcile_rows(self) -> None:
+    async def _reconcile_rows(self, backend: Backend) -> None:
         doubted: set[BuildId] = set()
         after: WorkspaceId | None = None
         while True:
             page = await workspaces.list_on_host(
-                self._conn, self._hosts, self._backend.kind, after=after, limit=RECONCILE_PAGE_SIZE
+                self._conn, self._runners, backend.kind, after=after, limit=RECONCILE_PAGE_SIZE
             )
             for seen in page:
-                if (build := _should_run(seen)) is not None and await self._is_down(seen):
+                build = _should_run(seen)
+                if build is not None and await self._is_down(backend, seen):
                     doubted.add(build.id)
                     if build.id in self._doubted:
                         await self._show_stopped(seen, build)
@@ -63,11 +65,11 @@ class Reconciler:
             after = page[-1].workspace.id
         self._doubted = doubted
 
-    async def _is_down(self, seen: WorkspaceSnapshot) -> bool:
+    async def _is_down(self, backend: Backend, seen: WorkspaceSnapshot) -> bool:
         assert seen.workspace is not None  # the page is one of workspaces
         try:
             async with asyncio.timeout(INSPECT_TIMEOUT_S):
-                observed = await self._backend.inspect(seen.workspace)
+                observed = await backend.inspect(seen.workspace)
         except _FAILURES as error:
             self._env.emit("inspect_failed", error_kind=_kind(error))
             return False
@@ -89,22 +91,24 @@ class Reconciler:
         if await builds.insert(self._conn, RECONCILER, new) is not None:
             self._env.emit("workspace_down", workspace_id=build.workspace_id, build_id=build.id)
 
-    async def _remove_deleted(self) -> None:
+    async def _remove_deleted(self, backend: Backend) -> Sequence[WorkspaceId]:
         async with asyncio.timeout(INSPECT_TIMEOUT_S):
-            found = await self._backend.workspaces()
-        orphaned: set[WorkspaceId] = set()
+            found = await backend.workspaces()
+        deleted: set[WorkspaceId] = set()
         for batch in _batches(found):
-            orphaned.update(await workspaces.list_deleted(self._conn, batch, self._hosts))
-        for workspace_id in sorted(orphaned & self._orphaned):
+            deleted.update(await workspaces.list_deleted(self._conn, batch, self._runners))
+        kept = [workspace_id for workspace_id in found if workspace_id not in deleted]
+        for workspace_id in sorted(deleted & self._deleted):
             try:
                 async with asyncio.timeout(REMOVE_TIMEOUT_S):
-                    await self._backend.remove(workspace_id)
+                    await backend.remove(workspace_id)
             except _FAILURES as error:
                 self._env.emit("orphan_not_removed", error_kind=_kind(error))
             else:
-                orphaned.discard(workspace_id)
+                deleted.discard(workspace_id)
                 self._env.emit("orphan_removed", workspace_id=workspace_id)
-        self._orphaned = orphaned
+        self._deleted = deleted
+        return kept
 
 
 def _kind(error: Exception) -> str:

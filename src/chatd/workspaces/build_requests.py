@@ -4,7 +4,7 @@ Each wait has a timeout. Cancelling a wait does not affect the build: its worker
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from chatd.domain.workspace.entities import (
     BuildId,
     FieldProblem,
     Template,
+    TemplateSpec,
     VersionId,
     Workspace,
 )
@@ -40,8 +41,6 @@ from chatd.store.conn import Conn
 from chatd.store.workspace import builds, templates, workspaces
 from chatd.store.workspace.builds import NewBuild
 from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken
-from chatd.workspaces.agents.agent_resolver import AGENT_ON_OTHER_HOST
-from chatd.workspaces.build_backend import Backend
 from chatd.workspaces.templates import UsableTemplate
 
 # Waits
@@ -120,11 +119,7 @@ class BuildWaits:
         if isinstance(health, AgentHealth):
             return await self._wait_for_scripts(agent, health, result)
         result = replace(result, agent_status="not_ready", agent_error=health.message)
-        return (
-            result
-            if health.code == AGENT_ON_OTHER_HOST
-            else _with_message(result, AGENT_NOT_READY_TEXT)
-        )
+        return _with_message(result, AGENT_NOT_READY_TEXT)
 
     async def is_healthy(self, agent: AgentRow) -> bool:
         """One ping."""
@@ -143,8 +138,7 @@ class BuildWaits:
                 return await self._ping(agent)
             except (AgentUnreachable, AgentRefused) as error:
                 failure = error
-            # A workspace does not move to this host by waiting.
-            if failure.code == AGENT_ON_OTHER_HOST or not await poll.more():
+            if not await poll.more():
                 return failure
 
     async def _wait_for_scripts(
@@ -188,12 +182,16 @@ SEE_LOG_TEXT: Final = "The user can read the build's log for details."
 HOW_TO_CREATE_TEXT: Final = "Call list_templates, then create_workspace."
 
 
-class BuildRequestsConfig(Struct, frozen=True, kw_only=True):
-    """`host_id`: where new workspaces are built. `ttl_s`: how long an unused workspace may run, as
-    the operator set it."""
+class NewWorkspacePlaces(Protocol):
+    """Where a new workspace is built. Satisfied by `services.runners.RunnerServices`."""
 
-    host_id: str
-    ttl_s: str | None = None
+    def new_host(self, backend: str, spec: TemplateSpec) -> str | None:
+        """None: the first runner that fits takes it."""
+        ...
+
+    async def find_problems(
+        self, kind: str, spec: TemplateSpec, values: Mapping[str, str]
+    ) -> Sequence[FieldProblem]: ...
 
 
 class BuildRequests:
@@ -201,20 +199,21 @@ class BuildRequests:
         self,
         conn: Conn,
         waits: BuildWaits,
-        backends: Mapping[str, Backend],
+        places: NewWorkspacePlaces,
         env: Env,
-        config: BuildRequestsConfig,
         *,
+        ttl_s: str | None,
         wake_worker: Callable[[], None],
         on_bound: Callable[[ChatId, WorkspaceId], Awaitable[None]],
     ) -> None:
-        """`wake_worker` tells the build worker that there is a build; `on_bound` is called when the
-        workspace of a chat has changed, and when it can be used."""
+        """`ttl_s`: how long an unused workspace may run, as the operator set it. `wake_worker`
+        tells the build worker that there is a build; `on_bound` is called when the workspace of a
+        chat has changed, and when it can be used."""
         self._conn = conn
         self._waits = waits
-        self._backends = backends
+        self._places = places
         self._env = env
-        self._config = config
+        self._ttl_s = ttl_s
         self._wake_worker = wake_worker
         self._on_bound = on_bound
 
@@ -363,11 +362,9 @@ class BuildRequests:
     async def _find_problems(
         self, usable: UsableTemplate, values: Mapping[str, str]
     ) -> Sequence[FieldProblem]:
-        backend = self._backends.get(usable.template.backend)
-        if backend is None:
-            detail = f"This server has no backend of the kind {usable.template.backend!r}."
-            return (FieldProblem(field="template_id", detail=detail),)
-        return await backend.validate(usable.version.spec, values)
+        return await self._places.find_problems(
+            usable.template.backend, usable.version.spec, values
+        )
 
     def _new_workspace(
         self,
@@ -384,8 +381,8 @@ class BuildRequests:
             template_id=usable.template.id,
             version_id=usable.version.id,
             name=choose_name(request.name, usable.template.name, workspace_id.bytes),
-            host_id=self._config.host_id,
-            ttl_s=workspace_ttl_s(self._config.ttl_s, usable.template),
+            host_id=self._places.new_host(usable.template.backend, usable.version.spec),
+            ttl_s=workspace_ttl_s(self._ttl_s, usable.template),
             params=values,
             reason="tool",
             made_by=request.key,

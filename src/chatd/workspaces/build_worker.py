@@ -32,7 +32,7 @@ from chatd.domain.workspace.runners import BuildPlace
 from chatd.store.conn import Conn
 from chatd.store.workspace import builds
 from chatd.store.workspace.builds import AcquireBuilds, AcquiredBuild, BuildLease, BuildResult
-from chatd.workspaces.build_backend import Backend, BuildCancelled, BuildContext
+from chatd.workspaces.build_backend import Backend, BuildCancelled, BuildContext, BuildInterrupted
 
 # One build. The backend's log lines are kept in bounded memory and written in batches: a line never
 # waits for the database and never fails.
@@ -130,7 +130,7 @@ class BuildRun:
             await asyncio.wait({self._work}, timeout=timeout_s)
 
     async def run(self, limits: BuildLimits) -> BuildResult | None:
-        """None if the lease was lost."""
+        """None if the lease was lost. Raises BuildInterrupted."""
         build = self._acquired.build
         if build.status == "canceling":
             return BuildResult(status="canceled")
@@ -202,6 +202,8 @@ class BuildRun:
             return BuildResult(status="succeeded", agents=tuple(work.result()))
         if isinstance(error, BuildCancelled) and self.context.cancelled.is_set():
             return BuildResult(status="canceled")
+        if isinstance(error, BuildInterrupted):
+            raise error
         if isinstance(error, ChatdError):
             text = error.message.strip() or _STOPPED_TEXT
             return BuildResult(status="failed", error=text[:4000], error_code=error.code)
@@ -387,7 +389,13 @@ class BuildWorker:
         return await self._contained("build", lambda: self._run_build(building))
 
     async def _run_build(self, building: BuildRun) -> None:
-        ended = await building.run(self._config.limits)
+        try:
+            ended = await building.run(self._config.limits)
+        except BuildInterrupted:
+            # The replica to which the runner connects next acquires it and joins what runs there.
+            self._env.emit("build_interrupted", build_id=building.lease.id)
+            await builds.release_build(self._conn, building.lease)
+            return
         if ended is None:
             self._env.emit("build_lost", build_id=building.lease.id)
             return

@@ -39,6 +39,7 @@ from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing
 from chatd.services.mcp_servers import McpServers
 from chatd.services.runner_administration import RunnerAdministration
+from chatd.services.runners import RunnerServices
 from chatd.services.templates import TemplateAdministration
 from chatd.services.webhooks import PushRequests
 from chatd.store.chat import chats
@@ -342,6 +343,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     database_error: Callable[[], str | None] = lambda: None
     known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
     workspaces: Callable[[Pool], WorkspaceControl | None] = lambda _pool: None
+    runners: RunnerServices | None = None
     frame_origins: tuple[str, ...] = ()
     metrics_token: str | None = None
     page_dir: Path = Path("/nonexistent/page")
@@ -401,6 +403,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         database_error=options.database_error,
         known=options.known,
         workspaces=options.workspaces(replica.pool),
+        runner_services=options.runners,
         limits=options.limits,
         page_dir=options.page_dir,
         stops_subagents=options.stops_subagents,

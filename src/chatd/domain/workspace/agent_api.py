@@ -35,6 +35,17 @@ class AgentUnreachable(ChatdError):
     code = "agent_lost"
 
 
+class ConnectFailed(AgentUnreachable):
+    """No connection was made, so the agent has not received the request."""
+
+
+class RunnerDisconnected(ConnectFailed):
+    """No replica reaches the runner that has the workspace. It comes back by itself, and what runs
+    there goes on. The message names it."""
+
+    code = "runner_disconnected"
+
+
 class WorkspaceUnavailable(ChatdError):
     """The chat has no workspace, or it is not running. The message names the tool to call."""
 

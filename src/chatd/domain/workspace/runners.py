@@ -21,6 +21,8 @@ BackendKind = Literal["sandbox", "container", "kubernetes", "machine"]
 
 SERVER_POOL: Final = ""
 """The pool of the runners that servers contain."""
+RUNNER_WAIT_S: Final = 600.0
+"""How long a tool call waits for a runner that is not connected before the model is told."""
 RUNNER_SILENT_AFTER_S: Final = 30.0
 """A runner that no replica has heard of for this long counts as disconnected."""
 POOL_PATTERN: Final = "^[a-z0-9]+(-[a-z0-9]+)*$"

@@ -20,9 +20,16 @@ from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import Clock, ToolContext
-from chatd.domain.workspace.agent_api import AgentApi, AgentUnreachable, WorkspaceUnavailable
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    AgentUnreachable,
+    ConnectFailed,
+    RunnerDisconnected,
+    WorkspaceUnavailable,
+)
 from chatd.domain.workspace.entities import AgentId, AgentRow
 from chatd.domain.workspace.rules import agent_status, remedy_after_timeout
+from chatd.domain.workspace.runners import RUNNER_WAIT_S
 from chatd.workspaces.agents.agent_client import (
     EPOCH_HEADER,
     AgentConnection,
@@ -32,7 +39,6 @@ from chatd.workspaces.agents.agent_client import (
     OwnerUnproven,
 )
 from chatd.workspaces.agents.agent_resolver import (
-    AGENT_ON_OTHER_HOST,
     MAX_BIND_ATTEMPTS,
     AgentObservation,
     AgentResolver,
@@ -43,7 +49,6 @@ from chatd.workspaces.agents.agent_session import (
     AGENT_REPLY_TIMEOUT_S,
     AgentRequest,
     AgentTimeout,
-    ConnectFailed,
 )
 
 # The proof that a worker owns its chat.
@@ -123,10 +128,11 @@ NOT_REPEATED_TEXT: Final = (
     "The workspace agent's reply was lost, and chatd could not show that this worker still owns the"
     " chat, so it did not ask again."
 )
-OTHER_HOST_TEXT: Final = (
-    "Trying again does not help: tell the user. If that host is gone for good, create_workspace"
-    " creates a new workspace here."
+RUNNER_GONE_TEXT: Final = (
+    "What runs there goes on, and it reconnects by itself: try again later, or tell the user. If it"
+    " is gone for good, create_workspace creates a new workspace elsewhere."
 )
+RUNNER_POLL_INTERVAL_S: Final = 1.0
 
 
 def _ignore(workspace_id: WorkspaceId) -> None:
@@ -146,6 +152,7 @@ class AccessDeps(Struct, frozen=True, kw_only=True):
     on_use: Callable[[WorkspaceId], None] = _ignore
     on_chat_request: Callable[[ChatId], None] = _ignore_chat
     check_after_s: float = REBIND_CHECK_AFTER_S
+    runner_wait_s: float = RUNNER_WAIT_S
 
 
 class AgentAccess:
@@ -272,14 +279,7 @@ class ChatAccess:
         delivery = _Delivery(request)
         self._deps.on_chat_request(self.owner.chat_id)
         try:
-            for _ in range(MAX_BIND_ATTEMPTS):
-                try:
-                    return await self._send(await self.resolver.resolve(), delivery)
-                except _WorkspaceChanged:
-                    # The agent of another workspace does not know the key: it would act again.
-                    if delivery.may_have_acted:
-                        raise AgentUnreachable(WORKSPACE_CHANGED_TEXT) from None
-            raise workspace_changing_error()
+            return await self._deliver(delivery)
         except OwnerUnproven as error:
             # The attempt that was refused did nothing. An earlier one may have acted.
             if delivery.may_have_acted:
@@ -294,6 +294,27 @@ class ChatAccess:
             if reason is error:
                 raise
             raise reason from error
+
+    async def _deliver(self, delivery: _Delivery) -> bytes:
+        """Waits for a runner that is not connected, and then sends the request under its key."""
+        until = self._deps.clock.monotonic() + self._deps.runner_wait_s
+        bound = 0
+        while True:
+            try:
+                return await self._send(await self.resolver.resolve(), delivery)
+            except _WorkspaceChanged:
+                # The agent of another workspace does not know the key: it would act again.
+                if delivery.may_have_acted:
+                    raise AgentUnreachable(WORKSPACE_CHANGED_TEXT) from None
+                bound += 1
+                if bound == MAX_BIND_ATTEMPTS:
+                    raise workspace_changing_error() from None
+            except RunnerDisconnected:
+                is_late = self._deps.clock.monotonic() >= until
+                if is_late or (delivery.may_have_acted and not delivery.request.is_repeatable):
+                    raise
+                self._connected = None
+                await self._deps.clock.sleep(RUNNER_POLL_INTERVAL_S, "runner_wait")
 
     async def _send(self, agent: AgentRow, delivery: _Delivery) -> bytes:
         delivery.workspace_id = agent.workspace_id
@@ -414,8 +435,8 @@ class ChatAccess:
         self, error: AgentUnreachable | WorkspaceUnavailable, delivery: _Delivery
     ) -> ChatdError:
         """The error for the model: what happened, and what to do."""
-        if error.code == AGENT_ON_OTHER_HOST:
-            return WorkspaceUnavailable(f"{error.message} {OTHER_HOST_TEXT}", code=error.code)
+        if isinstance(error, RunnerDisconnected):
+            return WorkspaceUnavailable(f"{error.message} {RUNNER_GONE_TEXT}", code=error.code)
         if not isinstance(error, AgentTimeout) or delivery.workspace_id is None:
             return error
         try:

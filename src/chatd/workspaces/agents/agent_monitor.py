@@ -1,4 +1,5 @@
-"""Periodic checks of the agents of this host: their health, and the context of their workspaces.
+"""Periodic checks of the agents that this replica reaches by itself: their health, and the context
+of their workspaces.
 
 An agent counts as disconnected after a silence, not after one failed check. Connected agents are
 checked first, so that many dead agents cannot delay them.
@@ -39,14 +40,16 @@ Ping = Callable[[AgentRow], Awaitable[AgentHealth]]
 class AgentMonitor:
     """Run every 10 seconds."""
 
-    def __init__(self, conn: Conn, ping: Ping, env: Env, hosts: Sequence[str]) -> None:
+    def __init__(
+        self, conn: Conn, ping: Ping, env: Env, hosts: Callable[[], Sequence[str]]
+    ) -> None:
         self._conn = conn
         self._ping = ping
         self._env = env
         self._hosts = hosts
 
     async def check_agents(self) -> None:
-        known = await workspaces.list_agents_on_host(self._conn, self._hosts)
+        known = await workspaces.list_agents_on_host(self._conn, self._hosts())
         connected = [agent for agent in known if _is_connected(agent)]
         await self._check_all(connected)
         await self._check_all([agent for agent in known if not _is_connected(agent)])
@@ -146,7 +149,7 @@ class ContextMonitor:
         contexts: ContextSync,
         read: Callable[[AgentRow], Awaitable[WorkspaceContext]],
         env: Env,
-        hosts: Sequence[str],
+        hosts: Callable[[], Sequence[str]],
     ) -> None:
         self._conn = conn
         self._contexts = contexts
@@ -156,7 +159,7 @@ class ContextMonitor:
         self._seen: dict[AgentId, tuple[str, int]] = {}
 
     async def check_contexts(self) -> None:
-        known = await workspaces.list_agents_on_host(self._conn, self._hosts)
+        known = await workspaces.list_agents_on_host(self._conn, self._hosts())
         now = self._env.clock.now()
         living = [agent for agent in known if agent_status(agent, now) == "connected"]
         self._seen = {a.id: self._seen[a.id] for a in living if a.id in self._seen}

@@ -27,11 +27,15 @@ from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, choose_agent
 from chatd.store.conn import Conn
 from chatd.store.workspace import bindings, workspaces
 from chatd.workspaces.agents.agent_client import ConnectedAgent, handshake
-from chatd.workspaces.agents.agent_session import AgentSession, AgentSigner, derive_agent_key
+from chatd.workspaces.agents.agent_session import (
+    AgentSession,
+    AgentSigner,
+    OpenStream,
+    derive_agent_key,
+)
 
 WORKSPACE_DELETED: Final = "workspace_deleted"
 """Code of a NoAgent that start_workspace cannot repair."""
-AGENT_ON_OTHER_HOST: Final = "agent_elsewhere"
 MAX_BIND_ATTEMPTS: Final = 2
 """How often the chat's workspace may change during one call before the call fails."""
 ENDPOINTS_TIMEOUT_S: Final = 25.0
@@ -202,13 +206,16 @@ def workspace_changing_error() -> WorkspaceUnavailable:
 class AgentConnector:
     """Makes the handshake with an agent at the first of its endpoints that answers.
 
-    `host_id` is this host: an endpoint of another host, such as a Unix socket, is skipped.
+    `host_id` is this host: an endpoint of another runner is reached by `open_stream`.
     """
 
-    def __init__(self, *, secret: bytes, host_id: str, clock: Clock) -> None:
+    def __init__(
+        self, *, secret: bytes, host_id: str, clock: Clock, open_stream: OpenStream
+    ) -> None:
         self._secret = secret
         self._host_id = host_id
         self._clock = clock
+        self._open_stream = open_stream
 
     async def connect(
         self,
@@ -218,10 +225,9 @@ class AgentConnector:
         timeout_s: float = ENDPOINTS_TIMEOUT_S,
     ) -> ConnectedAgent:
         """Raises AgentUnreachable with the error of the first endpoint if none answers."""
-        usable = [each for each in endpoints if each.host_id in ("", self._host_id)]
         lost: AgentUnreachable | None = None
         until = self._clock.monotonic() + timeout_s
-        for endpoint in usable:
+        for endpoint in endpoints:
             left = until - self._clock.monotonic()
             if left <= 0:
                 break
@@ -231,9 +237,6 @@ class AgentConnector:
                 lost = lost or error
         if lost is not None:
             raise lost
-        if endpoints:
-            text = "The workspace is on another host, and this server cannot reach its agent."
-            raise AgentUnreachable(text, code=AGENT_ON_OTHER_HOST)
         raise AgentUnreachable(
             "The workspace agent has no endpoint. Start the workspace with start_workspace."
         )
@@ -258,7 +261,8 @@ class AgentConnector:
     ) -> ConnectedAgent:
         key = derive_agent_key(self._secret, agent_id)
         signer = AgentSigner(agent_id, key, lambda: self._clock.now().timestamp())
-        session = AgentSession(endpoint, signer)
+        is_here = endpoint.host_id in ("", self._host_id)
+        session = AgentSession(agent_id, endpoint, signer, None if is_here else self._open_stream)
         try:
             hello = await handshake(session, agent_id, timeout_s=timeout_s)
         except AgentRefused as error:

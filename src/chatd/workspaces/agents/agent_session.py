@@ -13,7 +13,7 @@ import io
 import os
 import secrets
 import stat
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -32,9 +32,10 @@ from chatd.agent.server.auth import (
     signed_headers,
 )
 from chatd.domain.errors import ChatdError
-from chatd.domain.workspace.agent_api import AgentUnreachable
+from chatd.domain.workspace.agent_api import AgentUnreachable, ConnectFailed
 from chatd.domain.workspace.entities import AgentId, Endpoint
 from chatd.sealed_secrets import load_or_create
+from chatd.workspaces.tunnels.byte_streams import ByteStream, http_over
 
 # Keys and signatures.
 #
@@ -181,10 +182,6 @@ class AgentResponse(Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class ConnectFailed(AgentUnreachable):
-    """No connection was made, so the agent has not received the request."""
-
-
 class AgentTimeout(AgentUnreachable):
     """The agent did not answer in time."""
 
@@ -194,12 +191,25 @@ class _SignedLine(Struct, frozen=True):
     event: Raw
 
 
-class AgentSession:
-    """Sends requests to one agent at one endpoint."""
+OpenStream = Callable[[AgentId, Endpoint], Awaitable[ByteStream]]
+"""Opens a byte stream to an agent of another host. Raises ConnectFailed."""
 
-    def __init__(self, endpoint: Endpoint, signer: AgentSigner) -> None:
+
+class AgentSession:
+    """Sends requests to one agent at one endpoint: directly if it is on this host, else by
+    `open_stream`."""
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        endpoint: Endpoint,
+        signer: AgentSigner,
+        open_stream: OpenStream | None = None,
+    ) -> None:
+        self._agent_id = agent_id
         self._endpoint = endpoint
         self._signer = signer
+        self._open_stream = open_stream
 
     async def send(self, request: AgentRequest, *, boot: str = NO_BOOT) -> AgentResponse:
         """Return the reply with any status. Raises AgentUnreachable."""
@@ -259,16 +269,13 @@ class AgentSession:
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[tuple[aiohttp.ClientSession, str]]:
+        if self._open_stream is not None:
+            stream = await self._open_stream(self._agent_id, self._endpoint)
+            async with http_over(stream) as connector, _client(connector) as session:
+                yield session, "http://agent"
+            return
         with _connector(self._endpoint) as (connector, base):
-            async with aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None),
-                auto_decompress=False,
-                max_line_size=_MAX_HEADER_BYTES,
-                max_field_size=_MAX_HEADER_BYTES,
-                trust_env=False,
-            ) as session:
+            async with _client(connector) as session:
                 yield session, base
 
     async def _read(
@@ -289,6 +296,18 @@ class AgentSession:
         text = bytes(signed.event)
         self._signer.verify_line(nonce, number, boot=boot, text=text, mac=signed.mac)
         return text
+
+
+def _client(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+        auto_decompress=False,
+        max_line_size=_MAX_HEADER_BYTES,
+        max_field_size=_MAX_HEADER_BYTES,
+        trust_env=False,
+    )
 
 
 async def _start(

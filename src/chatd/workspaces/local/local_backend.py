@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -193,6 +194,19 @@ class LocalBackend:
     @property
     def kind(self) -> str:
         return "sandbox"
+
+    @property
+    def level(self) -> str:
+        """The level; empty until it is detected, and if this host can run no workspaces."""
+        return "" if self._prepared is None else self._prepared[0].level or ""
+
+    def is_agent_socket(self, path: str) -> bool:
+        """Whether it is the socket of a workspace here, so that others may be connected to it."""
+        try:
+            workspace_id = WorkspaceId(UUID(Path(path).parent.parent.name))
+        except ValueError:
+            return False
+        return path == str(self._layout.socket(workspace_id))
 
     async def prepare(self) -> isolation.IsolationReport:
         """Detect and log the isolation level, once: at start, else in the first build."""

@@ -34,7 +34,13 @@ from chatd.domain.access.permissions import Actor
 from chatd.domain.errors import Conflict, InvalidInput, NotFound, RequestReused
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.list_page import ListQuery
-from chatd.domain.workspace.entities import BuildId, Template, TemplateId, TemplateVersion
+from chatd.domain.workspace.entities import (
+    BuildId,
+    Template,
+    TemplateId,
+    TemplateSpec,
+    TemplateVersion,
+)
 from chatd.domain.workspace.rules import WorkspaceSnapshot, workspace_ttl_s
 from chatd.domain.workspace.templates import generated_name, is_valid_name, resolve_parameters
 from chatd.services.runner_administration import explain_builds
@@ -201,7 +207,7 @@ class WorkspaceRoutes:
             ),
         )
         values = await _values(control, template, version, body.parameters)
-        new = self._new(request, control, body.name, template)
+        new = self._new(request, control, body.name, template, version.spec)
         new = replace(new, version_id=version.id, params=values)
         created = await deps.retry(lambda: _insert(deps, actor, new, named=body.name is not None))
         if created.replayed:
@@ -217,7 +223,12 @@ class WorkspaceRoutes:
         return reply(workspace_reply(require_workspace(found)), 201, headers)
 
     def _new(
-        self, request: ApiRequest, control: WorkspaceControl, name: str | None, template: Template
+        self,
+        request: ApiRequest,
+        control: WorkspaceControl,
+        name: str | None,
+        template: Template,
+        spec: TemplateSpec,
     ) -> NewWorkspace:
         workspace_id = self._deps.env.new_id()
         return NewWorkspace(
@@ -227,7 +238,7 @@ class WorkspaceRoutes:
             template_id=template.id,
             version_id=template.active_version_id,
             name=_name(name, template, workspace_id.bytes),
-            host_id=control.host_id,
+            host_id=control.new_host(template, spec),
             ttl_s=workspace_ttl_s(control.ttl_s, template),
             made_by=request.request_key("workspace") or f"api:{workspace_id}",
         )

@@ -1,0 +1,111 @@
+"""The WebSockets of runners: one for control, and one for each exchange with an agent.
+
+A runner shows its own token, which belongs to a pool, or the token of a user, who then runs
+workspaces of their own on that machine. What the messages mean is decided in `services/runners.py`.
+These sockets stay open while the replica finishes its steps, whose tools need them.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from chatd.api.deps import ApiDeps
+from chatd.api.errors import Unauthorized
+from chatd.api.request import Message, Receive, Scope, Send, header
+from chatd.api.route import PREFIX
+from chatd.domain.access.permissions import require_permission
+from chatd.domain.access.secret_text import digest, is_runner_token
+from chatd.domain.errors import Conflict
+from chatd.services.runners import EPOCH_HEADER, RUNNER_HEADER, RunnerIdentity, RunnerServices
+from chatd.store.workspace import runners
+
+RUNNER_CONTROL_PATH: Final = f"{PREFIX}/runners/control"
+RUNNER_EXCHANGE_PATH: Final = f"{PREFIX}/runners/exchange"
+RUNNER_PATHS: Final = frozenset({RUNNER_CONTROL_PATH, RUNNER_EXCHANGE_PATH})
+_BEARER: Final = "bearer "
+
+
+class RunnerSockets:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises Unauthorized and Forbidden before the handshake."""
+        services = self._deps.runner_services
+        if services is None:
+            raise Conflict("Workspaces are disabled on this server.", code="workspaces_disabled")
+        identity = await self._identify(scope)
+        await receive()
+        await send({"type": "websocket.accept"})
+        messages = _AsgiMessages(receive, send)
+        if scope["path"] == RUNNER_CONTROL_PATH:
+            await services.serve_control(messages, identity)
+        else:
+            await self._serve_exchange(services, scope, messages, identity)
+        await messages.close()
+
+    async def _serve_exchange(
+        self,
+        services: RunnerServices,
+        scope: Scope,
+        messages: "_AsgiMessages",
+        identity: RunnerIdentity,
+    ) -> None:
+        runner_id = header(scope, RUNNER_HEADER.lower().encode()) or ""
+        epoch = header(scope, EPOCH_HEADER.lower().encode()) or ""
+        await services.serve_exchange(messages, identity, runner_id, epoch)
+
+    async def _identify(self, scope: Scope) -> RunnerIdentity:
+        authorization = header(scope, b"authorization") or ""
+        token = authorization[len(_BEARER) :].strip()
+        if authorization[: len(_BEARER)].lower() != _BEARER:
+            raise Unauthorized("A runner sends its token: Authorization: Bearer <token>.")
+        if is_runner_token(token):
+            found = await self._deps.read(runners.find_token, digest(token))
+            if found is None:
+                raise Unauthorized(
+                    "The runner's token is not valid: it was revoked or has expired. An"
+                    " administrator makes a new one with chatd admin runners tokens create."
+                )
+            return RunnerIdentity(pool=found.pool, token_id=found.id)
+        caller = await self._deps.accounts.authenticator.caller(scope, is_stream=True)
+        require_permission(caller.actor, "workspaces.write")
+        return RunnerIdentity(owner_id=caller.user_id)
+
+
+class _AsgiMessages:
+    """Satisfies `tunnels.wire.MessageSocket`."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._is_closed = False
+
+    async def receive(self) -> str | bytes | None:
+        if self._is_closed:
+            return None
+        event: Mapping[str, object] = await self._receive()
+        if event["type"] != "websocket.receive":
+            self._is_closed = True
+            return None
+        text, data = event.get("text"), event.get("bytes")
+        return text if isinstance(text, str) else data if isinstance(data, bytes) else b""
+
+    async def send(self, message: str | bytes) -> None:
+        if self._is_closed:
+            raise ConnectionError("closed")
+        kind = "text" if isinstance(message, str) else "bytes"
+        frame: Message = {"type": "websocket.send", kind: message}
+        try:
+            await self._send(frame)
+        except RuntimeError as error:  # uvicorn: the client has gone
+            self._is_closed = True
+            raise ConnectionError("closed") from error
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            await self._send({"type": "websocket.close", "code": code, "reason": reason[:100]})
+        except (OSError, RuntimeError):
+            return

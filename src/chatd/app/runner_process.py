@@ -1,0 +1,213 @@
+"""The runner process: builds its backends from the options of `chatd runner start` and serves them.
+
+Its data directory holds its id, its workspaces, a lock that keeps a second process out, and a
+status file that `chatd runner status` reads.
+"""
+
+import asyncio
+import fcntl
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from chatd import sealed_secrets
+from chatd.domain.errors import ChatdError
+from chatd.domain.ports import Clock
+from chatd.domain.workspace.runners import BackendKind, BackendOffer
+from chatd.settings.schema import SettingsError
+from chatd.workspaces.local.kit import agent_zip
+from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
+from chatd.workspaces.runner.backend_calls import BackendCalls, RunnerBackend
+from chatd.workspaces.runner.runner_client import RunnerClient, RunnerConfig
+
+ID_FILE: Final = "runner-id"
+LOCK_FILE: Final = "runner.lock"
+STATUS_FILE: Final = "runner-status.json"
+STATUS_INTERVAL_S: Final = 2.0
+DRAIN_SIGNAL: Final = signal.SIGUSR1
+RESUME_SIGNAL: Final = signal.SIGUSR2
+
+
+class RunnerOptions(Struct, frozen=True, kw_only=True):
+    """What `chatd runner start` was given."""
+
+    server_url: str
+    token: str
+    data_dir: Path
+    name: str | None = None
+    labels: tuple[str, ...] = ()
+    backends: tuple[BackendKind, ...] = ("sandbox",)
+    capacity: int = 0
+    roots: tuple[Path, ...] = ()
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"RunnerOptions(server_url={self.server_url!r}, data_dir={str(self.data_dir)!r})"
+
+
+class RunnerStatus(Struct, frozen=True, kw_only=True):
+    """The status file."""
+
+    process: int
+    name: str
+    server: str
+    connected: bool
+    draining: bool = False
+    running: int = 0
+    error: str = ""
+
+
+class RunnerBusy(ChatdError):
+    code = "runner_busy"
+
+
+async def run_runner(
+    options: RunnerOptions,
+    clock: Clock,
+    stop: asyncio.Event,
+    on_connected: Callable[[str], None],
+) -> None:
+    """Serve until `stop` is set. Workspaces go on. Raises RunnerBusy, RunnerRefused."""
+    data_dir = options.data_dir
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        runner_id = sealed_secrets.load_or_create(data_dir / ID_FILE, lambda: secrets.token_hex(16))
+    except OSError as error:
+        raise SettingsError(f"--data-dir: {data_dir}: {error.strerror}") from None
+    with _locked(data_dir):
+        backends, offers = await _open_backends(options, runner_id, clock)
+        name = options.name or socket.gethostname() or "runner"
+        calls = BackendCalls(backends)
+        config = RunnerConfig(
+            server_url=options.server_url,
+            token=options.token,
+            runner_id=runner_id,
+            name=name,
+            labels=options.labels,
+            backends=tuple(offers),
+            capacity=options.capacity,
+        )
+        client = RunnerClient(config, calls, clock)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(DRAIN_SIGNAL, lambda: setattr(client, "draining", True))
+        loop.add_signal_handler(RESUME_SIGNAL, lambda: setattr(client, "draining", False))
+        reporting = loop.create_task(_report_status(client, config, options, calls, on_connected))
+        try:
+            await client.run(stop)
+        finally:
+            reporting.cancel()
+            await asyncio.wait({reporting})
+            with suppress(OSError):
+                (data_dir / STATUS_FILE).unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(data_dir: Path) -> Generator[None]:
+    """Hold the lock of the data directory. Raises RunnerBusy."""
+    with (data_dir / LOCK_FILE).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunnerBusy(
+                f"A runner with the data directory {data_dir} runs already. --data-dir chooses"
+                " another one."
+            ) from None
+        yield
+
+
+async def _open_backends(
+    options: RunnerOptions, runner_id: str, clock: Clock
+) -> tuple[Mapping[str, RunnerBackend], Sequence[BackendOffer]]:
+    """Raises ChatdError if a backend cannot be used on this machine."""
+    backends: dict[str, RunnerBackend] = {}
+    offers: list[BackendOffer] = []
+    for kind in options.backends:
+        if kind != "sandbox":
+            raise SettingsError(f"--backend: this version has no backend {kind!r}")
+        config = LocalConfig(data_dir=options.data_dir, host_id=runner_id, roots=options.roots)
+        backend = LocalBackend(config, agent=agent_zip(), clock=clock)
+        report = await backend.prepare()
+        if report.level is None:
+            raise SettingsError(f"--backend {kind}: {report.text}")
+        backends[kind] = backend
+        offers.append(BackendOffer(kind=kind, isolation=report.level, detail=report.advice))
+    return backends, offers
+
+
+async def _report_status(
+    client: RunnerClient,
+    config: RunnerConfig,
+    options: RunnerOptions,
+    calls: BackendCalls,
+    on_connected: Callable[[str], None],
+) -> None:
+    was_connected = False
+    while True:
+        is_connected = client.connected.is_set()
+        if is_connected and not was_connected:
+            on_connected(config.name)
+        was_connected = is_connected
+        status = RunnerStatus(
+            process=os.getpid(),
+            name=config.name,
+            server=config.server_url,
+            connected=is_connected,
+            draining=client.draining,
+            running=await calls.running(),
+            error="" if is_connected else client.last_error,
+        )
+        with suppress(OSError):
+            text = msgspec.json.encode(status).decode()
+            sealed_secrets.replace(options.data_dir / STATUS_FILE, text)
+        try:
+            async with asyncio.timeout(STATUS_INTERVAL_S):
+                await client.connected.wait()
+                if was_connected:
+                    await asyncio.Event().wait()
+        except TimeoutError:
+            continue
+
+
+def read_status(data_dir: Path) -> RunnerStatus | None:
+    """None if no runner uses the data directory."""
+    try:
+        status = msgspec.json.decode((data_dir / STATUS_FILE).read_bytes(), type=RunnerStatus)
+        os.kill(status.process, 0)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return status
+
+
+def unit_text(program: str, options: RunnerOptions, token_file: Path, user: str) -> str:
+    """A systemd unit that starts the runner at boot."""
+    words = [program, "runner", "start", "--server", options.server_url]
+    words += ["--token-file", str(token_file), "--data-dir", str(options.data_dir)]
+    words += [word for kind in options.backends for word in ("--backend", kind)]
+    words += [word for label in options.labels for word in ("--label", label)]
+    words += ["--name", options.name] if options.name else []
+    words += ["--capacity", str(options.capacity)] if options.capacity else []
+    command = " ".join(f'"{word}"' if " " in word else word for word in words)
+    return f"""[Unit]
+Description=chatd runner for {options.server_url}
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+ExecStart={command}
+User={user}
+Restart=always
+RestartSec=5
+# Workspaces and their commands outlive the runner, also over an upgrade.
+KillMode=process
+
+[Install]
+WantedBy=multi-user.target
+"""

@@ -1,0 +1,242 @@
+"""`chatd runner`: offer workspaces of this machine to a server."""
+
+import getpass
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, get_args
+
+import typer
+
+from chatd.settings.config_file import default_data_dir
+from chatd.settings.schema import SettingsError
+
+if TYPE_CHECKING:
+    from chatd.app.runner_process import RunnerOptions
+
+runner = typer.Typer(
+    help="Offer workspaces of this machine to a server.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+UNIT_FILE: Final = Path("/etc/systemd/system/chatd-runner.service")
+
+Server = Annotated[
+    str, typer.Option("--server", metavar="URL", help="Address of the server [CHATD_SERVER]")
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="File with the runner's token; else CHATD_RUNNER_TOKEN in the environment",
+    ),
+]
+RunnerDataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Workspaces and state [~/.local/share/chatd-runner; as root /var/lib/chatd-runner]",
+    ),
+]
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Its name on the server [host name]")
+]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="LABEL", help="What templates may ask for; repeat for more"),
+]
+Backends = Annotated[
+    list[str] | None,
+    typer.Option("--backend", metavar="KIND", help="sandbox; repeat for more [sandbox]"),
+]
+Capacity = Annotated[
+    int,
+    typer.Option("--capacity", min=0, help="Workspaces that may run at once; 0 for no limit"),
+]
+Roots = Annotated[
+    list[Path] | None,
+    typer.Option("--allow", metavar="DIR", help="Directory that templates may copy or mount"),
+]
+
+
+@runner.command()
+def start(
+    server: Server = "",
+    token_file: TokenFile = None,
+    data_dir: RunnerDataDir = None,
+    name: Name = None,
+    label: Labels = None,
+    backend: Backends = None,
+    capacity: Capacity = 0,
+    allow: Roots = None,
+) -> None:
+    """Connect to the server and run its workspaces here until stopped. Workspaces go on when it
+    stops, and when the connection is lost."""
+    from chatd.app.runner_process import run_runner
+    from chatd.cli import process
+    from chatd.cli.admin import print_line
+    from chatd.clock import SystemClock
+    from chatd.settings.schema import LogSettings
+
+    with process.report_errors():
+        options = _options(server, token_file, data_dir, name, label, backend, capacity, allow)
+        process.configure_logging(LogSettings())
+
+        async def serve(stop: process.StopSignal) -> None:
+            stop.started()
+            print_line(f"chatd runner, process {os.getpid()}, data in {options.data_dir}")
+            await run_runner(
+                options,
+                SystemClock(),
+                stop.requested,
+                lambda known: print_line(f"connected to {options.server_url} as {known}"),
+            )
+            print_line("stopped; workspaces go on")
+
+        process.run_until_signal(serve)
+
+
+@runner.command()
+def install(
+    server: Server = "",
+    token_file: TokenFile = None,
+    data_dir: RunnerDataDir = None,
+    name: Name = None,
+    label: Labels = None,
+    backend: Backends = None,
+    capacity: Capacity = 0,
+    *,
+    user: Annotated[
+        str | None, typer.Option(metavar="USER", help="Account that runs it [this one]")
+    ] = None,
+    to_stdout: Annotated[
+        bool, typer.Option("--print", help="Print the unit instead of writing it")
+    ] = False,
+) -> None:
+    """Write a systemd unit that starts the runner with the machine."""
+    from chatd.app.runner_process import unit_text
+    from chatd.cli import process
+    from chatd.cli.admin import print_line
+
+    with process.report_errors():
+        options = _options(server, token_file, data_dir, name, label, backend, capacity, None)
+        if token_file is None:
+            raise SettingsError("--token-file is needed: the unit names the file, not the token")
+        program = shutil.which("chatd") or str(Path(sys.argv[0]).resolve())
+        text = unit_text(program, options, token_file.resolve(), user or getpass.getuser())
+        if to_stdout:
+            print(text, end="")
+            return
+        try:
+            UNIT_FILE.write_text(text)
+        except OSError as error:
+            raise SettingsError(
+                f"cannot write {UNIT_FILE}: {error.strerror}. Run it as root, or with --print."
+            ) from None
+        print_line(f"wrote {UNIT_FILE}; start it with: systemctl enable --now chatd-runner")
+
+
+@runner.command()
+def status(data_dir: RunnerDataDir = None) -> None:
+    """Say what the runner of this machine does. Exits with 1 if none runs."""
+    from chatd.app.runner_process import read_status
+    from chatd.cli import process
+    from chatd.cli.admin import print_line
+
+    with process.report_errors():
+        where = _data_dir(data_dir)
+        found = read_status(where)
+        if found is None:
+            print_line(f"no runner runs with the data directory {where}")
+            raise typer.Exit(1)
+        state = "connected" if found.connected else f"not connected: {found.error or 'trying'}"
+        print_line(f"{found.name}, process {found.process}")
+        print_line(f"  server      {found.server}, {state}")
+        print_line(f"  workspaces  {found.running} running")
+        if found.draining:
+            print_line("  draining    takes no new workspaces; chatd runner drain --undo ends that")
+
+
+@runner.command()
+def drain(
+    data_dir: RunnerDataDir = None,
+    *,
+    undo: Annotated[bool, typer.Option("--undo", help="Take new workspaces again")] = False,
+) -> None:
+    """Let the runner of this machine take no new workspaces. Those that it has go on."""
+    from chatd.app.runner_process import DRAIN_SIGNAL, RESUME_SIGNAL, read_status
+    from chatd.cli import process
+    from chatd.cli.admin import print_line
+
+    with process.report_errors():
+        where = _data_dir(data_dir)
+        found = read_status(where)
+        if found is None:
+            raise SettingsError(f"no runner runs with the data directory {where}")
+        os.kill(found.process, RESUME_SIGNAL if undo else DRAIN_SIGNAL)
+        print_line("takes new workspaces again" if undo else "takes no new workspaces from now on")
+
+
+def _data_dir(given: Path | None) -> Path:
+    if given is not None:
+        return Path.cwd() / given
+    usual = default_data_dir(os.environ, uid=os.geteuid())
+    if usual is None:
+        raise SettingsError("--data-dir is needed: this account has no home directory")
+    return usual.with_name("chatd-runner")
+
+
+def _options(
+    server: str,
+    token_file: Path | None,
+    data_dir: Path | None,
+    name: str | None,
+    labels: list[str] | None,
+    backends: list[str] | None,
+    capacity: int,
+    roots: list[Path] | None,
+) -> "RunnerOptions":
+    """Raises SettingsError."""
+    from chatd.app.runner_process import RunnerOptions
+    from chatd.client.exchange import clean_url
+    from chatd.domain.errors import InvalidInput
+    from chatd.domain.workspace.runners import BackendKind
+
+    address = server or os.environ.get("CHATD_SERVER", "")
+    if not address:
+        raise SettingsError("--server is needed: the address of the server")
+    try:
+        url = clean_url(address)
+    except InvalidInput as error:
+        raise SettingsError(f"--server: {error.message}") from None
+    kinds = tuple(backends or ["sandbox"])
+    for kind in kinds:
+        if kind not in get_args(BackendKind):
+            known = ", ".join(get_args(BackendKind))
+            raise SettingsError(f"--backend: there is no {kind!r}; there are {known}")
+    return RunnerOptions(
+        server_url=url,
+        token=_token(token_file),
+        data_dir=_data_dir(data_dir),
+        name=name,
+        labels=tuple(labels or ()),
+        backends=kinds,  # pyright: ignore[reportArgumentType]
+        capacity=capacity,
+        roots=tuple(roots or ()),
+    )
+
+
+def _token(file: Path | None) -> str:
+    try:
+        text = os.environ.get("CHATD_RUNNER_TOKEN", "") if file is None else file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--token-file: cannot read {file}: {error}") from None
+    if not text.strip():
+        raise SettingsError(
+            "--token-file is needed: an administrator makes a token with"
+            " chatd admin runners tokens create, or on the page under Settings, Runners"
+        )
+    return text.strip()

@@ -1,0 +1,168 @@
+"""Which replica reaches which runner: connections of runners, their state, and the rows by which
+other replicas find them. Times are the database's."""
+
+from collections.abc import Sequence
+from typing import Final, LiteralString
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.ids import UserId, WorkerId, WorkspaceId
+from chatd.domain.workspace.runners import BackendOffer, Runner, RunnerId, RunnerTokenId
+from chatd.store.conn import Conn, json_text, named_statement
+
+_RUNNER: Final = msgspec.json.Decoder(Runner)
+
+# A runner keeps its pool or its owner: an id that another one has is refused. The name that an
+# administrator gave stays. Tunnels of earlier connections go with the new one.
+CONNECT: Final = named_statement("""
+    WITH runner AS (
+        INSERT INTO runners AS r (id, name, pool, owner_id, token_id, builtin, version, labels,
+            backends, capacity, os, arch, epoch, connected_at, seen_at)
+        VALUES (:id::text, :name::text, :pool::text, :owner_id::uuid, :token_id::uuid,
+            :builtin::boolean, :version::text, :labels::text[], :backends::json,
+            :capacity::integer, :os::text, :arch::text, 1, now(), now())
+        ON CONFLICT (id) DO UPDATE SET
+            token_id = excluded.token_id, version = excluded.version, labels = excluded.labels,
+            backends = excluded.backends, capacity = excluded.capacity, os = excluded.os,
+            arch = excluded.arch, epoch = r.epoch + (NOT r.builtin)::integer, connected_at = now(),
+            disconnected_at = NULL, seen_at = now()
+        WHERE r.builtin = excluded.builtin AND r.owner_id IS NOT DISTINCT FROM excluded.owner_id
+          AND r.pool = excluded.pool
+        RETURNING r.*),
+    past AS (
+        DELETE FROM tunnels t USING runner
+        WHERE t.holder = runner.id AND NOT runner.builtin AND t.replica <> :replica::uuid),
+    reached AS (
+        INSERT INTO tunnels AS t (holder, replica, address, epoch)
+        SELECT runner.id, :replica::uuid, :address::text, runner.epoch FROM runner
+        ON CONFLICT (holder, replica) DO UPDATE SET
+            address = excluded.address, epoch = excluded.epoch, seen_at = now())
+    SELECT row_to_json(runner) FROM runner""")
+
+# Of the runners that are still this replica's: not connected elsewhere since, not removed, and with
+# a token that is still valid. Draining is what an administrator has set.
+RENEW: Final[LiteralString] = """
+    WITH mine AS MATERIALIZED (
+        SELECT r.id, k.running FROM runners r
+        JOIN unnest($2::text[], $3::bigint[], $4::integer[]) AS k (id, epoch, running)
+          ON k.id = r.id AND (k.epoch = r.epoch OR r.builtin)
+        LEFT JOIN runner_tokens t ON t.id = r.token_id
+        WHERE r.token_id IS NULL
+           OR (t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now()))
+        ORDER BY r.id FOR NO KEY UPDATE OF r),
+    seen AS (
+        UPDATE runners r SET seen_at = now(), running = mine.running, disconnected_at = NULL
+        FROM mine WHERE r.id = mine.id RETURNING r.id, r.draining),
+    tunnel AS (
+        UPDATE tunnels t SET seen_at = now()
+        FROM mine WHERE t.holder = mine.id AND t.replica = $1),
+    stale AS (
+        DELETE FROM tunnels WHERE seen_at < now() - interval '10 minutes')
+    SELECT id, draining FROM seen"""
+
+DISCONNECT: Final[LiteralString] = """
+    WITH gone AS (
+        DELETE FROM tunnels WHERE replica = $1 AND holder = ANY ($2::text[]) RETURNING holder)
+    UPDATE runners r SET disconnected_at = now() FROM gone
+    WHERE r.id = gone.holder
+      AND NOT EXISTS (SELECT FROM tunnels t WHERE t.holder = gone.holder AND t.replica <> $1)"""
+
+# The runner, and the replicas that reach it, the last seen first.
+FIND: Final[LiteralString] = """
+    SELECT row_to_json(r) AS runner, t.replica, t.address
+    FROM runners r LEFT JOIN tunnels t ON t.holder = r.id
+    WHERE r.id = $1 ORDER BY t.seen_at DESC NULLS LAST LIMIT 8"""
+
+# Workspaces that a runner has although no row gives them to it, or to any runner.
+SET_ORPHANS: Final[LiteralString] = """
+    UPDATE runners r SET orphans = coalesce((
+        SELECT array_agg(k.id::text ORDER BY k.id) FROM (
+            SELECT k.id FROM unnest($2::uuid[]) AS k (id)
+            WHERE NOT EXISTS (SELECT FROM workspaces w WHERE w.id = k.id AND w.host_id = $1)
+            ORDER BY k.id LIMIT 1000) k), '{}')
+    WHERE r.id = $1"""
+
+
+class RunnerIdentity(Struct, frozen=True, kw_only=True):
+    """By what a runner was let in: a token of a pool, or its user. A server's own runner has
+    neither."""
+
+    pool: str = ""
+    token_id: RunnerTokenId | None = None
+    owner_id: UserId | None = None
+
+
+class ConnectedRunner(Struct, frozen=True, kw_only=True):
+    """A runner that this replica reaches from now on, at `address` for other replicas."""
+
+    id: RunnerId
+    name: str
+    identity: RunnerIdentity
+    version: str
+    labels: Sequence[str] = ()
+    backends: Sequence[BackendOffer] = ()
+    capacity: int = 0
+    os: str = ""
+    arch: str = ""
+    replica: WorkerId
+    address: str
+
+
+async def connect(conn: Conn, runner: ConnectedRunner) -> Runner | None:
+    """The row with its new epoch. None if the id belongs to another pool or owner."""
+    identity = runner.identity
+    values: dict[str, object] = {
+        "id": runner.id,
+        "name": runner.name,
+        "pool": identity.pool,
+        "owner_id": identity.owner_id,
+        "token_id": identity.token_id,
+        "builtin": identity.owner_id is None and identity.token_id is None,
+        "version": runner.version,
+        "labels": list(runner.labels),
+        "backends": json_text(runner.backends),
+        "capacity": runner.capacity,
+        "os": runner.os,
+        "arch": runner.arch,
+        "replica": runner.replica,
+        "address": runner.address,
+    }
+    found = await conn.fetchval(CONNECT.text, *CONNECT.args(values))
+    return None if found is None else _RUNNER.decode(found)
+
+
+async def renew(
+    conn: Conn, replica: WorkerId, runners: Sequence[tuple[RunnerId, int, int]]
+) -> dict[RunnerId, bool]:
+    """The runners (id, epoch, workspaces that run) that are still this replica's, and whether each
+    is being drained. The others must be disconnected."""
+    ids, epochs, running = zip(*runners, strict=True) if runners else ((), (), ())
+    rows = await conn.fetch(RENEW, replica, list(ids), list(epochs), list(running))
+    return {RunnerId(row["id"]): row["draining"] for row in rows}
+
+
+async def disconnect(conn: Conn, replica: WorkerId, runner_ids: Sequence[str]) -> None:
+    """These runners are no longer reached by this replica."""
+    await conn.execute(DISCONNECT, replica, list(runner_ids))
+
+
+class Holder(Struct, frozen=True, kw_only=True):
+    """A runner, and the addresses of the replicas that reach it."""
+
+    runner: Runner
+    addresses: Sequence[tuple[WorkerId, str]]
+
+
+async def find_holder(conn: Conn, runner_id: str) -> Holder | None:
+    rows = await conn.fetch(FIND, runner_id)
+    if not rows:
+        return None
+    addresses = [(WorkerId(row["replica"]), row["address"]) for row in rows if row["replica"]]
+    return Holder(runner=_RUNNER.decode(rows[0]["runner"]), addresses=addresses)
+
+
+async def set_orphans(conn: Conn, runner_id: str, found: Sequence[WorkspaceId]) -> None:
+    """Of the workspaces that the runner has, keep the ids of those that the database does not know
+    to be there."""
+    await conn.execute(SET_ORPHANS, runner_id, list(found))

@@ -1,0 +1,197 @@
+"""Calls of the server to the backends of this runner.
+
+A build belongs to the runner and not to the connection that asked for it: it goes on when the
+connection breaks, and a call that is repeated for the same build joins it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import WorkspaceId
+from chatd.domain.workspace.entities import AgentId, LogLevel
+from chatd.workspaces.build_backend import Backend, BuildContext, BuildFailed
+from chatd.workspaces.tunnels.wire import (
+    INVENTORY_PAGE,
+    BackendCall,
+    CallError,
+    CallLog,
+    CallReply,
+)
+
+MAX_KEPT_LINES: Final = 500
+"""Log lines of a build that are kept while no server is connected."""
+MAX_LINE_CHARS: Final = 4000
+BUILD_METHODS: Final = ("start", "stop", "delete")
+
+Send = Callable[[CallReply | CallLog], Awaitable[None]]
+"""Sends to the server of the present connection. Raises ConnectionError."""
+
+
+class RunnerBackend(Backend, Protocol):
+    """A backend of a runner."""
+
+    def is_agent_socket(self, path: str) -> bool:
+        """Whether the server may be connected to this socket."""
+        ...
+
+    async def running(self) -> int:
+        """How many workspaces run."""
+        ...
+
+
+class _Build:
+    """A build that runs here, whichever connection asked for it. Starts it."""
+
+    def __init__(self, backend: RunnerBackend, call: BackendCall) -> None:
+        if call.workspace is None or call.build is None or call.spec is None:
+            raise BuildFailed("The server's call has no build.")
+        keys = {AgentId(UUID(name)): bytes.fromhex(key) for name, key in call.agent_keys.items()}
+        self.context = BuildContext(
+            workspace=call.workspace,
+            build=call.build,
+            spec=call.spec,
+            params=call.params,
+            log=self._log,
+            agent_key=keys.__getitem__,
+        )
+        self._lines: deque[tuple[str, LogLevel, str]] = deque(maxlen=MAX_KEPT_LINES)
+        self._has_lines = asyncio.Event()
+        self.work = asyncio.get_running_loop().create_task(
+            _run_build(backend, call.method, self.context), name=f"build {call.build.id}"
+        )
+
+    def _log(self, stage: str, level: LogLevel, text: str) -> None:
+        self._lines.append((stage[:100], level, text[:MAX_LINE_CHARS]))
+        self._has_lines.set()
+
+    async def pass_lines(self, call: int, send: Send) -> None:
+        while True:
+            await self._has_lines.wait()
+            self._has_lines.clear()
+            await self.flush_lines(call, send)
+
+    async def flush_lines(self, call: int, send: Send) -> None:
+        while self._lines:
+            stage, level, text = self._lines.popleft()
+            await send(CallLog(call=call, stage=stage, level=level, text=text))
+
+
+class BackendCalls:
+    def __init__(self, backends: Mapping[str, RunnerBackend]) -> None:
+        self._backends = backends
+        self._builds: dict[tuple[WorkspaceId | None, int | None, str], _Build] = {}
+
+    async def running(self) -> int:
+        """Of all backends that tell."""
+        total = 0
+        for backend in self._backends.values():
+            try:
+                total += await backend.running()
+            except ChatdError:
+                continue
+        return total
+
+    def is_agent_socket(self, path: str) -> bool:
+        return any(backend.is_agent_socket(path) for backend in self._backends.values())
+
+    async def answer(self, call: BackendCall, send: Send, cancelled: asyncio.Event) -> None:
+        """Run the call and send its reply. Raises ConnectionError if the connection breaks."""
+        try:
+            backend = self._backends.get(call.backend)
+            if backend is None:
+                raise BuildFailed(f"This runner has no backend of the kind {call.backend!r}.")
+            if call.method in BUILD_METHODS:
+                reply = await self._build(backend, call, send, cancelled)
+            else:
+                reply = await self._ask(backend, call)
+        except ChatdError as error:
+            reply = CallReply(call=0, error=CallError(code=error.code, message=error.message))
+        await send(replace(reply, call=call.call))
+
+    async def close(self) -> None:
+        """Cancel the builds that run; processes in workspaces go on."""
+        works = [build.work for build in self._builds.values()]
+        for build in self._builds.values():
+            build.context.cancelled.set()
+        for work in works:
+            work.cancel()
+        if works:
+            await asyncio.wait(works)
+
+    async def _ask(self, backend: RunnerBackend, call: BackendCall) -> CallReply:
+        match call.method:
+            case "validate" if call.spec is not None:
+                problems = await backend.validate(call.spec, call.params)
+                return CallReply(call=0, problems=tuple(problems)[:100])
+            case "inspect" if call.workspace is not None:
+                return CallReply(call=0, state=await backend.inspect(call.workspace))
+            case "workspaces":
+                found = sorted(str(each) for each in await backend.workspaces())
+                page = [each for each in found if each > call.workspace_id][:INVENTORY_PAGE]
+                return CallReply(call=0, workspaces=tuple(page))
+            case "remove":
+                try:
+                    workspace_id = WorkspaceId(UUID(call.workspace_id))
+                except ValueError:
+                    raise BuildFailed("The workspace's id cannot be read.") from None
+                await backend.remove(workspace_id)
+                return CallReply(call=0)
+            case _:
+                raise BuildFailed(
+                    f"This runner does not know the method {call.method!r}. Upgrade the runner."
+                )
+
+    async def _build(
+        self, backend: RunnerBackend, call: BackendCall, send: Send, cancelled: asyncio.Event
+    ) -> CallReply:
+        workspace_id = None if call.workspace is None else call.workspace.id
+        number = None if call.build is None else call.build.build_number
+        key = (workspace_id, number, call.method)
+        build = self._builds.get(key)
+        if build is None:
+            build = self._builds[key] = _Build(backend, call)
+            build.work.add_done_callback(lambda _: self._builds.pop(key, None))
+        loop = asyncio.get_running_loop()
+        passing = loop.create_task(build.pass_lines(call.call, send))
+        cancelling = loop.create_task(_cancel_when(cancelled, build))
+        try:
+            # The build goes on if this call is given up because its connection broke.
+            await asyncio.wait({build.work, passing}, return_when=asyncio.FIRST_COMPLETED)
+            if not build.work.done():
+                passing.result()  # raises ConnectionError
+            await build.flush_lines(call.call, send)
+            return build.work.result()
+        finally:
+            passing.cancel()
+            cancelling.cancel()
+            await asyncio.wait({passing, cancelling})
+
+
+async def _run_build(backend: RunnerBackend, method: str, context: BuildContext) -> CallReply:
+    try:
+        match method:
+            case "start":
+                return CallReply(call=0, agents=tuple(await backend.start(context)))
+            case "stop":
+                await backend.stop(context)
+            case _:
+                await backend.delete(context)
+        return CallReply(call=0)
+    except ChatdError as error:
+        return CallReply(call=0, error=CallError(code=error.code, message=error.message[:4000]))
+    except asyncio.CancelledError:
+        return CallReply(call=0, error=CallError(code="build_canceled", message=""))
+    except Exception as error:  # noqa: BLE001 - one build must not end the runner
+        text = f"The runner failed with an unexpected error ({type(error).__name__})."
+        return CallReply(call=0, error=CallError(code="internal", message=text))
+
+
+async def _cancel_when(cancelled: asyncio.Event, build: _Build) -> None:
+    await cancelled.wait()
+    build.context.cancelled.set()

@@ -1,0 +1,403 @@
+"""The connections of a runner: it dials the server, keeps sockets for exchanges open, and comes
+back after every loss.
+
+The runner needs no inbound port. A lost connection ends nothing in its workspaces. It stops for
+good only if the server says so: the token was revoked, another process has its id, or the versions
+differ too much.
+"""
+
+import asyncio
+import logging
+import platform
+import random
+from collections.abc import Coroutine
+from contextlib import suppress
+from importlib import metadata
+from typing import Final
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chatd.domain.errors import ChatdError
+from chatd.domain.ports import Clock
+from chatd.domain.workspace.runners import BackendOffer
+from chatd.log_event import LogEvent
+from chatd.workspaces.runner.backend_calls import BackendCalls
+from chatd.workspaces.tunnels.byte_streams import MessageStream, open_socket, pipe
+from chatd.workspaces.tunnels.wire import (
+    CLOSE_REFUSED,
+    CLOSE_SUPERSEDED,
+    CONTROL_PATH,
+    EPOCH_HEADER,
+    EXCHANGE_PATH,
+    MAX_SERVER_MESSAGE_BYTES,
+    OPEN_AGENT,
+    PROTOCOL,
+    RUNNER_HEADER,
+    SERVER_MESSAGES,
+    AgentOpened,
+    BackendCall,
+    CallCancel,
+    CallLog,
+    CallReply,
+    Hello,
+    MoreExchanges,
+    Refused,
+    RunnerState,
+    Welcome,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 15.0
+HEARTBEAT_S: Final = 10.0
+STATE_INTERVAL_S: Final = 5.0
+MIN_BACKOFF_S: Final = 0.25
+MAX_BACKOFF_S: Final = 15.0
+STEADY_AFTER_S: Final = 30.0
+"""A connection that lasted this long ends the back-off."""
+MAX_EXCHANGES: Final = 256
+MAX_CALLS: Final = 64
+FINAL_STATUSES: Final = frozenset({401, 403, 404, 409})
+
+
+class RunnerRefused(ChatdError):
+    """The server does not take this runner, now or later."""
+
+    code = "runner_refused"
+
+
+class RunnerConfig(Struct, frozen=True, kw_only=True):
+    server_url: str
+    token: str
+    runner_id: str
+    name: str
+    labels: tuple[str, ...] = ()
+    backends: tuple[BackendOffer, ...] = ()
+    capacity: int = 0
+
+    def __repr__(self) -> str:
+        """Without the token: it must not end up in logs."""
+        return f"RunnerConfig(server_url={self.server_url!r}, name={self.name!r})"
+
+
+class _ClientMessages:
+    """Satisfies `wire.MessageSocket`."""
+
+    def __init__(self, connected: aiohttp.ClientWebSocketResponse) -> None:
+        self._connected = connected
+
+    @property
+    def close_code(self) -> int | None:
+        return self._connected.close_code
+
+    async def receive(self) -> str | bytes | None:
+        message = await self._connected.receive()
+        if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+            return message.data
+        return None
+
+    async def send(self, message: str | bytes) -> None:
+        if self._connected.closed:
+            raise ConnectionError("closed")
+        if isinstance(message, str):
+            await self._connected.send_str(message)
+        else:
+            await self._connected.send_bytes(message)
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        with suppress(OSError, TimeoutError, aiohttp.ClientError):
+            async with asyncio.timeout(2):
+                await self._connected.close(code=code, message=reason.encode()[:100])
+
+
+class RunnerClient:
+    """`run` serves until `stop` is set. `is_connected` is for the status file and tests."""
+
+    def __init__(self, config: RunnerConfig, calls: BackendCalls, clock: Clock) -> None:
+        self._config = config
+        self._calls = calls
+        self._clock = clock
+        self.draining = False
+        self.connected = asyncio.Event()
+        self.last_error = ""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Raises RunnerRefused if the server will never take this runner."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+        stopping = asyncio.get_running_loop().create_task(stop.wait())
+        backoff_s = MIN_BACKOFF_S
+        try:
+            async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as http:
+                while not stop.is_set():
+                    began = self._clock.monotonic()
+                    serving = asyncio.get_running_loop().create_task(self._serve(http))
+                    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                    serving.cancel()
+                    await asyncio.wait({serving})
+                    self.connected.clear()
+                    if stop.is_set():
+                        return
+                    self._explain_end(serving)
+                    if self._clock.monotonic() - began >= STEADY_AFTER_S:
+                        backoff_s = MIN_BACKOFF_S
+                    # After a server's restart all its runners come back: not at the same moment.
+                    pause_s = backoff_s * (0.5 + random.random())
+                    backoff_s = min(backoff_s * 2, MAX_BACKOFF_S)
+                    await asyncio.wait({stopping}, timeout=pause_s)
+        finally:
+            stopping.cancel()
+            await self._calls.close()
+
+    def move(self, server_url: str) -> None:
+        """Connect to this address from the next connection on."""
+        self._config = replace(self._config, server_url=server_url)
+
+    def _explain_end(self, serving: asyncio.Task[None]) -> None:
+        """Raises RunnerRefused."""
+        error = None if serving.cancelled() else serving.exception()
+        while inner := _inner_errors(error):
+            error = inner[0]
+        if error is not None and not isinstance(error, aiohttp.ClientError | OSError):
+            raise error
+        self._note_end("the connection was closed" if error is None else str(error) or repr(error))
+
+    def _note_end(self, reason: str) -> None:
+        """Log each reason once until the server is connected again."""
+        if reason != self.last_error:
+            fields = {"server": self._config.server_url}
+            log.warning(LogEvent(event="server_lost", fields=fields, explanation=reason))
+        self.last_error = reason
+
+    async def _serve(self, http: aiohttp.ClientSession) -> None:
+        """One connection to the server, until it ends."""
+        messages = await self._dial(http, CONTROL_PATH, {})
+        try:
+            await messages.send(encode(self._hello()))
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                welcome = _decode(await messages.receive())
+            if isinstance(welcome, Refused):
+                if welcome.final:
+                    raise RunnerRefused(welcome.message, code=welcome.code)
+                raise ConnectionError(welcome.message)
+            if not isinstance(welcome, Welcome):
+                raise ConnectionError("the server does not answer as a chatd server does")
+            self.last_error = ""
+            self.connected.set()
+            fields = {"server": self._config.server_url, "version": welcome.version}
+            log.info(LogEvent(event="server_connected", fields=fields, explanation=""))
+            connection = _ServerConnection(self, http, messages, welcome)
+            try:
+                await connection.run()
+            except* OSError as lost:
+                self._note_end(str(lost.exceptions[0]))
+            if messages.close_code == CLOSE_SUPERSEDED:
+                text = "Another process with this runner's id has connected."
+                raise RunnerRefused(f"{text} Each runner needs a data directory of its own.")
+            if messages.close_code == CLOSE_REFUSED:
+                raise RunnerRefused("The runner's token was revoked, or the runner was removed.")
+        finally:
+            await messages.close()
+
+    def _hello(self) -> Hello:
+        config = self._config
+        return Hello(
+            protocol=PROTOCOL,
+            version=metadata.version("chatd"),
+            runner_id=config.runner_id,
+            name=config.name,
+            labels=config.labels,
+            backends=config.backends,
+            capacity=config.capacity,
+            os=platform.system().lower(),
+            arch=platform.machine(),
+        )
+
+    async def _dial(
+        self, http: aiohttp.ClientSession, path: str, headers: dict[str, str]
+    ) -> _ClientMessages:
+        config = self._config
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                connected = await http.ws_connect(
+                    config.server_url.rstrip("/") + path,
+                    headers={"Authorization": f"Bearer {config.token}", **headers},
+                    heartbeat=HEARTBEAT_S,
+                    max_msg_size=MAX_SERVER_MESSAGE_BYTES,
+                    compress=0,
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status in FINAL_STATUSES:
+                raise RunnerRefused(_status_text(error.status)) from None
+            # The error holds the request with its token: it is not chained.
+            raise ConnectionError(f"the server answers with status {error.status}") from None
+        except TimeoutError:
+            raise ConnectionError("the server does not answer") from None
+        return _ClientMessages(connected)
+
+    async def open_exchange(self, http: aiohttp.ClientSession, epoch: int) -> _ClientMessages:
+        headers = {RUNNER_HEADER: self._config.runner_id, EPOCH_HEADER: str(epoch)}
+        return await self._dial(http, EXCHANGE_PATH, headers)
+
+    @property
+    def calls(self) -> BackendCalls:
+        return self._calls
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+
+class _ServerConnection:
+    """One control socket and its exchange sockets."""
+
+    def __init__(
+        self,
+        client: RunnerClient,
+        http: aiohttp.ClientSession,
+        messages: _ClientMessages,
+        welcome: Welcome,
+    ) -> None:
+        self._client = client
+        self._http = http
+        self._messages = messages
+        self._welcome = welcome
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[int, asyncio.Event] = {}
+        self._idle = 0
+        self._exchanges = 0
+        self._wanted = asyncio.Event()
+        self._more = 0
+
+    async def run(self) -> None:
+        """Until the server closes the control socket."""
+        async with asyncio.TaskGroup() as group:
+            self._spawn(group, self._report_state())
+            self._spawn(group, self._keep_exchanges(group))
+            await self._read(group)
+            for task in self._tasks:
+                task.cancel()
+
+    def _spawn(self, group: asyncio.TaskGroup, work: Coroutine[object, object, None]) -> None:
+        task = group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, group: asyncio.TaskGroup) -> None:
+        while (text := await self._messages.receive()) is not None:
+            message = _decode(text)
+            match message:
+                case BackendCall():
+                    if len(self._running) < MAX_CALLS and message.call not in self._running:
+                        cancelled = self._running[message.call] = asyncio.Event()
+                        self._spawn(group, self._answer(message, cancelled))
+                case CallCancel():
+                    if (cancelled := self._running.get(message.call)) is not None:
+                        cancelled.set()
+                case MoreExchanges():
+                    self._more = min(message.count, MAX_EXCHANGES)
+                    self._wanted.set()
+                case Refused():
+                    raise RunnerRefused(message.message, code=message.code)
+                case _:
+                    continue
+
+    async def _answer(self, call: BackendCall, cancelled: asyncio.Event) -> None:
+        try:
+            with suppress(OSError):
+                await self._client.calls.answer(call, self._send, cancelled)
+        finally:
+            del self._running[call.call]
+
+    async def _send(self, message: CallReply | CallLog) -> None:
+        await self._messages.send(encode(message))
+
+    async def _report_state(self) -> None:
+        while True:
+            running = await self._client.calls.running()
+            state = RunnerState(running=running, draining=self._client.draining)
+            await self._messages.send(encode(state))
+            await self._client.clock.sleep(STATE_INTERVAL_S, "runner_state")
+
+    async def _keep_exchanges(self, group: asyncio.TaskGroup) -> None:
+        """Open sockets until as many wait as the server asked for."""
+        while True:
+            target = max(self._welcome.idle_exchanges, self._more)
+            self._more = 0
+            while self._idle < target and self._exchanges < MAX_EXCHANGES:
+                self._idle += 1
+                self._exchanges += 1
+                self._spawn(group, self._exchange())
+            await self._wanted.wait()
+            self._wanted.clear()
+
+    async def _exchange(self) -> None:
+        is_idle = True
+        try:
+            messages = await self._client.open_exchange(self._http, self._welcome.epoch)
+            try:
+                text = await messages.receive()
+                is_idle = False
+                self._idle -= 1
+                self._wanted.set()
+                if isinstance(text, str):
+                    await self._connect_agent(messages, text)
+            finally:
+                await messages.close()
+        except (aiohttp.ClientError, OSError):
+            # The control socket tells whether the server is there; a pause avoids a storm.
+            await self._client.clock.sleep(1, "exchange_retry")
+        finally:
+            self._exchanges -= 1
+            if is_idle:
+                self._idle -= 1
+            self._wanted.set()
+
+    async def _connect_agent(self, messages: _ClientMessages, text: str) -> None:
+        try:
+            request = OPEN_AGENT.decode(text)
+        except msgspec.DecodeError:
+            await messages.send(encode(AgentOpened(error="the request cannot be read")))
+            return
+        path = request.endpoint.path
+        if not self._client.calls.is_agent_socket(path):
+            await messages.send(encode(AgentOpened(error="it is not an agent of this runner")))
+            return
+        try:
+            stream = await open_socket(path)
+        except OSError as error:
+            reason = (error.strerror or type(error).__name__).lower()
+            await messages.send(encode(AgentOpened(error=reason)))
+            return
+        await messages.send(encode(AgentOpened()))
+        await pipe(stream, MessageStream(messages))
+
+
+def _inner_errors(error: BaseException | None) -> tuple[BaseException, ...]:
+    """Of a group of errors."""
+    return getattr(error, "exceptions", ())
+
+
+def _decode(text: str | bytes | None) -> Struct | None:
+    if text is None:
+        return None
+    try:
+        return SERVER_MESSAGES.decode(text)
+    except msgspec.DecodeError:
+        # A newer server may send messages that this runner does not know.
+        return None
+
+
+def _status_text(status: int) -> str:
+    match status:
+        case 401:
+            return "The server does not accept the token: it was revoked, has expired, or is wrong."
+        case 403:
+            return "The token may not run workspaces."
+        case 404:
+            return "The server has no address for runners. Is the URL that of a chatd server?"
+        case _:
+            return "Workspaces are disabled on the server."

@@ -1,0 +1,225 @@
+"""Byte streams between replicas.
+
+A replica connects to the one that reaches a runner, names the agent in one line of JSON, and gets
+one line back; then bytes follow. Both sides show the same certificate, whose key derives from the
+deployment's secret: replicas know each other without any set-up, and everything between them is
+encrypted. Nothing is sent to an agent before the reply, so a refused stream is always safe to open
+elsewhere.
+"""
+
+import asyncio
+import datetime
+import hashlib
+import hmac
+import logging
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from msgspec import Struct
+
+from chatd.domain.errors import ChatdError
+from chatd.domain.workspace.agent_api import AgentUnreachable, ConnectFailed
+from chatd.domain.workspace.entities import AgentId, Endpoint
+from chatd.log_event import LogEvent
+from chatd.workspaces.tunnels.byte_streams import ByteStream, SocketStream, pipe
+
+log = logging.getLogger(__name__)
+
+PEER_CONNECT_TIMEOUT_S: Final = 3.0
+PEER_REPLY_TIMEOUT_S: Final = 12.0
+"""Longer than the other replica waits for the runner."""
+MAX_PEER_STREAMS: Final = 512
+
+
+class PeerRequest(Struct, frozen=True, kw_only=True):
+    """The first line: the agent to reach, at an endpoint of this runner."""
+
+    agent_id: UUID
+    endpoint: Endpoint
+
+
+class PeerReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    error: str = ""
+    unknown: bool = False
+    """The replica does not reach this runner: ask another one."""
+
+
+_REQUEST: Final = msgspec.json.Decoder(PeerRequest)
+_REPLY: Final = msgspec.json.Decoder(PeerReply)
+
+
+class PeerUnknown(ConnectFailed):
+    """The replica does not reach the runner, or cannot be reached itself: ask another one."""
+
+
+def peer_certificate(secret: bytes) -> tuple[bytes, bytes]:
+    """The certificate and its key, as PEM: the same for the same secret."""
+    seed = hmac.digest(secret, b"chatd peers", hashlib.sha256)
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "chatd replica")])
+    # Clocks of hosts may be wrong, and the secret is what is trusted.
+    start = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    serial = int.from_bytes(hashlib.sha256(seed).digest()[:15], "big") | 1
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(serial)
+        .not_valid_before(start)
+        .not_valid_after(start.replace(year=2120))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, None)
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return certificate.public_bytes(Encoding.PEM), private
+
+
+def _tls(secret: bytes, *, server: bool) -> ssl.SSLContext:
+    certificate, key = peer_certificate(secret)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=certificate.decode())
+    # `ssl` reads keys from files only.
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "peer.pem")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(certificate + key)
+        context.load_cert_chain(path)
+    return context
+
+
+class PeerDialler:
+    def __init__(self, secret: bytes) -> None:
+        self._tls = _tls(secret, server=False)
+
+    async def open(self, address: str, agent_id: AgentId, endpoint: Endpoint) -> ByteStream:
+        """Raises PeerUnknown, or ConnectFailed if that replica reaches the runner and not the
+        agent."""
+        host, _, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(PEER_CONNECT_TIMEOUT_S):
+                pair = await asyncio.open_connection(
+                    host.strip("[]"), int(port), ssl=self._tls, server_hostname="chatd"
+                )
+        except (OSError, ValueError, TimeoutError) as error:
+            text = f"The server at {address} cannot be reached ({type(error).__name__})."
+            raise PeerUnknown(text) from None
+        stream = SocketStream(*pair)
+        try:
+            async with asyncio.timeout(PEER_REPLY_TIMEOUT_S):
+                request = PeerRequest(agent_id=agent_id, endpoint=endpoint)
+                await stream.write(msgspec.json.encode(request) + b"\n")
+                reply = _REPLY.decode(await stream.read_line())
+        except (OSError, TimeoutError, msgspec.DecodeError):
+            await stream.close()
+            raise PeerUnknown(f"The server at {address} does not answer.") from None
+        except BaseException:
+            await stream.close()
+            raise
+        if reply.error:
+            await stream.close()
+            raise (PeerUnknown if reply.unknown else ConnectFailed)(reply.error)
+        return stream
+
+
+OpenHere = Callable[[AgentId, Endpoint], Awaitable[ByteStream]]
+"""Open a stream to an agent without another replica. Raises PeerUnknown and AgentUnreachable."""
+
+
+@asynccontextmanager
+async def listen_to_peers(
+    listening: socket.socket, secret: bytes, open_here: OpenHere
+) -> AsyncGenerator[None]:
+    """Serve streams to other replicas. At the end streams in progress are aborted."""
+    serving: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        serving.add(task)
+        try:
+            if len(serving) <= MAX_PEER_STREAMS:
+                await _serve_peer(SocketStream(reader, writer), open_here)
+        finally:
+            serving.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(serve, sock=listening, ssl=_tls(secret, server=True))
+    try:
+        yield
+    finally:
+        server.close()
+        for task in tuple(serving):
+            task.cancel()
+        if serving:
+            await asyncio.wait(tuple(serving))
+
+
+async def _serve_peer(peer: SocketStream, open_here: OpenHere) -> None:
+    stream: ByteStream | None = None
+    try:
+        async with asyncio.timeout(PEER_REPLY_TIMEOUT_S):
+            request = _REQUEST.decode(await peer.read_line())
+            try:
+                stream = await open_here(AgentId(request.agent_id), request.endpoint)
+                reply = PeerReply()
+            except AgentUnreachable as error:
+                reply = PeerReply(error=error.message, unknown=isinstance(error, PeerUnknown))
+            await peer.write(msgspec.json.encode(reply) + b"\n")
+    except (OSError, TimeoutError, msgspec.DecodeError):
+        if stream is not None:
+            await stream.close()
+        return
+    if stream is not None:
+        await pipe(peer, stream)
+
+
+def bind_peer_address(address: str) -> socket.socket:
+    """Listen on `host:port`; port 0 takes a free one. A host that is a name is listened for on all
+    addresses, because it may be one that only others see. Raises ChatdError."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        number = int(port)
+        listening = socket.create_server(
+            (host if _is_address(host) else "", number),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+            reuse_port=False,
+        )
+    except (OSError, ValueError, OverflowError) as error:
+        raise ChatdError(
+            f"server.peer_address: cannot listen on {address!r}: {error}. It is the host and port"
+            " at which other replicas reach this one, such as 10.0.0.2:7871.",
+            code="settings",
+        ) from None
+    listening.settimeout(0)
+    return listening
+
+
+def _is_address(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError):
+            socket.inet_pton(family, host)
+            return True
+    return False
+
+
+def log_peer_refused(address: str, reason: str) -> None:
+    fields = {"address": address}
+    log.warning(LogEvent(event="peer_unreachable", fields=fields, explanation=reason))
