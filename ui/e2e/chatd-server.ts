@@ -13,6 +13,22 @@ export const python = process.env.CHATD_PYTHON ?? join(repository, ".venv/bin/py
 const program = ["-c", "from chatd.cli.main import main; main()"];
 const lastLine = "Ctrl-C stops.";
 
+const EXECUTE = `
+import asyncio, os, sys
+import asyncpg
+from chatd.app.database import open_database
+from chatd.cli.process import read_settings
+from chatd.clock import SystemClock
+
+async def main():
+    settings = read_settings({"data_dir": sys.argv[1]}, None)
+    async with open_database(settings, os.environ, SystemClock()) as server:
+        session = await asyncpg.connect(server.dsn)
+        await session.execute(sys.argv[2])
+        await session.close()
+
+asyncio.run(main())`;
+
 export interface ServerOptions {
   /** The settings file. */
   readonly config?: string;
@@ -84,6 +100,11 @@ export class ChatdServer {
     const args = ["admin", ...words, "--data-dir", this.dataDir];
     const { stdout } = await promisify(execFile)(python, [...program, ...args], { env: { ...this.env, CHATD_SERVER_PORT: String(this.port) } });
     return stdout.trim();
+  }
+
+  /** Runs statements on the server's database: rows that only another process would write. */
+  async execute(statements: string): Promise<void> {
+    await promisify(execFile)(python, ["-c", EXECUTE, this.dataDir, statements], { env: this.env });
   }
 
   /** A request as the administrator. */

@@ -21,6 +21,7 @@ const PATHS = {
     "users",
     "groups",
     "templates",
+    "runners",
     "workers",
     "audit",
   ].map((name) => `/admin/${name}`),

@@ -85,6 +85,7 @@ export function bytesText(bytes: number): string {
 export function factsOf(workspace: Workspace, template: string | null): readonly (readonly [string, string])[] {
   const { limits } = workspace;
   const facts: (readonly [string, string | null])[] = [
+    ["Waits", workspace.latest_build?.waiting_for ?? null],
     ["Template", template],
     ["Isolation", workspace.isolation ?? null],
     ["Network", workspace.network == null ? null : workspace.network === "none" ? "none" : "full"],

@@ -17,13 +17,13 @@ const SCOPES: readonly { scope: Scope; text: string }[] = [
   { scope: "account", text: "Your account, tokens and keys" },
   { scope: "admin", text: "Administer the server" },
 ];
-const LIFETIMES = [
+export const LIFETIMES = [
   { days: 7, text: "7 days" },
   { days: 30, text: "30 days" },
   { days: 365, text: "A year" },
   { days: 0, text: "No end" },
 ];
-const DAY_MS = 86_400_000;
+export const DAY_MS = 86_400_000;
 
 export function TokensPage() {
   const tokens = useResource(["tokens"], () => readAll((query) => api.GET("/api/v1/auth/tokens", { query })));
@@ -168,7 +168,7 @@ function NewToken({ onClose }: { onClose: () => void }) {
 }
 
 /** A secret that is shown once, with a button that copies it. */
-export function ShownSecret({ text }: { text: string }) {
+export function ShownSecret({ text, label = "Copy" }: { text: string; label?: string }) {
   const copy = async () => {
     await navigator.clipboard.writeText(text);
     toast("Copied.");
@@ -176,7 +176,7 @@ export function ShownSecret({ text }: { text: string }) {
   return (
     <div className="settings-secret">
       <code className="ui-grow">{text}</code>
-      <IconButton icon={Copy} label="Copy" onClick={() => void copy()} />
+      <IconButton icon={Copy} label={label} onClick={() => void copy()} />
     </div>
   );
 }
