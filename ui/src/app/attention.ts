@@ -1,5 +1,6 @@
 /** What is said to screen readers about the open chat: at the borders of a turn, never by the token. */
 import { useEffect, useRef } from "react";
+import { isWorking } from "@/chat-state/reducer";
 import type { ChatState, ChatStatus } from "@/chat-state/types";
 import { useChatDetails, useChatList, useChatSelector } from "@/connection";
 import { readPreference } from "@/platform/preferences";
@@ -11,17 +12,15 @@ export interface Speech {
   assertive: boolean;
 }
 
-const BUSY: ReadonlySet<ChatStatus> = new Set(["running", "pending"]);
-
 /** The sentence for a change of status, or null. */
 export function speechFor(before: ChatStatus, after: ChatStatus, error: string | null): Speech | null {
   if (before === after) return null;
   if (after === "requires_action") return { text: "Needs you", assertive: true };
   if (after === "error") return { text: `Failed: ${error ?? "see the chat"}`, assertive: true };
   if (after === "interrupting") return { text: "Stopping", assertive: false };
-  if (BUSY.has(after)) return BUSY.has(before) ? null : { text: "Working", assertive: false };
+  if (isWorking(after)) return isWorking(before) ? null : { text: "Working", assertive: false };
   if (after === "waiting" && before === "interrupting") return { text: "Stopped", assertive: false };
-  if (after === "waiting" && BUSY.has(before)) return { text: "Reply complete", assertive: false };
+  if (after === "waiting" && isWorking(before)) return { text: "Reply complete", assertive: false };
   return null;
 }
 

@@ -3,6 +3,7 @@ import { type KeyboardEvent, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { api } from "@/api/client";
 import { useDemoModel, useMe } from "@/api/queries";
+import { isWorking } from "@/chat-state/reducer";
 import type { ChatState } from "@/chat-state/types";
 import { Countdown, Elapsed, errorWords, Icon, IconButton, Menu, StatusState, Tag, Tooltip } from "@/components";
 import { useAmendChat, useChatDetails, useChatSelector, useConnection } from "@/connection";
@@ -179,7 +180,7 @@ export function TopState({ chatId }: { chatId: string }) {
   const held = useChatSelector(chatId, selectHeld);
   if (status === null || status === "waiting" || status === "archived") return null;
   // Between two calls of a failing model no worker has the chat.
-  if ((status === "running" || status === "pending") && retryAt !== null) {
+  if (isWorking(status) && retryAt !== null) {
     return (
       <StatusState
         status="retrying"

@@ -41,10 +41,19 @@ export function initialFeed(chatId: string): ChatFeed {
   return { shown: initialState(chatId), group: [], episode: null, rewrittenAt: 0 };
 }
 
-const LIVE_STATUSES: ReadonlySet<ChatStatus> = new Set<ChatStatus>(["pending", "running", "interrupting"]);
+/** The turn goes on by itself: a worker has the chat, or one is to take it. */
+export function isWorking(status: ChatStatus): boolean {
+  return status === "pending" || status === "running";
+}
 
+/** Parts of an answer may come. */
+export function isLive(status: ChatStatus): boolean {
+  return isWorking(status) || status === "interrupting";
+}
+
+/** The turn has not ended. A message that is sent now is queued. */
 export function isBusy(status: ChatStatus): boolean {
-  return LIVE_STATUSES.has(status) || status === "requires_action";
+  return isLive(status) || status === "requires_action";
 }
 
 export function reduce(feed: ChatFeed, event: ChatEvent): ChatFeed {
@@ -85,7 +94,7 @@ export function dropPartialGroup(feed: ChatFeed): ChatFeed {
 function applyPart(feed: ChatFeed, event: Extract<ChatEvent, { type: "message_part" }>): ChatFeed {
   const { history_version: historyVersion, attempt } = event.message_part;
   if (!isSameEpisode(feed.episode, { historyVersion, attempt })) return feed;
-  if (!LIVE_STATUSES.has(feed.shown.status)) return feed;
+  if (!isLive(feed.shown.status)) return feed;
   const live = addLivePart(feed.shown.live, event.message_part);
   return live === feed.shown.live ? feed : { ...feed, shown: { ...feed.shown, live } };
 }
@@ -98,7 +107,7 @@ function applyGroup(feed: ChatFeed, end: VersionReached): ChatFeed {
   const before = isReset ? { ...initialState(feed.shown.chatId), live: feed.shown.live } : feed.shown;
   const after = applyEvents(before, events);
   const episode = episodeAfter(feed.episode, events);
-  const keepsLive = LIVE_STATUSES.has(after.status) && isShownUntil(before.live, episode);
+  const keepsLive = isLive(after.status) && isShownUntil(before.live, episode);
   const shown: ChatState = {
     ...after,
     loaded: true,

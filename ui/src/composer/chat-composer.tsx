@@ -135,7 +135,7 @@ export function ChatComposer({ chatId }: { chatId: string }) {
       behavior={behavior}
       hasChoice={busy && edited === null}
       isSending={isSaving}
-      canStop={state.status === "running" || state.status === "pending" || state.status === "interrupting" || state.status === "requires_action"}
+      canStop={busy}
       onBehavior={setBehavior}
       onSend={send}
       onStop={stop.now}

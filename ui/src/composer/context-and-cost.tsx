@@ -5,6 +5,7 @@ import type { components } from "@/api/schema";
 import type { ChatState, Message } from "@/chat-state/types";
 import { Popover, Tooltip } from "@/components";
 import { useChatSelector } from "@/connection";
+import { moneyText, plural } from "@/platform/words";
 
 export interface ContextUse {
   readonly tokens: number;
@@ -101,20 +102,15 @@ export function CostChip({ chatId }: { chatId: string }) {
     placeholderData: (before) => before,
   });
   if (data === undefined || data.call_count === 0) return null;
-  const unknown = data.unpriced_call_count > 0 ? `, without ${data.unpriced_call_count} calls of unknown price` : "";
-  const budget = data.max_cost_micros === null ? "" : ` of ${dollars(data.max_cost_micros)}`;
+  const unknown = data.unpriced_call_count > 0 ? `, without ${plural(data.unpriced_call_count, "call")} of unknown price` : "";
+  const budget = data.max_cost_micros === null ? "" : ` of ${moneyText(data.max_cost_micros)}`;
   return (
-    <Tooltip text={`${dollars(data.total_cost_micros)}${budget} for ${data.call_count} model calls, subagents included${unknown}`} side="top">
+    <Tooltip text={`${moneyText(data.total_cost_micros)}${budget} for ${plural(data.call_count, "model call")}, subagents included${unknown}`} side="top">
       <span className="composer-meter is-wide-only" tabIndex={0}>
-        {dollars(data.total_cost_micros)}
+        {moneyText(data.total_cost_micros)}
       </span>
     </Tooltip>
   );
-}
-
-function dollars(micros: number): string {
-  const value = micros / 1_000_000;
-  return `$${value > 0 && value < 0.01 ? value.toFixed(4) : value.toFixed(2)}`;
 }
 
 // Why a message was refused, for people. A reached limit says how much, until when, and who can raise it.
@@ -123,7 +119,7 @@ type ErrorBody = components["schemas"]["ErrorBody"];
 
 export function refusalText(error: ErrorBody): string {
   if (error.code !== "usage_limit_exceeded" || error.limit_micros == null) return error.message;
-  const used = `${dollars(error.spent_micros ?? 0)} of ${dollars(error.limit_micros)}`;
+  const used = `${moneyText(error.spent_micros ?? 0)} of ${moneyText(error.limit_micros)}`;
   if (error.resets_at == null) return `This chat has used ${used}, its budget. Raise the budget or start another chat.`;
   return `You have used ${used}. It starts again ${momentText(new Date(error.resets_at))}; an admin can raise it.`;
 }

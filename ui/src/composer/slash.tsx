@@ -2,6 +2,7 @@
 import { Archive, ArrowDownToLine, Cpu, GitFork, ListTodo, type LucideIcon, PauseCircle, Plus, StopCircle } from "lucide-react";
 import { type KeyboardEvent, useState } from "react";
 import { api, urlOf } from "@/api/client";
+import { isWorking } from "@/chat-state/reducer";
 import type { SettledState } from "@/chat-state/types";
 import { classes, Icon } from "@/components";
 import { chatPath, NEW_CHAT_PATH } from "@/platform/routes";
@@ -21,7 +22,7 @@ export interface SlashCommand {
 const inChat = (state: SettledState | null) => (state === null ? "Only in a chat" : null);
 const whenIdle = (state: SettledState | null) =>
   inChat(state) ?? (state?.status === "waiting" || state?.status === "error" ? null : "Only while the chat waits");
-const whenBusy = (state: SettledState | null) => inChat(state) ?? (state?.status === "running" || state?.status === "pending" ? null : "Nothing is running");
+const whenBusy = (state: SettledState | null) => inChat(state) ?? (state !== null && isWorking(state.status) ? null : "Nothing is running");
 
 export const SLASH_COMMANDS: readonly SlashCommand[] = [
   { name: "compact", effect: "Replace the history by a summary for the model", reason: whenIdle },

@@ -1,5 +1,6 @@
 import { type CSSProperties, useEffect, useRef, useState } from "react";
 import { useDemoModel } from "@/api/queries";
+import { isWorking } from "@/chat-state/reducer";
 import { Button, STATUS_LOOKS, StatusIcon } from "@/components";
 import { useChatDetails, useSettledChat } from "@/connection";
 import { openPanel } from "@/platform/actions";
@@ -93,7 +94,7 @@ function Tour({ chatId, onEnd }: { chatId: string; onEnd: () => void }) {
   const step = nextStep(done);
   const style = useAboveComposer(true);
   const sent = useRef(false);
-  const isBusy = chat.state.status === "running" || chat.state.status === "pending";
+  const isBusy = isWorking(chat.state.status);
   if (!chat.state.loaded) return null;
   if (step === null) return <EndMark style={style} onClose={onEnd} />;
   // Queueing and stopping need an answer that is being written.

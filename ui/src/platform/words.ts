@@ -53,6 +53,11 @@ export function moneyText(micros: number): string {
   return `$${dollars.toPrecision(1)}`.replace(/e-\d+$/, "");
 }
 
+/** The same, without cents where there are none: "$10". */
+export function shortMoneyText(micros: number): string {
+  return moneyText(micros).replace(/\.00$/, "");
+}
+
 /** Micros of what was typed, such as "10" or "$10.50". Null: it is not an amount above zero. */
 export function readMoney(text: string): number | null {
   const plain = text.trim().replace(/^\$/, "").replaceAll(",", "");

@@ -2,11 +2,12 @@ import { ChevronDown, ChevronRight, Ellipsis } from "lucide-react";
 import { type DragEvent, type KeyboardEvent, memo, type MouseEvent, type ReactNode, useMemo, useRef, useState } from "react";
 import { Link } from "wouter";
 import { classes, Elapsed, Icon, IconButton, Menu, PlusMinus, StatusIcon, Time } from "@/components";
+import { useTreeFocus } from "@/components/tree";
 import { usePreference } from "@/platform/preferences";
 import { chatPath } from "@/platform/routes";
 import { ChatMenuItems } from "../chat-menu";
 import { isSubagent, isUnread, type ListChat, shownStatus, subtitle } from "./list-chat";
-import { type ChatNode, pinMoves, type Section, treeMove, visibleRows } from "./tree-model";
+import { type ChatNode, pinMoves, type Section, visibleRows } from "./tree-model";
 
 interface ChatTreeProps {
   sections: readonly Section[];
@@ -33,14 +34,10 @@ function useFolds() {
 export function ChatTree({ sections, currentId, modelName, search, canMove, onMovePins }: ChatTreeProps) {
   const { folded, fold } = useFolds();
   const rows = useMemo(() => visibleRows(sections, folded), [sections, folded]);
-  const [focusKey, setFocusKey] = useState<string | null>(null);
+  const { ref, stop, setFocused, press: pressTree } = useTreeFocus<HTMLDivElement>(rows, currentId, fold);
   const dragged = useRef<string | null>(null);
-  const tree = useRef<HTMLDivElement>(null);
-  const keys = new Set(rows.map((row) => row.key));
-  const inOrder = [focusKey, currentId, rows[0]?.key ?? null].find((key) => key !== null && keys.has(key)) ?? null;
   const pinned = sections.find((section) => section.name === "pinned")?.nodes.map((node) => node.chat) ?? [];
 
-  const focusRow = (key: string) => tree.current?.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"]`)?.focus();
   const movePin = (id: string, by: -1 | 1) => onMovePins(pinMoves(pinned, id, pinned.findIndex((chat) => chat.id === id) + by));
   const dropOn = (target: string) => {
     if (dragged.current !== null && dragged.current !== target) {
@@ -70,11 +67,7 @@ export function ChatTree({ sections, currentId, modelName, search, canMove, onMo
       fold(key, folded.has(key));
       return;
     }
-    const move = treeMove(rows, key, event.key);
-    if (move === null) return;
-    event.preventDefault();
-    if ("focus" in move) focusRow(move.focus);
-    else fold("open" in move ? move.open : move.close, "open" in move);
+    pressTree(event);
   };
 
   const renderNode = (node: ChatNode, section: Section, level: number, position: number, count: number) => {
@@ -88,12 +81,12 @@ export function ChatTree({ sections, currentId, modelName, search, canMove, onMo
           hasChildren={node.children.length > 0}
           isOpen={isOpen}
           isCurrent={node.key === currentId}
-          isFocusable={node.key === inOrder}
+          isFocusable={node.key === stop}
           modelName={modelName(node.chat.last_model_config_id ?? null)}
           search={search}
           pinnedCount={pinned.length}
           onFold={fold}
-          onFocus={setFocusKey}
+          onFocus={setFocused}
           onMove={isPin ? (by) => movePin(node.key, by) : undefined}
           drag={isPin ? { onStart: (id) => (dragged.current = id), onDropOn: dropOn } : undefined}
         />
@@ -107,7 +100,7 @@ export function ChatTree({ sections, currentId, modelName, search, canMove, onMo
   };
 
   return (
-    <div role="tree" aria-label="Chats" ref={tree} onKeyDown={press}>
+    <div role="tree" aria-label="Chats" ref={ref} onKeyDown={press}>
       {sections.map((section, index) => (
         <SectionRows
           key={section.key}
@@ -115,9 +108,9 @@ export function ChatTree({ sections, currentId, modelName, search, canMove, onMo
           position={index + 1}
           count={sections.length}
           isOpen={!folded.has(section.key)}
-          isFocusable={section.key === inOrder}
+          isFocusable={section.key === stop}
           onFold={fold}
-          onFocus={setFocusKey}
+          onFocus={setFocused}
         >
           {section.nodes.map((node, at) => renderNode(node, section, 2, at + 1, section.nodes.length))}
         </SectionRows>

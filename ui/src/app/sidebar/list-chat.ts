@@ -1,5 +1,6 @@
 /** A chat of the list as the sidebar reads it: also fields that only newer servers send. */
 import type { components } from "@/api/schema";
+import { isLive, isWorking } from "@/chat-state/reducer";
 import type { Status } from "@/components";
 
 type Schemas = components["schemas"];
@@ -33,7 +34,7 @@ export function shownStatus(chat: ListChat): Status {
 }
 
 /** Between two calls of a failing model, with or without a worker. */
-const isRetrying = (chat: ListChat): boolean => chat.retry != null && (chat.status === "running" || chat.status === "pending");
+const isRetrying = (chat: ListChat): boolean => chat.retry != null && isWorking(chat.status);
 
 /** The user stopped the turn and holds the queue: nothing failed. */
 const isHeld = (chat: ListChat): boolean => chat.status === "error" && chat.last_error?.kind === "queue_held";
@@ -44,7 +45,7 @@ export const needsYou = (chat: ListChat): boolean => chat.status === "requires_a
 /** Whether it, or one of its subagents, waits for a person. */
 export const familyNeedsYou = (chat: ListChat): boolean => needsYou(chat) || (chat.children ?? []).some(needsYou);
 
-export const isActive = (chat: ListChat): boolean => ["pending", "running", "interrupting"].includes(chat.status);
+export const isActive = (chat: ListChat): boolean => isLive(chat.status);
 
 /** The second line, first that applies: what it needs, why it failed, what it does now, last summary, model. */
 export function subtitle(chat: ListChat, modelName: string | null): string | null {

@@ -10,6 +10,7 @@ import { openPalette } from "@/platform/actions";
 import { runCommand, shortcutOf } from "@/platform/keys";
 import { useIsPhone } from "@/platform/media";
 import { HOME_PATH, NEW_CHAT_PATH, useChatId } from "@/platform/routes";
+import { moneyText, shortMoneyText } from "@/platform/words";
 import { useChatActions } from "../chat-menu";
 import { ConnectionBadge } from "../top-bar";
 import { ChatTree } from "./chat-tree";
@@ -184,12 +185,6 @@ function useSections(filters: ListFilters) {
 
 const PERIODS = { day: "today", week: "this week", month: "this month" } as const;
 
-/** Dollars from millionths: "$1.20", and "$10" where nothing follows the point. */
-export function dollars(micros: number, whole = false): string {
-  const amount = micros / 1_000_000;
-  return `$${whole && Number.isInteger(amount) ? String(amount) : amount.toFixed(2)}`;
-}
-
 /** What was spent, of how much, and the way to the settings. */
 function UsageFoot({ children }: { children?: React.ReactNode }) {
   const { data } = useQuery({
@@ -197,7 +192,7 @@ function UsageFoot({ children }: { children?: React.ReactNode }) {
     queryFn: ({ signal }) => api.GET("/api/v1/usage-limits/status", { signal }),
     refetchInterval: 60_000,
   });
-  const spent = dollars(data?.current_spend_micros ?? 0);
+  const spent = moneyText(data?.current_spend_micros ?? 0);
   const limit = data?.spend_limit_micros ?? null;
   const period = PERIODS[data?.period ?? "day"];
   return (
@@ -205,11 +200,11 @@ function UsageFoot({ children }: { children?: React.ReactNode }) {
       <div className="sidebar-usage">
         <div>
           <span>
-            <b>{spent}</b> {limit === null ? period : `of ${dollars(limit, true)} ${period}`}
+            <b>{spent}</b> {limit === null ? period : `of ${shortMoneyText(limit)} ${period}`}
           </span>
         </div>
         {limit !== null && (
-          <Meter label={`${spent} spent of ${dollars(limit, true)} ${period}`} value={(data?.current_spend_micros ?? 0) / 1e6} max={limit / 1e6} />
+          <Meter label={`${spent} spent of ${shortMoneyText(limit)} ${period}`} value={(data?.current_spend_micros ?? 0) / 1e6} max={limit / 1e6} />
         )}
       </div>
       <Tooltip text="Settings" side="top">

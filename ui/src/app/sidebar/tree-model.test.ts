@@ -1,8 +1,9 @@
 import { describe, expect, it } from "vitest";
 import { countFilters, NO_FILTERS, readFilters, writeFilters } from "./filters";
+import { treeMove } from "@/components/tree";
 import { type ListChat, shownStatus, subtitle } from "./list-chat";
 import { makeChat } from "./testing";
-import { buildSections, nodeOf, pinMoves, treeMove, visibleRows } from "./tree-model";
+import { buildSections, nodeOf, pinMoves, visibleRows } from "./tree-model";
 
 const now = new Date(2026, 10, 17, 12, 0);
 const at = (day: number, hour = 9) => new Date(2026, 10, day, hour).toISOString();

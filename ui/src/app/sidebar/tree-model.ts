@@ -1,4 +1,5 @@
 /** The sidebar's tree: sections, chats and subagents of any depth. Pure. */
+import type { TreeItem } from "@/components/tree";
 import { daysBetween } from "@/platform/words";
 import { familyNeedsYou, type ListChat } from "./list-chat";
 
@@ -80,21 +81,15 @@ export function buildSections(chats: readonly ListChat[], shared: readonly ListC
   });
 }
 
-export interface TreeRow {
-  key: string;
-  level: number;
-  parentKey: string | null;
-  hasChildren: boolean;
-  isOpen: boolean;
+interface ChatTreeRow extends TreeItem {
+  readonly level: number;
   /** Null for a section. */
-  chat: ListChat | null;
-  /** What typing letters finds. */
-  name: string;
+  readonly chat: ListChat | null;
 }
 
 /** The rows that can be seen, from top to bottom. */
-export function visibleRows(sections: readonly Section[], folded: ReadonlySet<string>): TreeRow[] {
-  const rows: TreeRow[] = [];
+export function visibleRows(sections: readonly Section[], folded: ReadonlySet<string>): ChatTreeRow[] {
+  const rows: ChatTreeRow[] = [];
   const walk = (nodes: readonly ChatNode[], level: number, parentKey: string) => {
     for (const node of nodes) {
       const isOpen = !folded.has(node.key);
@@ -108,41 +103,6 @@ export function visibleRows(sections: readonly Section[], folded: ReadonlySet<st
     if (isOpen) walk(section.nodes, 2, section.key);
   }
   return rows;
-}
-
-export type TreeMove = { focus: string } | { open: string } | { close: string } | null;
-
-/** What a key does in the tree (the pattern of the ARIA practices). */
-export function treeMove(rows: readonly TreeRow[], currentKey: string, key: string): TreeMove {
-  const index = rows.findIndex((row) => row.key === currentKey);
-  const row = rows[index];
-  if (row === undefined) return null;
-  const to = (target: TreeRow | undefined): TreeMove => (target === undefined ? null : { focus: target.key });
-  switch (key) {
-    case "ArrowDown":
-      return to(rows[index + 1]);
-    case "ArrowUp":
-      return to(rows[index - 1]);
-    case "Home":
-      return to(rows[0]);
-    case "End":
-      return to(rows.at(-1));
-    case "ArrowRight":
-      if (!row.hasChildren) return null;
-      return row.isOpen ? to(rows[index + 1]) : { open: row.key };
-    case "ArrowLeft":
-      if (row.hasChildren && row.isOpen) return { close: row.key };
-      return row.parentKey === null ? null : { focus: row.parentKey };
-    default:
-      return findByLetter(rows, index, key);
-  }
-}
-
-function findByLetter(rows: readonly TreeRow[], index: number, key: string): TreeMove {
-  if (key.length !== 1 || key.trim() === "") return null;
-  const after = [...rows.slice(index + 1), ...rows.slice(0, index)];
-  const found = after.find((row) => row.name.toLowerCase().startsWith(key.toLowerCase()));
-  return found === undefined ? null : { focus: found.key };
 }
 
 /** The new places after a pinned chat moved; only those that differ are changed. */

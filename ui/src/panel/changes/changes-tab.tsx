@@ -14,6 +14,7 @@ import { useCallback, useState } from "react";
 import { api, type ApiError } from "@/api/client";
 import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
+import { isBusy } from "@/chat-state/reducer";
 import { Button, ConfirmDialog, EmptyState, ErrorNote, Icon, IconButton, PlusMinus, Segmented, Skeleton, Tag } from "@/components";
 import { useChatDetails, useChatSelector } from "@/connection";
 import { openPanel, type PanelOptions, usePanelRequest } from "@/platform/actions";
@@ -279,7 +280,7 @@ const BEFORE: Readonly<Record<Scope, string>> = {
 
 function RevertDialog({ chatId, scope, reverting, onClose }: RevertDialogProps) {
   const client = useQueryClient();
-  const isBusy = useChatSelector(chatId, (state) => state.status !== "waiting" && state.status !== "error");
+  const busy = useChatSelector(chatId, (state) => isBusy(state.status));
   const { root, file } = reverting;
   const revert = async () => {
     const body = { scope, repo_root: root, path: file.path, ...(file.oldPath === null || file.kind !== "renamed" ? {} : { old_path: file.oldPath }) };
@@ -298,7 +299,7 @@ function RevertDialog({ chatId, scope, reverting, onClose }: RevertDialogProps) 
       action="Revert"
       onConfirm={revert}
     >
-      {isBusy && <p className="tone-muted">The chat runs and may change the file. Stop it first.</p>}
+      {busy && <p className="tone-muted">The chat runs and may change the file. Stop it first.</p>}
     </ConfirmDialog>
   );
 }

@@ -1,8 +1,9 @@
 /** The tree of files, for pointer and keyboard. One row takes the focus; arrows move it. */
 import { ChevronRight, File, FileSymlink, Folder, FolderOpen, type LucideIcon } from "lucide-react";
-import { type KeyboardEvent, useCallback, useEffect, useRef, useState } from "react";
+import { type KeyboardEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { api } from "@/api/client";
 import { classes, errorWords, Icon } from "@/components";
+import { type TreeItem, useTreeFocus } from "@/components/tree";
 import { ancestorsOf, EMPTY_TREE, parentOf, relativePath, type TreeRow, type TreeState, withExpanded, withLoaded } from "./tree-state";
 
 interface FileTreeProps {
@@ -14,16 +15,8 @@ interface FileTreeProps {
 }
 
 export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
-  const [focused, setFocused] = useState<string | null>(null);
-  const list = useRef<HTMLDivElement>(null);
-  const stops = rows.filter((row) => row.kind !== "note");
-  const stop = [focused, selected].find((path) => stops.some((row) => row.path === path)) ?? stops[0]?.path ?? null;
-
-  const move = (row: TreeRow | undefined) => {
-    if (row === undefined) return;
-    setFocused(row.path);
-    list.current?.querySelector<HTMLElement>(`[data-path="${CSS.escape(row.path)}"]`)?.focus();
-  };
+  const items = useMemo(() => rows.filter((row) => row.kind !== "note").map(itemOf), [rows]);
+  const { ref, stop, setFocused, press } = useTreeFocus<HTMLDivElement>(items, selected, onToggle);
 
   const act = (row: TreeRow) => {
     setFocused(row.path);
@@ -32,21 +25,17 @@ export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
   };
 
   const onKeyDown = (event: KeyboardEvent<HTMLDivElement>) => {
-    const index = stops.findIndex((row) => row.path === stop);
-    const row = stops[index];
+    const row = rows.find((one) => one.path === stop);
     if (row === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
-    const target = keyTarget(event.key, stops, index);
-    if (target === undefined && !["ArrowRight", "ArrowLeft", "Enter", " "].includes(event.key)) return;
+    const acts = event.key === "Enter" || event.key === " ";
+    if (!acts && !press(event)) return;
     event.preventDefault();
     event.stopPropagation();
-    if (event.key === "Enter" || event.key === " ") act(row);
-    else if (event.key === "ArrowRight" && row.kind === "directory" && !row.isExpanded) onToggle(row.path, true);
-    else if (event.key === "ArrowLeft" && row.isExpanded) onToggle(row.path, false);
-    else move(target);
+    if (acts) act(row);
   };
 
   return (
-    <div className="files-tree" role="tree" aria-label="Files of the workspace" ref={list} onKeyDown={onKeyDown}>
+    <div className="files-tree" role="tree" aria-label="Files of the workspace" ref={ref} onKeyDown={onKeyDown}>
       {rows.map((row) =>
         row.kind === "note" ? (
           <TreeNote key={row.path} row={row} />
@@ -54,7 +43,7 @@ export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
           <div
             key={row.path}
             role="treeitem"
-            data-path={row.path}
+            data-key={row.path}
             className={classes("files-row", row.kind === "other" && "is-off")}
             style={{ paddingLeft: indent(row.level) }}
             aria-level={row.level}
@@ -95,31 +84,9 @@ function iconOf(row: TreeRow): LucideIcon {
   return row.isLink ? FileSymlink : File;
 }
 
-function keyTarget(key: string, stops: readonly TreeRow[], index: number): TreeRow | undefined {
-  const row = stops[index];
-  if (row === undefined) return undefined;
-  switch (key) {
-    case "ArrowDown":
-      return stops[index + 1] ?? row;
-    case "ArrowUp":
-      return stops[index - 1] ?? row;
-    case "Home":
-      return stops[0];
-    case "End":
-      return stops.at(-1);
-    case "ArrowRight":
-      return row.isExpanded ? stops[index + 1] : row;
-    case "ArrowLeft":
-      return stops.find((other) => other.path === parentOf(row.path)) ?? row;
-    default:
-      return key.length === 1 && key !== " " ? byLetter(key.toLowerCase(), stops, index) : undefined;
-  }
-}
-
-/** The next row that begins with the letter. */
-function byLetter(letter: string, stops: readonly TreeRow[], index: number): TreeRow | undefined {
-  const after = [...stops.slice(index + 1), ...stops.slice(0, index + 1)];
-  return after.find((row) => row.name.toLowerCase().startsWith(letter));
+function itemOf(row: TreeRow): TreeItem {
+  const isDirectory = row.kind === "directory";
+  return { key: row.path, parentKey: row.level === 1 ? null : parentOf(row.path), name: row.name, hasChildren: isDirectory, isOpen: row.isExpanded };
 }
 
 // Loads directories of a chat's workspace when they are opened.

@@ -5,7 +5,7 @@ import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, Dialog, EmptyState, ErrorNote, Field, IconButton, Segmented, Tag, TextField } from "@/components";
-import { moneyText, readMoney } from "@/platform/words";
+import { moneyText, plural, readMoney } from "@/platform/words";
 import { Loaded, Section, SettingRow, SettingsPage, Table, useResource, useSave } from "../frame";
 
 type Limits = components["schemas"]["SpendLimitsReply"];
@@ -97,7 +97,7 @@ function LimitTable({ limits, onEdit }: EditableLimits) {
       id: one.group_id,
       name: one.group_name,
       micros: one.spend_limit_micros,
-      note: `each of ${one.member_count} ${one.member_count === 1 ? "member" : "members"}`,
+      note: `each of ${plural(one.member_count, "member")}`,
     })),
     ...limits.overrides.map((one) => ({ kind: "user" as const, id: one.user_id, name: one.username, micros: one.spend_limit_micros, note: "user" })),
   ];

@@ -5,7 +5,7 @@ import { api } from "@/api/client";
 import { type Model, useAllModels } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, EmptyState, Field, IconButton, Menu, MenuItem, Tag } from "@/components";
-import { tokensText } from "@/platform/words";
+import { MICROS, moneyText, tokensText } from "@/platform/words";
 import { Loaded, Section, SettingsPage, Table, useResource, useSave } from "../frame";
 import { ModelDrawer } from "./model-drawer";
 import { useProviders } from "./providers";
@@ -120,7 +120,7 @@ export function contextText(model: Model): string {
 function priceText(model: Model, side: "input" | "output"): string {
   const price = model.prices?.[side];
   if (price === null || price === undefined) return model.unpriced === true ? "not priced" : "";
-  return Number(price) === 0 ? "free" : `$${Number(price).toFixed(2)}`;
+  return Number(price) === 0 ? "free" : moneyText(Number(price) * MICROS);
 }
 
 /** Models of tasks that no user asks for: titles and summaries. */

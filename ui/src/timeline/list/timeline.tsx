@@ -5,10 +5,12 @@ import { useSearch } from "wouter";
 import { api } from "@/api/client";
 import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
+import { isBusy } from "@/chat-state/reducer";
 import type { ChatState, Takeover as TakeoverPayload } from "@/chat-state/types";
 import { EmptyState, Skeleton } from "@/components";
 import { type OpenChat, useChat, useChatDetails } from "@/connection";
 import { announce } from "@/platform/toasts";
+import { plural } from "@/platform/words";
 import { ActionsProvider } from "../actions";
 import { callName } from "../rows/call-view";
 import type { Takeover } from "../rows/row";
@@ -108,7 +110,7 @@ function usePrompt(chat: OpenChat, place: React.RefObject<ListPlace | null>): nu
   const [after, setAfter] = useState<number | null>(null);
   const newest = chat.pendingSends.at(-1)?.id ?? null;
   const [known, setKnown] = useState(newest);
-  const isIdle = ["waiting", "error"].includes(chat.state.status);
+  const isIdle = !isBusy(chat.state.status);
   if (newest !== known) {
     setKnown(newest);
     if (newest !== null && isIdle) setAfter(chat.state.messages.at(-1)?.id ?? 0);
@@ -150,7 +152,7 @@ export function announcement(before: ChatState, after: ChatState): string | null
   const [first] = failed;
   if (first === undefined) return null;
   const name = callName(first);
-  return failed.length === 1 ? `${name}, failed` : `${name} and ${failed.length - 1} more calls failed`;
+  return failed.length === 1 ? `${name}, failed` : `${name} and ${plural(failed.length - 1, "more call")} failed`;
 }
 
 // Tells the server how far the user has read, a moment after it was seen.

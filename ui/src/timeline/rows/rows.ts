@@ -3,7 +3,7 @@
  * a change makes only the rows that differ: an unchanged row stays the same object, and is not rendered again.
  */
 import type { OutboxItem } from "@/chat-state/outbox";
-import { isBusy } from "@/chat-state/reducer";
+import { isBusy, isWorking } from "@/chat-state/reducer";
 import type { ChatState, LiveParts, Message, Part, RequestedCall, Takeover as TakeoverPayload } from "@/chat-state/types";
 import { isNotice, isStop, isSummary, messageRows, partRows } from "./message-rows";
 import { isQuiet, isRead } from "./call-view";
@@ -247,8 +247,9 @@ export function calloutOf(state: ChatState): Callout | null {
     if (error.kind === "queue_held") return { type: "held", error, queued: state.queue.length };
     return { type: "failed", error };
   }
-  const isRetrying = state.status === "running" || state.status === "pending";
-  return isRetrying && state.retry !== null ? { type: "retrying", retry: state.retry, canRetryNow: isUnanswered(state), hasSaid: hasSaid(state) } : null;
+  return isWorking(state.status) && state.retry !== null
+    ? { type: "retrying", retry: state.retry, canRetryNow: isUnanswered(state), hasSaid: hasSaid(state) }
+    : null;
 }
 
 /** The failed call has said something, which is still shown. */
