@@ -12,7 +12,7 @@ interface Operation {
 }
 
 type OperationOf<P extends keyof paths, M extends Method> = paths[P] extends Record<M, infer O> ? (O extends Operation ? O : never) : never;
-export type PathsOf<M extends Method> = {
+type PathsOf<M extends Method> = {
   [P in keyof paths]: OperationOf<P, M> extends never ? never : P;
 }[keyof paths];
 
@@ -45,7 +45,7 @@ type BodyOption<O extends Operation> = [BodyOf<O>] extends [never]
     ? { body?: BodyOf<O> }
     : { body: BodyOf<O> };
 
-export type RequestOptions<O extends Operation> = PathOption<O> &
+type RequestOptions<O extends Operation> = PathOption<O> &
   QueryOption<O> &
   BodyOption<O> & { headers?: Record<string, string>; signal?: AbortSignal; timeoutMs?: number };
 
@@ -63,7 +63,7 @@ interface AnyOptions {
   timeoutMs?: number;
 }
 
-export const DEFAULT_TIMEOUT_MS = 60_000;
+const DEFAULT_TIMEOUT_MS = 60_000;
 const CSRF_REFUSED = "csrf_token_required";
 
 let csrfToken: Promise<string | null> | null = null;
@@ -192,10 +192,10 @@ export const api = {
 // Why a request failed. Every failure of `api` is an `ApiError`, but for an abort by its caller.
 
 export type ErrorBody = components["schemas"]["ErrorBody"];
-export type FieldError = components["schemas"]["FieldError"];
+type FieldError = components["schemas"]["FieldError"];
 
 /** Codes of failures that no server sent: `status` is 0. */
-export type LocalCode = "network" | "timeout";
+type LocalCode = "network" | "timeout";
 
 export class ApiError extends Error {
   override readonly name = "ApiError";

@@ -47,7 +47,7 @@ export const queryKeys = {
 
 const MAX_RETRIES = 3;
 
-export function createQueryClient(): QueryClient {
+function createQueryClient(): QueryClient {
   return new QueryClient({
     defaultOptions: {
       queries: {

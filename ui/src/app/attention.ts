@@ -7,7 +7,7 @@ import { readPreference } from "@/platform/preferences";
 import { announce } from "@/platform/toasts";
 import { familyNeedsYou, isActive, isUnread, type ListChat } from "./sidebar/list-chat";
 
-export interface Speech {
+interface Speech {
   text: string;
   assertive: boolean;
 }
@@ -75,13 +75,13 @@ async function playChime(about: string): Promise<void> {
 // Signs for somebody who looks elsewhere: a count in the title, and a chime if wanted.
 
 /** Chats with something to see: they need you, or have an unread answer. */
-export const countNotices = (chats: readonly ListChat[]): number => chats.filter((chat) => familyNeedsYou(chat) || isUnread(chat)).length;
+const countNotices = (chats: readonly ListChat[]): number => chats.filter((chat) => familyNeedsYou(chat) || isUnread(chat)).length;
 
-export const titleText = (count: number, chatTitle: string | null): string =>
+const titleText = (count: number, chatTitle: string | null): string =>
   `${count > 0 ? `(${count}) ` : ""}${chatTitle === null || chatTitle === "" ? "chatd" : `${chatTitle} · chatd`}`;
 
 /** Chats that worked before and do not work now. */
-export function finishedChats(before: ReadonlyMap<string, boolean>, chats: readonly ListChat[]): string[] {
+function finishedChats(before: ReadonlyMap<string, boolean>, chats: readonly ListChat[]): string[] {
   return chats.filter((chat) => before.get(chat.id) === true && !isActive(chat)).map((chat) => `${chat.id}:${chat.version}`);
 }
 

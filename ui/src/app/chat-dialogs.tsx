@@ -77,7 +77,7 @@ interface Row {
 }
 
 /** Rows without a name are dropped; a name twice is refused. */
-export function labelsOf(rows: readonly Row[]): { labels: Record<string, string>; repeated: string | null } {
+function labelsOf(rows: readonly Row[]): { labels: Record<string, string>; repeated: string | null } {
   const labels: Record<string, string> = {};
   for (const { key, value } of rows.map((row) => ({ key: row.key.trim(), value: row.value.trim() }))) {
     if (key === "") continue;

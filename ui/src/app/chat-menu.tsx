@@ -158,7 +158,7 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
 
 // Dialogs about one chat. Any menu opens them; the shell shows them, so that they outlive the menu.
 
-export type ChatDialogKind = "rename" | "labels" | "delete" | "share" | "policy";
+type ChatDialogKind = "rename" | "labels" | "delete" | "share" | "policy";
 
 interface Asked {
   kind: ChatDialogKind;

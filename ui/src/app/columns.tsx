@@ -3,8 +3,8 @@ import { PhoneScreen } from "@/components";
 import { useIsNarrow, useIsPhone } from "@/platform/media";
 import { usePreference } from "@/platform/preferences";
 
-export const SIDEBAR_LIMITS = { min: 220, max: 420, initial: 264 } as const;
-export const PANEL_LIMITS = { min: 360, max: 1100, initial: 480 } as const;
+const SIDEBAR_LIMITS = { min: 220, max: 420, initial: 264 } as const;
+const PANEL_LIMITS = { min: 360, max: 1100, initial: 480 } as const;
 
 interface ColumnsProps {
   sidebar: ReactNode;

@@ -18,7 +18,7 @@ interface Found {
   has_more: boolean;
 }
 
-export function placeText(found: Found, at: number): string {
+function placeText(found: Found, at: number): string {
   if (found.count === 0) return "Not found";
   const all = `${found.count.toLocaleString("en")}${found.has_more ? "+" : ""}`;
   return at < 0 ? `${all} messages` : `${(at + 1).toLocaleString("en")} of ${all}`;

@@ -25,7 +25,7 @@ interface CommandPlaces {
 }
 
 /** The next chat that waits for a person, after the open one; a subagent stands for itself. */
-export function nextThatNeedsYou(chats: readonly ListChat[], currentId: string | null): string | null {
+function nextThatNeedsYou(chats: readonly ListChat[], currentId: string | null): string | null {
   const waiting = chats.filter(familyNeedsYou).flatMap((chat) => [chat, ...(chat.children ?? [])].filter(needsYou).map((one) => one.id));
   if (waiting.length === 0) return null;
   const at = currentId === null ? -1 : waiting.indexOf(currentId);

@@ -22,7 +22,7 @@ export interface Draft {
  * `waiting`: for its turn, for the connection or for the next try. `sent`: the server has it, and the
  * events of `version` have not arrived yet. `refused`: the user decides.
  */
-export type OutboxState = "waiting" | "sending" | "sent" | "refused";
+type OutboxState = "waiting" | "sending" | "sent" | "refused";
 
 export interface OutboxItem {
   /** Also the Idempotency-Key: the server runs it once, however often it is sent. */

@@ -19,7 +19,7 @@ export interface ChatFeed {
   readonly rewrittenAt: number;
 }
 
-export function initialState(chatId: string): ChatState {
+function initialState(chatId: string): ChatState {
   return {
     chatId,
     loaded: false,
@@ -200,7 +200,7 @@ function deleteMessages(messages: readonly Message[], ids: ReadonlySet<number>):
   return messages.filter((message) => !ids.has(message.id));
 }
 
-export interface OlderPage {
+interface OlderPage {
   readonly items: readonly Message[];
   readonly has_more: boolean;
   readonly version: number;

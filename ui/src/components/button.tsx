@@ -84,12 +84,6 @@ export function IconButton(props: IconButtonProps) {
   );
 }
 
-export const TooltipProvider = ({ children }: { children: React.ReactNode }) => (
-  <Primitive.Provider delayDuration={400} skipDelayDuration={200}>
-    {children}
-  </Primitive.Provider>
-);
-
 interface TooltipProps {
   text: string;
   shortcut?: string | undefined;

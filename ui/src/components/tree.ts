@@ -10,7 +10,7 @@ export interface TreeItem {
   readonly isOpen: boolean;
 }
 
-export interface TreeFocus<E extends HTMLElement> {
+interface TreeFocus<E extends HTMLElement> {
   readonly ref: RefObject<E | null>;
   /** The key of the row in the tab order. */
   readonly stop: string | null;
@@ -46,7 +46,7 @@ export function useTreeFocus<E extends HTMLElement>(
   return { ref, stop, setFocused, focus, press };
 }
 
-export type TreeMove = { focus: string } | { open: string } | { close: string } | null;
+type TreeMove = { focus: string } | { open: string } | { close: string } | null;
 
 /** What a key does to the tree. */
 export function treeMove(items: readonly TreeItem[], currentKey: string, key: string): TreeMove {

@@ -7,7 +7,7 @@ import { Popover, Tooltip } from "@/components";
 import { useChatSelector } from "@/connection";
 import { moneyText, plural } from "@/platform/words";
 
-export interface ContextUse {
+interface ContextUse {
   readonly tokens: number;
   readonly limit: number;
   readonly split: readonly { readonly name: string; readonly tokens: number }[];

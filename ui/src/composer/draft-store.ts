@@ -16,7 +16,7 @@ const listeners = new Set<() => void>();
 const unsaved = new Set<string>();
 let timer: ReturnType<typeof setTimeout> | undefined;
 
-export function readDraft(key: string): MessageDraft {
+function readDraft(key: string): MessageDraft {
   let draft = drafts.get(key);
   if (draft === undefined) {
     draft = stored(key);
@@ -103,7 +103,7 @@ function dropOldest(): void {
 type FileReply = components["schemas"]["FileReply"];
 
 export const MAX_FILES = 10;
-export const MAX_FILE_BYTES = 20 * 1024 * 1024;
+const MAX_FILE_BYTES = 20 * 1024 * 1024;
 const PASTE_AS_FILE_LINES = 10;
 const PASTE_AS_FILE_CHARS = 1000;
 const UPLOAD_TIMEOUT_MS = 10 * 60_000;

@@ -39,14 +39,14 @@ interface MessageBoxProps {
 }
 
 /** Why the draft cannot be sent; null: it can. An empty one needs no words. */
-export function sendRefusal(draft: MessageDraft): string | null {
+function sendRefusal(draft: MessageDraft): string | null {
   if (isUploading(draft)) return "Wait until the files are uploaded";
   if (hasFailedUpload(draft)) return "Remove the file that failed";
   return isEmpty(draft) ? "" : null;
 }
 
 /** "/plan text" is the text, in plan mode. */
-export function withPlanCommand(draft: MessageDraft): MessageDraft {
+function withPlanCommand(draft: MessageDraft): MessageDraft {
   const text = /^\/plan\s+(\S[\s\S]*)$/i.exec(draft.text.trimStart())?.[1];
   return text === undefined ? draft : { ...draft, text, isPlan: true };
 }

@@ -41,7 +41,7 @@ export function effortBars(effort: Effort, efforts: readonly Effort[]): readonly
   return Array.from({ length: BARS }, (_, index) => index < lit);
 }
 
-export interface ModelGroup {
+interface ModelGroup {
   readonly provider: string;
   readonly models: readonly Model[];
 }

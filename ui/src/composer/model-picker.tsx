@@ -121,7 +121,7 @@ function ModelList({ models, model, effort, efforts, onModel, onEffort, onOpenCh
 
 // The model and effort of the next message: what was chosen, else what the chat used, else the default.
 
-export interface ModelChoice {
+interface ModelChoice {
   readonly models: readonly Model[];
   readonly model: Model | null;
   readonly effort: Effort | null;

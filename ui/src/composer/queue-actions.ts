@@ -6,8 +6,8 @@ import { insertText } from "@/platform/actions";
 import { toast } from "@/platform/toasts";
 import { contentOf, draftOf } from "./draft";
 
-export const SENT_MEANWHILE = "This message was sent a moment ago.";
-export const EDIT_CAME_TOO_LATE = "This message was sent a moment ago. Your new text is in the composer.";
+const SENT_MEANWHILE = "This message was sent a moment ago.";
+const EDIT_CAME_TOO_LATE = "This message was sent a moment ago. Your new text is in the composer.";
 
 const GONE = "queued_message_gone";
 
@@ -20,7 +20,7 @@ export function fileCount(message: QueuedMessage): number {
 }
 
 /** The message's parts with another text. */
-export function withText(message: QueuedMessage, text: string): InputPart[] {
+function withText(message: QueuedMessage, text: string): InputPart[] {
   return contentOf({ ...draftOf(message.content), text });
 }
 

@@ -87,7 +87,7 @@ export function StopButton({ isStopping, onStop }: StopButtonProps) {
 
 // What a message does to a chat, by whether the chat is busy.
 
-export interface BehaviorText {
+interface BehaviorText {
   readonly behavior: BusyBehavior;
   /** On the button. */
   readonly verb: string;

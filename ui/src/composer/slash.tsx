@@ -24,7 +24,7 @@ const whenIdle = (state: SettledState | null) =>
   inChat(state) ?? (state?.status === "waiting" || state?.status === "error" ? null : "Only while the chat waits");
 const whenBusy = (state: SettledState | null) => inChat(state) ?? (state !== null && isWorking(state.status) ? null : "Nothing is running");
 
-export const SLASH_COMMANDS: readonly SlashCommand[] = [
+const SLASH_COMMANDS: readonly SlashCommand[] = [
   { name: "compact", effect: "Replace the history by a summary for the model", reason: whenIdle },
   { name: "fork", effect: "Copy this chat into a new one", reason: inChat },
   { name: "export", effect: "Save the chat as a file", reason: inChat },

@@ -54,7 +54,7 @@ function fit(box: HTMLTextAreaElement | null): void {
 
 // What a key means in the message box.
 
-export type BoxKey = "send" | "interrupt" | "newline" | "history-back" | "history-on" | null;
+type BoxKey = "send" | "interrupt" | "newline" | "history-back" | "history-on" | null;
 
 type KeyFacts = Pick<KeyboardEvent, "key" | "shiftKey" | "altKey" | "ctrlKey" | "metaKey"> & {
   nativeEvent: { isComposing?: boolean; keyCode?: number };

@@ -27,7 +27,7 @@ export function flattenPages(pages: ChatListPages, filters: ChatFilters): readon
   return filters.q === undefined ? chats.sort(compareChats) : chats;
 }
 
-export function compareChats(a: PublicChat, b: PublicChat): number {
+function compareChats(a: PublicChat, b: PublicChat): number {
   const [pinA, pinB] = [a.pin_order || Infinity, b.pin_order || Infinity];
   if (pinA !== pinB) return pinA - pinB;
   if (a.updated_at !== b.updated_at) return Date.parse(b.updated_at) - Date.parse(a.updated_at);

@@ -20,7 +20,7 @@ export interface SettledView extends Omit<ChatView, "state"> {
   readonly state: SettledState;
 }
 
-export const PAGE_SIZE = 100;
+const PAGE_SIZE = 100;
 const MAX_STALE_PAGES = 5;
 
 export class ChatStore implements TopicHandler {
@@ -130,6 +130,6 @@ function withoutArrived(items: readonly OutboxItem[], version: number): readonly
   return items.some((item) => hasArrived(item, version)) ? items.filter((item) => !hasArrived(item, version)) : items;
 }
 
-export function hasArrived(item: OutboxItem, version: number): boolean {
+function hasArrived(item: OutboxItem, version: number): boolean {
   return item.state === "sent" && item.version !== null && item.version <= version;
 }

@@ -6,7 +6,7 @@ import { Outbox, type OutboxDeps } from "./outbox";
 import { Socket, SOCKET_BACKOFF, type SocketDeps, type SocketStatus } from "./socket";
 import { type TopicHandler, Topics } from "./topics";
 
-export interface ConnectionDeps extends Omit<SocketDeps<readonly ServerEvent[]>, "read" | "backoff"> {
+interface ConnectionDeps extends Omit<SocketDeps<readonly ServerEvent[]>, "read" | "backoff"> {
   readonly outbox: OutboxDeps;
 }
 

@@ -19,7 +19,7 @@ export interface OpenChat extends ChatView {
   send: (draft: Draft) => OutboxItem | null;
 }
 
-export interface SettledChat extends SettledView {
+interface SettledChat extends SettledView {
   send: OpenChat["send"];
   /** All of the chat at this moment, for what a user does. */
   readNow: () => ChatState;

@@ -187,7 +187,7 @@ function adoptedItem(item: OutboxItem): OutboxItem {
 
 // Unsent messages in localStorage, one key each, so that tabs do not overwrite one another's.
 
-export interface StoredItem {
+interface StoredItem {
   readonly tab: string;
   readonly item: OutboxItem;
 }

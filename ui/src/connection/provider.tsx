@@ -52,7 +52,7 @@ async function postMessage(chatId: string, body: SendBody, key: string): Promise
   return reply.version;
 }
 
-export function createConnection(): Connection {
+function createConnection(): Connection {
   return new Connection({
     connect: () => new WebSocket(socketUrl()),
     isSignedIn,

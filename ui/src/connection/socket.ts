@@ -3,7 +3,7 @@
  * by unanswered pings, and knows whether the browser is offline or the session has ended.
  * The events of chats and each terminal have one.
  */
-export type SocketState = "connecting" | "open" | "waiting" | "offline" | "signed_out";
+type SocketState = "connecting" | "open" | "waiting" | "offline" | "signed_out";
 
 export interface SocketStatus {
   readonly state: SocketState;

@@ -5,7 +5,7 @@ import { useChatSelector } from "@/connection";
 
 export const TOUR_STEPS = ["start", "queue", "stop", "kill", "runs"] as const;
 export type TourStep = (typeof TOUR_STEPS)[number];
-export type TourDone = readonly TourStep[];
+type TourDone = readonly TourStep[];
 
 export interface TourSigns {
   hasMessages: boolean;

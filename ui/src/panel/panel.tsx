@@ -5,7 +5,7 @@ import { ErrorBoundary, IconButton, Menu, MenuItem, Skeleton, Tabs } from "@/com
 import { useChatDetails } from "@/connection";
 import type { PanelTab } from "@/platform/actions";
 
-export interface PanelProps {
+interface PanelProps {
   chatId: string;
   tab: PanelTab;
   onTab: (tab: PanelTab) => void;
@@ -61,7 +61,7 @@ export function Panel({ chatId, tab, onTab, onClose }: PanelProps) {
 
 // The tabs of the panel, each loaded when it is first opened.
 
-export interface TabProps {
+interface TabProps {
   readonly chatId: string;
 }
 
@@ -81,7 +81,7 @@ const ENTRIES: Readonly<Record<PanelTab, PanelTabEntry>> = {
   debug: { label: "Debug", load: async () => (await import("./debug/debug-tab")).DebugTab, isExtra: true },
 };
 
-export interface KnownTab extends PanelTabEntry {
+interface KnownTab extends PanelTabEntry {
   readonly value: PanelTab;
   readonly Content: LazyExoticComponent<ComponentType<TabProps>>;
 }

@@ -83,7 +83,7 @@ async function tellServer(subscription: PushSubscription): Promise<string> {
   return id;
 }
 
-export function decodeKey(text: string): Uint8Array<ArrayBuffer> {
+function decodeKey(text: string): Uint8Array<ArrayBuffer> {
   const plain = atob(text.replaceAll("-", "+").replaceAll("_", "/"));
   return Uint8Array.from(plain, (char) => char.charCodeAt(0));
 }

@@ -129,7 +129,7 @@ export interface Situation {
   singleKeys: boolean;
 }
 
-export interface Match {
+interface Match {
   shortcut: Shortcut;
   /** The digit, for "1-9". */
   digit: number | null;
@@ -201,11 +201,11 @@ const overlayIsOpen = (): boolean => document.querySelector('[role="dialog"][dat
 
 // Who runs which command. The newest taker wins; one that returns false leaves the key to the next.
 
-export type CommandTaker = (digit: number | null) => unknown;
+type CommandTaker = (digit: number | null) => unknown;
 
 const takers = new Map<Command, CommandTaker[]>();
 
-export function onCommand(command: Command, taker: CommandTaker): () => void {
+function onCommand(command: Command, taker: CommandTaker): () => void {
   const list = takers.get(command) ?? [];
   takers.set(command, [...list, taker]);
   return () => {

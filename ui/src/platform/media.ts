@@ -1,7 +1,7 @@
 import { type RefCallback, useCallback, useState, useSyncExternalStore } from "react";
 
 /** Whether a media query holds now. */
-export function useMedia(query: string): boolean {
+function useMedia(query: string): boolean {
   return useSyncExternalStore(
     (changed) => {
       const list = window.matchMedia(query);

@@ -3,7 +3,7 @@ import { useSyncExternalStore } from "react";
 
 export type Theme = "system" | "light" | "dark" | "contrast";
 
-export interface Preferences {
+interface Preferences {
   theme: Theme;
   /** Shortcuts of a single letter (J, K, D, …); they can be turned off. */
   singleKeys: boolean;

@@ -2,14 +2,14 @@
 import { Lexer, type Token } from "marked";
 import type { RemendOptions } from "remend";
 
-export interface Block {
+interface Block {
   readonly token: Token;
   /** Two blocks with the same text look the same. */
   readonly raw: string;
 }
 
 /** Beyond this nothing is worth the time that reading it takes; the rest is plain text. */
-export const MAX_MARKDOWN_CHARS = 400_000;
+const MAX_MARKDOWN_CHARS = 400_000;
 
 export function readBlocks(text: string): readonly Block[] {
   if (text.length > MAX_MARKDOWN_CHARS) return [plain(text)];

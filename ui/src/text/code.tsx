@@ -4,7 +4,7 @@ import { type ReactNode, useCallback, useEffect, useMemo, useRef, useState } fro
 import { looseType } from "./diff";
 import type { Piece } from "./highlight";
 
-export interface CodeBlockProps {
+interface CodeBlockProps {
   readonly text: string;
   readonly language: string;
   readonly isLive?: boolean;
@@ -176,7 +176,7 @@ function clipLine(line: string): string {
   return `${line.slice(0, LINE_CHARS)}… (${(line.length - LINE_CHARS).toLocaleString("en")} more characters)`;
 }
 
-export interface LongTextProps {
+interface LongTextProps {
   readonly text: string;
   /** Show only this many lines of the end, until asked for more. */
   readonly tail?: number;

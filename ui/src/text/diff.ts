@@ -159,7 +159,7 @@ export interface TitledHunk {
   readonly lines: readonly DiffLine[];
 }
 
-export interface DrawnHunk {
+interface DrawnHunk {
   readonly title: string;
   readonly lines: readonly DrawnLine[];
 }
@@ -216,10 +216,10 @@ export function cutHunks(hunks: readonly DrawnHunk[], most: number): readonly Dr
 
 // The words that changed in a line.
 
-export type CharRange = readonly [from: number, to: number];
+type CharRange = readonly [from: number, to: number];
 
 /** For each line the range that differs from the line it replaces. A removed line is paired with the added line most like it. */
-export function changedWords(lines: readonly DiffLine[]): readonly (CharRange | null)[] {
+function changedWords(lines: readonly DiffLine[]): readonly (CharRange | null)[] {
   const changes = lines.map((): CharRange | null => null);
   let index = 0;
   while (index < lines.length) {

@@ -14,7 +14,7 @@ export interface FileDiff {
   readonly hunks: readonly Hunk[];
 }
 
-export interface GitDiff {
+interface GitDiff {
   readonly files: readonly FileDiff[];
   readonly note: string;
 }

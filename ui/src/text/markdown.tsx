@@ -8,7 +8,7 @@ import { decodeEntities, safeHref } from "./links";
 
 const MAX_DEPTH = 16;
 
-export interface MarkdownProps {
+interface MarkdownProps {
   readonly text: string;
   /** The text is being written: it ends with a caret, and its last block may be incomplete. */
   readonly isLive?: boolean;
@@ -178,7 +178,7 @@ function table(token: Tokens.Table, options: BlockOptions, key?: number): ReactN
 
 // Inline markdown as React nodes. HTML stays text.
 
-export interface InlineOptions {
+interface InlineOptions {
   /** Words that are added fade in. */
   readonly isLive: boolean;
 }

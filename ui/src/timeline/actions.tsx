@@ -4,7 +4,7 @@ import { api, ApiError } from "@/api/client";
 import type { components } from "@/api/schema";
 import { toast } from "@/platform/toasts";
 
-export interface BuildLine {
+interface BuildLine {
   readonly id: number;
   readonly at: string;
   readonly level: "debug" | "info" | "warning" | "error";

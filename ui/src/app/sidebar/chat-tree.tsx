@@ -165,7 +165,7 @@ function SectionRows({ section, position, count, isOpen, isFocusable, onFold, on
   );
 }
 
-export interface RowPlace {
+interface RowPlace {
   level: number;
   position: number;
   count: number;

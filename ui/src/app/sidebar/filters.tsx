@@ -3,7 +3,7 @@ import { ListFilter } from "lucide-react";
 import { Chip, classes, IconButton, Menu, MenuChoice, MenuHeading, MenuSeparator } from "@/components";
 import { isUnread, type ListChat } from "./list-chat";
 
-export const STATUS_FILTERS = ["running", "requires_action", "error", "waiting", "pending"] as const;
+const STATUS_FILTERS = ["running", "requires_action", "error", "waiting", "pending"] as const;
 type StatusFilter = (typeof STATUS_FILTERS)[number];
 
 export interface ListFilters {

@@ -10,7 +10,7 @@ export interface ChatNode {
   children: readonly ChatNode[];
 }
 
-export type SectionName = "needs" | "pinned" | "shared" | "today" | "yesterday" | "week" | "older" | "found";
+type SectionName = "needs" | "pinned" | "shared" | "today" | "yesterday" | "week" | "older" | "found";
 
 export interface Section {
   kind: "section";

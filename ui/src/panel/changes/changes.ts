@@ -118,7 +118,7 @@ export function useViewed(chatId: string): readonly [ReadonlySet<string>, (mark:
 
 // Finds the file that another part of the page asks for, in the scope where it has changed.
 
-export interface FoundFile {
+interface FoundFile {
   readonly root: string;
   readonly path: string;
 }

@@ -3,7 +3,7 @@ import type { ReactNode } from "react";
 import type { DrawnLine } from "@/text/diff";
 import { endMark, indentStyle, type LineNodes, SIGNS } from "@/text/diff-view";
 
-export interface Pair {
+interface Pair {
   readonly left: DrawnLine | null;
   readonly right: DrawnLine | null;
 }

@@ -1,7 +1,7 @@
 /** Loads a file of a chat's workspace in pieces, as text if it is text. */
 import { ApiError, localError, readError, urlOf } from "@/api/client";
 
-export const PIECE_BYTES = 262_144;
+const PIECE_BYTES = 262_144;
 /** More of a file is not shown in the page. */
 export const MAX_SHOWN_BYTES = 4 * 1024 * 1024;
 

@@ -34,7 +34,7 @@ export interface TreeRow {
   readonly title?: string;
 }
 
-export function joinPath(directory: string, name: string): string {
+function joinPath(directory: string, name: string): string {
   return directory === "" ? name : `${directory}/${name}`;
 }
 

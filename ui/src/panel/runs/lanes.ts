@@ -23,7 +23,7 @@ export interface Bar {
   readonly title: string;
 }
 
-export interface Handover {
+interface Handover {
   readonly key: string;
   readonly from: { readonly x: number; readonly lane: number };
   readonly to: { readonly x: number; readonly lane: number };
@@ -31,7 +31,7 @@ export interface Handover {
   readonly label: { readonly x: number; readonly lane: number; readonly anchor: "start" | "end"; readonly text: string } | null;
 }
 
-export interface LanesLayout {
+interface LanesLayout {
   readonly names: readonly string[];
   readonly bars: readonly Bar[];
   readonly handovers: readonly Handover[];
@@ -53,7 +53,7 @@ const END_PX = 10;
 const MIN_BAR_PX = 5;
 const NEXT_PX = 62;
 
-export const OUTCOME_WORDS: Readonly<Record<Outcome, string>> = {
+const OUTCOME_WORDS: Readonly<Record<Outcome, string>> = {
   running: "working",
   finished: "finished",
   interrupted: "stopped",
@@ -89,7 +89,7 @@ const RETRY_WORDS: Readonly<Record<string, string>> = {
   timeout: "timed out",
 };
 
-export function outcomeWord(attempt: Attempt): string {
+function outcomeWord(attempt: Attempt): string {
   const known = attempt.outcome === "retry" ? RETRY_WORDS[attempt.error_kind ?? ""] : undefined;
   return known ?? OUTCOME_WORDS[attempt.outcome];
 }

@@ -13,7 +13,7 @@ export type TerminalState =
   | { readonly name: "exited"; readonly exitCode: number }
   | { readonly name: "refused"; readonly code: string; readonly message: string };
 
-export interface TerminalListener {
+interface TerminalListener {
   readonly onState: (state: TerminalState) => void;
   /** A connection begins: what was shown comes again. */
   readonly onReset: () => void;

@@ -8,7 +8,7 @@ export type Workspace = Schemas["WorkspaceReply"];
 export type Build = Schemas["BuildReply"];
 export type LogLine = Schemas["BuildLogReply"];
 
-export interface WorkspaceState {
+interface WorkspaceState {
   readonly status: Status;
   readonly word: string;
   readonly canStart: boolean;

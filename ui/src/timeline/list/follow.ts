@@ -2,7 +2,7 @@
  * Whether the list follows its end. It does while the end is in reach; any move upwards ends it at
  * once, and only a move downwards to the end begins it again. Pure: the list feeds it what happens.
  */
-export const REACH_PX = 48;
+const REACH_PX = 48;
 
 export interface ScrollBox {
   readonly top: number;

@@ -13,7 +13,7 @@ import { Follower } from "./follow";
 import { useRowKeys } from "./use-row-keys";
 import { moveListOf, type ScrollPlace, useKeptPlace, useScroll } from "./use-scroll";
 
-export interface RowListProps {
+interface RowListProps {
   readonly chatId: string;
   readonly rows: readonly Row[];
   /** Older messages: whether there are any, and how to get them. */
@@ -200,7 +200,7 @@ function JumpButton({ rows, place }: { readonly rows: readonly Row[]; readonly p
 
 // A row in its place, with its name, and its actions while it is pointed at or has the focus.
 
-export interface RowShellProps {
+interface RowShellProps {
   readonly row: Row;
   readonly index: number;
   readonly start: number;

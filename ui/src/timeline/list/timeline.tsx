@@ -136,7 +136,7 @@ function useAnnouncements(state: ChatState): void {
 const RECENT = 40;
 
 /** What has changed that is worth a sentence. Null: nothing. */
-export function announcement(before: ChatState, after: ChatState): string | null {
+function announcement(before: ChatState, after: ChatState): string | null {
   if (!before.loaded || !after.loaded) return null;
   if (before.retry === null && after.retry !== null) return `${after.retry.error} Retrying.`;
   if (after.messages === before.messages) return null;

@@ -8,7 +8,7 @@ import type { Row } from "../rows/row";
 import type { OlderPages } from "./row-list";
 import type { ScrollPlace } from "./use-scroll";
 
-export interface RowKeys {
+interface RowKeys {
   readonly log: RefObject<HTMLDivElement | null>;
   readonly rows: readonly Row[];
   /** -1: none. */

@@ -7,7 +7,7 @@ import { Follower, isAtEnd, isUpKey, type ScrollBox } from "./follow";
 /** A card has its new height by then. */
 const SETTLE_MS = 250;
 
-export type RowVirtualizer = Virtualizer<HTMLDivElement, HTMLElement>;
+type RowVirtualizer = Virtualizer<HTMLDivElement, HTMLElement>;
 
 export interface ScrollPlace {
   readonly isFollowing: boolean;

@@ -7,7 +7,7 @@ import { type CallContext, type CallRecord, type CallRecords, isCallPart, time }
 const SUMMARY_TOOL = "chat_summarized";
 const NOTES = new Set<string>(["length", "content-filter", "refusal", "error"]);
 
-export interface MessageContext extends CallContext {
+interface MessageContext extends CallContext {
   readonly key: string;
   readonly records: CallRecords;
   /** No message follows but notices; after a notice, none at all. */
@@ -31,7 +31,7 @@ function contentRows(message: Message, context: MessageContext): Row[] {
   return isNotice(message) ? noticeRows(message, key, isLast) : [];
 }
 
-export interface PartsContext extends CallContext {
+interface PartsContext extends CallContext {
   readonly key: string;
   readonly messageId: number | null;
   readonly records: CallRecords;

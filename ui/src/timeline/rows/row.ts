@@ -37,7 +37,7 @@ export interface UserRow extends RowBase {
   readonly isSteering: boolean;
   readonly pending: PendingSend | null;
 }
-export interface ProseRow extends RowBase {
+interface ProseRow extends RowBase {
   readonly kind: "prose";
   readonly text: string;
   readonly isLive: boolean;
@@ -63,7 +63,7 @@ export interface SourcesRow extends RowBase {
   readonly kind: "sources";
   readonly sources: readonly Source[];
 }
-export interface FilesRow extends RowBase {
+interface FilesRow extends RowBase {
   readonly kind: "files";
   readonly files: readonly FileChip[];
 }
@@ -104,7 +104,7 @@ export type Callout =
   | { readonly type: "retrying"; readonly retry: RetryState; readonly canRetryNow: boolean; readonly hasSaid: boolean }
   | { readonly type: "failed"; readonly error: ChatError }
   | { readonly type: "held"; readonly error: ChatError; readonly queued: number };
-export interface CalloutRow extends RowBase {
+interface CalloutRow extends RowBase {
   readonly kind: "callout";
   readonly callout: Callout;
 }

@@ -10,7 +10,7 @@ import { isQuiet, isRead } from "./call-view";
 import { type Activity, type Callout, type FileChip, type PendingSend, type ReadsRow, type Reference, type Row, type Takeover, type ToolRow } from "./row";
 import { type CallContext, CallRecords } from "./tool-call";
 
-export interface RowOptions {
+interface RowOptions {
   readonly pendingSends?: readonly PendingSend[];
   readonly takeovers?: readonly Takeover[];
 }
@@ -240,7 +240,7 @@ function endRow(state: ChatState, last: Row | undefined): Row | null {
   return activity === null ? null : { ...base, kind: "activity", activity };
 }
 
-export function calloutOf(state: ChatState): Callout | null {
+function calloutOf(state: ChatState): Callout | null {
   if (state.status === "error") {
     const error = state.error;
     if (error === null) return null;

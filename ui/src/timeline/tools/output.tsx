@@ -2,7 +2,7 @@
 import { type ReactNode, useLayoutEffect, useRef } from "react";
 import { LongText } from "@/text/code";
 
-export interface OutputProps {
+interface OutputProps {
   readonly text: string;
   readonly label: string;
   /** Only this many lines of its end, until more is asked for. */
@@ -36,7 +36,7 @@ function coloured(text: string): ReactNode {
 
 // Output of commands: colours become classes, everything else a terminal would obey is dropped.
 
-export interface AnsiPiece {
+interface AnsiPiece {
   readonly text: string;
   readonly className: string;
 }
