@@ -22,25 +22,45 @@ from bench.environment import BenchDatabase, fresh_database, scratch_dir
 from bench.proc_stats import percentile, spread
 from bench.report import Baselines, ReportRow, at_most, without_target
 from bench.workload import WORKER, ignore_applied, new_change_id, running_chat
+from chatd.api.request import Receive, Scope, Send
+from chatd.api.runner_sockets import RUNNER_CONTROL_PATH, AsgiMessages
+from chatd.api.server import BoundAddress, bind, serve
 from chatd.clock import SystemClock
+from chatd.domain.access.permissions import ADMIN_USER_ID
 from chatd.domain.chat.row import Chat, Fence
-from chatd.domain.ids import ToolCallId
+from chatd.domain.ids import ToolCallId, WorkerId
 from chatd.domain.ports import Env, Tool, ToolContext
+from chatd.domain.workspace.entities import Endpoint
+from chatd.domain.workspace.runners import BackendOffer
 from chatd.sealed_secrets import KeyRing
-from chatd.services.runners import RUNNER_POOL_SIZE, RunnerServices, RunnerServicesConfig
+from chatd.services.runners import (
+    LOOPBACK_PEER,
+    RUNNER_POOL_SIZE,
+    RunnerIdentity,
+    RunnerServices,
+    RunnerServicesConfig,
+)
 from chatd.services.workspaces import WorkspaceServices, WorkspaceServicesConfig
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
+from chatd.store.workspace import workspaces
+from chatd.workspaces.agents.agent_client import HttpAgentClient
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.supervisor_client import SupervisorClient
+from chatd.workspaces.runner.backend_calls import BackendCalls
+from chatd.workspaces.runner.runner_client import RunnerClient, RunnerConfig
 from chatd.workspaces.templates import BUILT_IN_TEMPLATES, template_rows
 
 MAX_EXECUTE_OVERHEAD_MS: Final = 15.0
 MAX_FIRST_COMMAND_S: Final = 2.0
 CONCURRENT_COMMANDS: Final = 50
+MAX_TUNNEL_MS: Final = 2.0
+MAX_PEER_MS: Final = 4.0
 ROUNDS, QUICK_ROUNDS = 100, 20
+SECRET: Final = b"s" * 32
+RUNNER: Final = "bench-runner"
 
 Json = dict[str, Any]
 SCRATCH_TEMPLATE_ID: Final = str(template_rows(BUILT_IN_TEMPLATES[0], "builtin").template.id)
@@ -49,8 +69,12 @@ SCRATCH_TEMPLATE_ID: Final = str(template_rows(BUILT_IN_TEMPLATES[0], "builtin")
 class ToolCaller:
     """Creates chats and runs their tools."""
 
-    def __init__(self, services: WorkspaceServices, database: BenchDatabase) -> None:
+    def __init__(
+        self, services: WorkspaceServices, runners: RunnerServices, database: BenchDatabase
+    ) -> None:
         self._services = services
+        self.runners = runners
+        self.backend = services.backend
         self._database = database
         self._tools: Mapping[str, Tool] = {}
         self._calls = count(1)
@@ -79,7 +103,7 @@ async def open_tool_caller(database: BenchDatabase, data_dir: Path) -> AsyncGene
     clock = SystemClock()
     env = Env(clock=clock, emit=_ignore_event, new_id=uuid4, new_change_id=new_change_id)
     config = WorkspaceServicesConfig(
-        runners=RunnerServicesConfig(host_id="bench", secret=b"s" * 32),
+        runners=RunnerServicesConfig(host_id="bench", secret=SECRET, peer_address=LOOPBACK_PEER),
         local=LocalConfig(data_dir=data_dir, host_id="bench"),
     )
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=database.dsn), max_size=RUNNER_POOL_SIZE))
@@ -91,7 +115,7 @@ async def open_tool_caller(database: BenchDatabase, data_dir: Path) -> AsyncGene
     try:
         async with runners.running(), services.running():
             await backend.prepare()
-            yield ToolCaller(services, database)
+            yield ToolCaller(services, runners, database)
     finally:
         await SupervisorClient(data_dir / "ws-supervisor", clock).shutdown()
 
@@ -103,10 +127,12 @@ async def measure_workspaces(*, quick: bool) -> list[ReportRow]:
                 firsts = [await _time_first_command(caller) for _ in range(2 if quick else 5)]
                 chat = await caller.create_chat()
                 await caller.call(chat, "create_workspace", template_id=SCRATCH_TEMPLATE_ID)
+                rounds = QUICK_ROUNDS if quick else ROUNDS
                 return [
-                    await _overhead_row(caller, chat, QUICK_ROUNDS if quick else ROUNDS),
+                    await _overhead_row(caller, chat, rounds),
                     _first_command_row(firsts),
                     await _concurrent_row(caller, chat),
+                    *await _tunnel_rows(caller, database, rounds),
                 ]
 
 
@@ -166,3 +192,95 @@ async def _concurrent_row(caller: ToolCaller, chat: Chat) -> ReportRow:
     took = time.perf_counter() - began
     note = f"slowest {max(each):.2f} s, {took / CONCURRENT_COMMANDS * 1000:.0f} ms each"
     return without_target(f"{CONCURRENT_COMMANDS} commands at once", took, unit=" s", note=note)
+
+
+# The same command to the same agent: directly, by a runner that is connected to this replica, and
+# by one that is connected to another replica of this machine.
+
+
+class _RunnerEndpoint:
+    """An ASGI application that lets a runner in without a token."""
+
+    def __init__(self, services: RunnerServices) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        identity = RunnerIdentity(owner_id=ADMIN_USER_ID)
+        await receive()
+        await send({"type": "websocket.accept"})
+        messages = AsgiMessages(receive, send)
+        if scope["path"] == RUNNER_CONTROL_PATH:
+            await self._services.serve_control(messages, identity)
+        else:
+            headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+            epoch = headers["chatd-runner-epoch"]
+            await self._services.serve_exchange(messages, identity, RUNNER, epoch)
+
+    async def close(self) -> None:
+        """Nothing here stays open."""
+
+
+@asynccontextmanager
+async def _connected_runner(caller: ToolCaller) -> AsyncGenerator[None]:
+    bound: asyncio.Future[BoundAddress] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        app, port = _RunnerEndpoint(caller.runners), await bind("127.0.0.1", 0)
+        serving = group.create_task(serve(app, port, bound.set_result, asyncio.Event()))
+        config = RunnerConfig(
+            server_url=(await bound).url,
+            token="none",
+            runner_id=RUNNER,
+            name=RUNNER,
+            backends=(BackendOffer(kind="sandbox"),),
+        )
+        client = RunnerClient(config, BackendCalls({"sandbox": caller.backend}), SystemClock())
+        running = group.create_task(client.run(stop))
+        await client.connected.wait()
+        yield
+        stop.set()
+        await running
+        serving.cancel()
+
+
+async def _tunnel_rows(caller: ToolCaller, database: BenchDatabase, rounds: int) -> list[ReportRow]:
+    clock = SystemClock()
+    env = Env(clock=clock, emit=_ignore_event, new_id=uuid4, new_change_id=new_change_id)
+    pool = Pool(PoolConfig(connect=ConnectConfig(dsn=database.dsn), max_size=2))
+    config = RunnerServicesConfig(host_id="other", secret=SECRET, has_worker=False)
+    other = RunnerServices(config, env, WorkerId(uuid4()), pool, own=None)
+    async with other.running(), _connected_runner(caller):
+        (row, *_) = await workspaces.list_agents_on_host(pool, ["bench"])
+        path = row.endpoints[0].path
+        ways = {
+            "direct": (caller.runners, "bench"),
+            "tunnel": (caller.runners, RUNNER),
+            "peer": (other, RUNNER),
+        }
+        clients: dict[str, HttpAgentClient] = {}
+        for name, (services, holder) in ways.items():
+            endpoint = Endpoint(kind="unix", path=path, host_id=holder)
+            connected = await services.connector.connect(row.id, [endpoint])
+            clients[name] = HttpAgentClient(connected, clock)
+        took: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(rounds + 3):
+            for name, client in clients.items():
+                began = time.perf_counter()
+                started = await client.start_process("true", key=uuid4().hex)
+                await client.output(started.id, wait_s=5)
+                took[name].append((time.perf_counter() - began) * 1000)
+        found = {name: median(times[3:]) for name, times in took.items()}
+    return [
+        at_most(
+            f"command by {name}, more than direct",
+            found[key] - found["direct"],
+            most,
+            unit=" ms",
+            note=f"all of it {found[key]:.1f} ms, two requests",
+            baselines=Baselines(direct=found["direct"]),
+        )
+        for key, name, most in (
+            ("tunnel", "a runner", MAX_TUNNEL_MS),
+            ("peer", "another replica's runner", MAX_PEER_MS),
+        )
+    ]

@@ -36,7 +36,7 @@ class RunnerSockets:
         identity = await self._identify(scope)
         await receive()
         await send({"type": "websocket.accept"})
-        messages = _AsgiMessages(receive, send)
+        messages = AsgiMessages(receive, send)
         if scope["path"] == RUNNER_CONTROL_PATH:
             await services.serve_control(messages, identity)
         else:
@@ -47,7 +47,7 @@ class RunnerSockets:
         self,
         services: RunnerServices,
         scope: Scope,
-        messages: "_AsgiMessages",
+        messages: "AsgiMessages",
         identity: RunnerIdentity,
     ) -> None:
         runner_id = header(scope, RUNNER_HEADER.lower().encode()) or ""
@@ -72,7 +72,7 @@ class RunnerSockets:
         return RunnerIdentity(owner_id=caller.user_id)
 
 
-class _AsgiMessages:
+class AsgiMessages:
     """Satisfies `tunnels.wire.MessageSocket`."""
 
     def __init__(self, receive: Receive, send: Send) -> None:

@@ -23,7 +23,7 @@ runner = typer.Typer(
 UNIT_FILE: Final = Path("/etc/systemd/system/chatd-runner.service")
 
 Server = Annotated[
-    str, typer.Option("--server", metavar="URL", help="Address of the server [CHATD_SERVER]")
+    str, typer.Option("--server", metavar="URL", help="Address of the server [CHATD_URL]")
 ]
 TokenFile = Annotated[
     Path | None,
@@ -205,7 +205,7 @@ def _options(
     from chatd.domain.errors import InvalidInput
     from chatd.domain.workspace.runners import BackendKind
 
-    address = server or os.environ.get("CHATD_SERVER", "")
+    address = server or os.environ.get("CHATD_URL", "")
     if not address:
         raise SettingsError("--server is needed: the address of the server")
     try:

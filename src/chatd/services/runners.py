@@ -125,6 +125,7 @@ class RunnerServices:
         self._version = metadata.version("chatd")
         self.pool = pool
         self.links = RunnerLinks()
+        self._peers = PeerDialler(config.secret, env.clock)
         self._reach = Reach(
             pool,
             env.clock,
@@ -132,7 +133,7 @@ class RunnerServices:
             host_id=config.host_id,
             is_own_socket=_no_sockets if own is None else own.is_agent_socket,
             links=self.links,
-            peers=PeerDialler(config.secret),
+            peers=self._peers,
         )
         self.open_stream = self._reach.open
         self.connector = AgentConnector(
@@ -310,6 +311,7 @@ class RunnerServices:
             with suppress(ChatdError, TimeoutError):
                 async with asyncio.timeout(STORE_TIMEOUT_S):
                     await tunnels.disconnect(self.pool, self._replica, [self._config.host_id])
+            await self._peers.close()
             await self.pool.close()
 
     async def _listen(self, stack: AsyncExitStack) -> None:

@@ -49,6 +49,11 @@ class SocketStream:
     async def read(self) -> bytes:
         return await self._reader.read(MAX_BYTES_FRAME)
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the other side has closed it."""
+        return self._reader.at_eof() or self._writer.is_closing()
+
     async def read_line(self) -> bytes:
         """At most 64 KiB. Raises ConnectionError."""
         try:

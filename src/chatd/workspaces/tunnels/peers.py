@@ -16,6 +16,7 @@ import os
 import socket
 import ssl
 import tempfile
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -30,6 +31,7 @@ from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
 from chatd.domain.errors import ChatdError
+from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import AgentUnreachable, ConnectFailed
 from chatd.domain.workspace.entities import AgentId, Endpoint
 from chatd.log_event import LogEvent
@@ -40,6 +42,10 @@ log = logging.getLogger(__name__)
 PEER_CONNECT_TIMEOUT_S: Final = 3.0
 PEER_REPLY_TIMEOUT_S: Final = 12.0
 """Longer than the other replica waits for the runner."""
+READY_PEER_STREAMS: Final = 4
+READY_PEER_S: Final = 20.0
+"""How long a connection that was made in advance is used. The other replica waits longer."""
+FIRST_LINE_TIMEOUT_S: Final = 30.0
 MAX_PEER_STREAMS: Final = 512
 
 
@@ -105,12 +111,55 @@ def _tls(secret: bytes, *, server: bool) -> ssl.SSLContext:
 
 
 class PeerDialler:
-    def __init__(self, secret: bytes) -> None:
+    """Keeps connections ready for replicas that were used lately, because a TLS handshake takes
+    longer than the exchange. One that the other replica has closed meanwhile is not used."""
+
+    def __init__(self, secret: bytes, clock: Clock) -> None:
         self._tls = _tls(secret, server=False)
+        self._clock = clock
+        self._ready: dict[str, deque[tuple[float, SocketStream]]] = {}
+        self._preparing: set[asyncio.Task[None]] = set()
 
     async def open(self, address: str, agent_id: AgentId, endpoint: Endpoint) -> ByteStream:
         """Raises PeerUnknown, or ConnectFailed if that replica reaches the runner and not the
         agent."""
+        ready = await self._take_ready(address)
+        stream: ByteStream | None = None
+        if ready is not None:
+            with suppress(PeerUnknown):  # It was closed in this moment, or the replica restarted.
+                stream = await self._ask(ready, address, agent_id, endpoint)
+        if stream is None:
+            stream = await self._ask(await self._connect(address), address, agent_id, endpoint)
+        if len(self._ready.get(address, ())) + len(self._preparing) < READY_PEER_STREAMS:
+            preparing = asyncio.get_running_loop().create_task(self._prepare(address))
+            self._preparing.add(preparing)
+            preparing.add_done_callback(self._preparing.discard)
+        return stream
+
+    async def close(self) -> None:
+        for preparing in self._preparing:
+            preparing.cancel()
+        ready, self._ready = self._ready, {}
+        streams = [stream for each in ready.values() for _, stream in each]
+        await asyncio.gather(*(stream.close() for stream in streams))
+
+    async def _take_ready(self, address: str) -> SocketStream | None:
+        waiting = self._ready.get(address, deque[tuple[float, SocketStream]]())
+        while waiting:
+            until, stream = waiting.popleft()
+            if until > self._clock.monotonic() and not stream.is_at_end:
+                return stream
+            await stream.close()
+        self._ready.pop(address, None)
+        return None
+
+    async def _prepare(self, address: str) -> None:
+        with suppress(PeerUnknown):
+            stream = await self._connect(address)
+            until = self._clock.monotonic() + READY_PEER_S
+            self._ready.setdefault(address, deque()).append((until, stream))
+
+    async def _connect(self, address: str) -> SocketStream:
         host, _, port = address.rpartition(":")
         try:
             async with asyncio.timeout(PEER_CONNECT_TIMEOUT_S):
@@ -120,7 +169,11 @@ class PeerDialler:
         except (OSError, ValueError, TimeoutError) as error:
             text = f"The server at {address} cannot be reached ({type(error).__name__})."
             raise PeerUnknown(text) from None
-        stream = SocketStream(*pair)
+        return SocketStream(*pair)
+
+    async def _ask(
+        self, stream: SocketStream, address: str, agent_id: AgentId, endpoint: Endpoint
+    ) -> ByteStream:
         try:
             async with asyncio.timeout(PEER_REPLY_TIMEOUT_S):
                 request = PeerRequest(agent_id=agent_id, endpoint=endpoint)
@@ -174,8 +227,9 @@ async def listen_to_peers(
 async def _serve_peer(peer: SocketStream, open_here: OpenHere) -> None:
     stream: ByteStream | None = None
     try:
-        async with asyncio.timeout(PEER_REPLY_TIMEOUT_S):
+        async with asyncio.timeout(FIRST_LINE_TIMEOUT_S):
             request = _REQUEST.decode(await peer.read_line())
+        async with asyncio.timeout(PEER_REPLY_TIMEOUT_S):
             try:
                 stream = await open_here(AgentId(request.agent_id), request.endpoint)
                 reply = PeerReply()
