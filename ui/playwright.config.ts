@@ -22,7 +22,8 @@ export default defineConfig({
   outputDir: "test-results",
   fullyParallel: false,
   forbidOnly: true,
-  workers: 2,
+  // Each waits for its server half of the time.
+  workers: 3,
   // A busy machine is slow: a test waits for events, and this is only where it gives up.
   timeout: 120_000,
   expect: { timeout: 30_000 },

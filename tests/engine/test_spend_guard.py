@@ -199,6 +199,7 @@ async def test_near_the_limit_a_call_waits_until_the_check_can_be_made(
         if was_read:
             rig.answer("hello", input_tokens=5_000)
             await rig.wait_chat_task_left(await rig.create("hi"))
+            await rig.events.wait("spend_warning", percent=80)  # read after the call was booked
         before = len(rig.api.requests)
         async with unreadable_limits(dsn):
             chat_id = await rig.create("hi")

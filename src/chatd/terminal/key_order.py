@@ -7,11 +7,11 @@ only later: it travels up from that widget, its action posts messages, and then 
 from collections import deque
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, TypeGuard, cast
 
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
-from textual._time import get_time
 from textual.app import App
 from textual.message import Message
 from textual.timer import Timer
@@ -52,6 +52,7 @@ class KeyOrder:
         self._timer: Timer | None = None
         self._text_at = float("-inf")
         self._has_pasted_break = False
+        self._waited_for: events.Key | events.Paste | None = None
 
     async def take(self, event: events.Key | events.Paste) -> None:
         self._held.append(event)
@@ -94,17 +95,25 @@ class KeyOrder:
             self._timer.stop()
             self._timer = None
         while self._held and not self._is_waiting and self._app.screen_stack:
-            if self._waits_for_more(self._held[0]):
+            if self._waits_for_more(first := self._held[0]):
                 self._is_waiting = True
-                self._timer = self._app.set_timer(BURST_S, self._release)
+                release = partial(self._app.call_later, self._release_after_wait, first)
+                self._timer = self._app.set_timer(BURST_S, release)
             else:
                 await self._send(self._read_pasted(self._held.popleft()))
 
+    async def _release_after_wait(self, event: events.Key | events.Paste) -> None:
+        """Called behind the keys that were in the app's queue when the time was over."""
+        if self._held and self._held[0] is event:
+            self._waited_for = event
+            await self._release()
+
     def _waits_for_more(self, event: events.Key | events.Paste) -> bool:
-        """An Enter may be the first key of a paste: the next keys tell."""
-        if not self._can_be_pasted(event) or len(self._held) > 1:
-            return False
-        return get_time() < event.time + BURST_S
+        """An Enter may be the first key of a paste: the next keys tell. How old it is says nothing:
+        the app of a busy machine takes keys later, and those that came with it follow in its
+        queue."""
+        is_alone = self._can_be_pasted(event) and len(self._held) == 1
+        return is_alone and event is not self._waited_for
 
     def _read_pasted(self, event: events.Key | events.Paste) -> events.Key | events.Paste:
         """Enter and Tab among characters that came with them are text: they send and move
