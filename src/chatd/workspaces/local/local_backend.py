@@ -269,7 +269,7 @@ class LocalBackend:
         if found is None or found.build != build:
             await self._supervisor.stop(str(workspace), build)
             with describe_os_error("The workspace cannot be created"):
-                async with exclusive_lock(setup):
+                async with exclusive_lock(paths, context):
                     await fill_home(setup, trash=self._layout.trash, allowed=self._allowed)
                     await run_startup(setup)
             found = await self._start_agent(setup)

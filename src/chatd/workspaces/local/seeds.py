@@ -12,12 +12,12 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
 from importlib import resources
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 import msgspec
 
@@ -27,6 +27,7 @@ from chatd.guarded_dial import AddressRefused, Connection, open_guarded_connecti
 from chatd.workspaces.build_backend import BuildCancelled, BuildFailed
 from chatd.workspaces.local.sandbox_command import (
     CommandLimits,
+    CommandResult,
     IsolationLevel,
     SandboxView,
     has_namespaces,
@@ -63,9 +64,12 @@ class CloneProxy:
         self._open: set[asyncio.StreamWriter] = set()
 
     @contextlib.asynccontextmanager
-    async def listening(self, directory: Path, uid: int | None) -> AsyncGenerator[None]:
-        """On a socket in the directory, which only the workspace's account can use."""
-        listener = await asyncio.to_thread(_listen, directory, uid)
+    async def listening(
+        self, directory: Path, uid: int | None, *, any_account: bool = False
+    ) -> AsyncGenerator[None]:
+        """On a socket in the directory, which only the workspace's account can use; or any account
+        that can reach the directory, which a private parent then protects."""
+        listener = await asyncio.to_thread(_listen, directory, uid, any_account=any_account)
         server = await asyncio.start_unix_server(self._serve, sock=listener)
         try:
             yield
@@ -110,7 +114,7 @@ class CloneProxy:
             far_writer.close()
 
 
-def _listen(directory: Path, uid: int | None) -> socket.socket:
+def _listen(directory: Path, uid: int | None, *, any_account: bool) -> socket.socket:
     """Bind through the directory's descriptor: the path may be too long for a socket address."""
     directory.mkdir(mode=0o700, exist_ok=True)
     chown_to_workspace(directory, uid)
@@ -125,8 +129,10 @@ def _listen(directory: Path, uid: int | None) -> socket.socket:
         raise
     finally:
         os.close(descriptor)
-    path.chmod(0o600)
+    path.chmod(0o666 if any_account else 0o600)
     chown_to_workspace(path, uid)
+    if any_account:
+        directory.chmod(0o755)
     return listener
 
 
@@ -196,42 +202,76 @@ class AllowedPaths(msgspec.Struct, frozen=True, kw_only=True):
     closed: Path
 
 
-class SeedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Fill `directory`, a path relative to `view.home`."""
+class SeedCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that fills a home. `protocols` are those that git may use; the mount is read-only,
+    for this command only."""
 
-    level: IsolationLevel
-    view: SandboxView
-    seed: Seed
-    directory: str
-    allowed: AllowedPaths
-    proxy_dir: Path
-    timeout_s: float
-    limits: CommandLimits
-    log: Path
-    cancelled: asyncio.Event
-    report: Callable[[str], None]
+    words: tuple[str, ...]
+    protocols: str
+    network: bool = False
+    mount: Mount | None = None
+
+
+class SeedTarget(Protocol):
+    """An empty home that is being filled: a directory of this host, or a container's volume."""
 
     @property
-    def target(self) -> Path:
-        return self.view.home / self.directory
+    def network(self) -> bool:
+        """Whether the workspace has a network."""
+        ...
+
+    @property
+    def python(self) -> tuple[str, ...]:
+        """The words that run Python inside."""
+        ...
+
+    async def create(self) -> None:
+        """Create the home and the working directory in it."""
+        ...
+
+    async def copy(self, source: Path) -> None:
+        """Copy a host directory into the working directory."""
+        ...
+
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        """Write files into the working directory."""
+        ...
+
+    async def run(self, command: SeedCommand) -> CommandResult:
+        """Run a command inside, in the working directory."""
+        ...
+
+    def listening(self, proxy: "CloneProxy") -> contextlib.AbstractAsyncContextManager[Path]:
+        """The host directory of the proxy's socket, which `run` can mount. Raises BuildFailed if
+        this target cannot clone by a proxy."""
+        ...
+
+
+class SeedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    seed: Seed
+    target: SeedTarget
+    allowed: AllowedPaths
+    timeout_s: float
+    report: Callable[[str], None]
 
 
 async def fill_from_seed(request: SeedRequest) -> None:
-    await asyncio.to_thread(_create_target, request)
-    seed = request.seed
+    seed, target = request.seed, request.target
+    await target.create()
     match seed:
         case EmptySeed():
             pass
         case DirectorySeed():
             source = allowed_directory(seed.path, request.allowed)
             request.report(f"Copying {source}")
-            await asyncio.to_thread(_copy_tree, source, request)
+            await target.copy(source)
         case GitSeed():
             if seed.url:
                 await _clone(seed, request)
         case DemoSeed():
-            await asyncio.to_thread(_write_demo, request)
-            await _run_git(request, ["/bin/sh", "-c", COMMIT], "file")
+            await target.write(_demo_files())
+            words = ("/bin/sh", "-c", COMMIT)
+            await _run_git(request, SeedCommand(words=words, protocols="file"))
         case _:
             assert_never(seed)
 
@@ -274,58 +314,38 @@ async def _clone(seed: GitSeed, request: SeedRequest) -> None:
     if seed.ref.startswith("-"):
         raise BuildFailed("A branch or commit does not begin with a dash.")
     request.report(f"Cloning {_without_password(seed.url)}")
-    words = ["/bin/sh", "-c", CLONE, "clone"]
+    words = ("/bin/sh", "-c", CLONE, "clone")
     if (path := local_path(seed.url)) is not None:
-        source = str(allowed_directory(path, request.allowed))
-        url = SEED_MOUNT if has_namespaces(request.level) else source
-        request = _with_mount(request, source, SEED_MOUNT)
-        await _run_git(request, [*words, url, seed.ref], "file")
-    elif request.view.network:
-        await _run_git(request, [*words, seed.url, seed.ref], "https:http:git", network=True)
+        mount = Mount(source=str(allowed_directory(path, request.allowed)), target=SEED_MOUNT)
+        words = (*words, SEED_MOUNT, seed.ref)
+        await _run_git(request, SeedCommand(words=words, protocols="file", mount=mount))
+    elif request.target.network:
+        words = (*words, seed.url, seed.ref)
+        await _run_git(request, SeedCommand(words=words, protocols="https:http:git", network=True))
     else:
-        await _clone_by_proxy(seed, request, words)
+        await _clone_by_proxy(seed, request, (*words, seed.url, seed.ref))
 
 
-async def _clone_by_proxy(seed: GitSeed, request: SeedRequest, words: list[str]) -> None:
+async def _clone_by_proxy(seed: GitSeed, request: SeedRequest, words: tuple[str, ...]) -> None:
     """Without a network in the sandbox. Only HTTP knows proxies."""
     if not seed.url.startswith("http"):
         raise BuildFailed("Without a network only http(s) addresses can be cloned.")
-    if not has_namespaces(request.level):
-        raise BuildFailed(
-            f"Isolation {request.level} cannot clone for a template without a network. An "
-            "administrator can install bubblewrap, or give the template a network."
-        )
     proxy = CloneProxy(partial(open_guarded_connection, allow_private=seed.allow_private))
     program = resources.files("chatd.workspaces.local").joinpath("clone_forward.py").read_text()
-    inside = [request.view.kit.python.path, "-I", "-c", program, f"{PROXY_MOUNT}/{PROXY_SOCKET}"]
-    async with proxy.listening(request.proxy_dir, request.view.uid):
-        request = _with_mount(request, str(request.proxy_dir), PROXY_MOUNT)
+    forward = (*request.target.python, "-I", "-c", program, f"{PROXY_MOUNT}/{PROXY_SOCKET}")
+    async with request.target.listening(proxy) as directory:
+        mount = Mount(source=str(directory), target=PROXY_MOUNT)
+        command = SeedCommand(words=(*forward, *words), protocols="https:http", mount=mount)
         try:
-            await _run_git(request, [*inside, *words, seed.url, seed.ref], "https:http")
+            await _run_git(request, command)
         except BuildFailed:
             for text in proxy.refusals[-1:]:
                 raise BuildFailed(f"The repository cannot be cloned: {text}") from None
             raise
 
 
-def _with_mount(request: SeedRequest, source: str, target: str) -> SeedRequest:
-    view = msgspec.structs.replace(request.view, mounts=(Mount(source=source, target=target),))
-    return msgspec.structs.replace(request, view=view)
-
-
-async def _run_git(
-    request: SeedRequest, words: list[str], protocols: str, *, network: bool = False
-) -> None:
-    env = {**request.view.env, "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": protocols}
-    view = msgspec.structs.replace(request.view, network=network, env=env)
-    directory = str(Path(inside_paths(request.level, view).home, request.directory))
-    result = await run_command(
-        plan_process(request.level, view, words, directory=directory),
-        log=request.log,
-        timeout_s=request.timeout_s,
-        limits=request.limits,
-        cancelled=request.cancelled,
-    )
+async def _run_git(request: SeedRequest, command: SeedCommand) -> None:
+    result = await request.target.run(command)
     for line in result.output.splitlines()[-20:]:
         request.report(_without_password(line))
     if result.code is None:
@@ -335,53 +355,128 @@ async def _run_git(
         raise BuildFailed(f"Git failed: {_without_password(last[0])}")
 
 
-def _create_target(request: SeedRequest) -> None:
-    path = request.view.home
-    path.mkdir(mode=0o700)
-    chown_to_workspace(path, request.view.uid)
-    for part in Path(request.directory).parts:
-        path /= part
-        path.mkdir()
-        chown_to_workspace(path, request.view.uid)
+def git_variables(command: SeedCommand) -> dict[str, str]:
+    return {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": command.protocols}
 
 
-def _copy_tree(source: Path, request: SeedRequest) -> None:
-    """Links stay links; sockets, pipes and devices are skipped."""
-    max_bytes = request.view.limits.disk_bytes
-    size = 0
+def _demo_files() -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for entry in resources.files("chatd.workspaces.local").joinpath("demo_repo").iterdir():
+        if entry.name.endswith(".txt"):
+            name = entry.name.removesuffix(".txt").replace("gitignore", ".gitignore")
+            found[name] = entry.read_bytes()
+    return found
 
-    def find_skipped(directory: str, names: list[str]) -> list[str]:
-        nonlocal size
-        if request.cancelled.is_set():
+
+class CopiedTree:
+    """Decides which entries of a host directory are copied: links stay links; sockets, pipes and
+    devices are skipped. Raises BuildFailed once more than `max_bytes` would be copied."""
+
+    def __init__(self, source: Path, max_bytes: int, cancelled: asyncio.Event) -> None:
+        self._source = source
+        self._max_bytes = max_bytes
+        self._cancelled = cancelled
+        self._size = 0
+
+    def find_skipped(self, directory: str, names: list[str]) -> list[str]:
+        if self._cancelled.is_set():
             raise BuildCancelled("The build was cancelled.")
         paths = [Path(directory, name) for name in names]
-        size += sum(path.lstat().st_size for path in paths)
-        if max_bytes and size > max_bytes:
-            raise BuildFailed(f"{source} is larger than the {max_bytes} bytes that are allowed.")
+        self._size += sum(path.lstat().st_size for path in paths)
+        if self._max_bytes and self._size > self._max_bytes:
+            raise BuildFailed(
+                f"{self._source} is larger than the {self._max_bytes} bytes that are allowed."
+            )
         return [
             path.name
             for path in paths
             if not (path.is_symlink() or path.is_dir() or path.is_file())
         ]
 
-    target = request.target
-    shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=find_skipped)
-    target.chmod(0o700 if target == request.view.home else 0o755)
-    _chown_home(request)
 
+class SandboxHome(msgspec.Struct, frozen=True, kw_only=True):
+    """Implements `SeedTarget` by the directory `view.home`; `directory` is relative to it."""
 
-def _write_demo(request: SeedRequest) -> None:
-    for entry in resources.files("chatd.workspaces.local").joinpath("demo_repo").iterdir():
-        if entry.name.endswith(".txt"):
-            name = entry.name.removesuffix(".txt").replace("gitignore", ".gitignore")
-            (request.target / name).write_bytes(entry.read_bytes())
-    _chown_home(request)
+    level: IsolationLevel
+    view: SandboxView
+    directory: str
+    proxy_dir: Path
+    timeout_s: float
+    limits: CommandLimits
+    log: Path
+    cancelled: asyncio.Event
 
+    @property
+    def network(self) -> bool:
+        return self.view.network
 
-def _chown_home(request: SeedRequest) -> None:
-    for directory, names, files in os.walk(request.view.home):
-        for name in (*names, *files):
-            chown_to_workspace(Path(directory, name), request.view.uid)
+    @property
+    def python(self) -> tuple[str, ...]:
+        return (self.view.kit.python.path,)
+
+    async def create(self) -> None:
+        await asyncio.to_thread(self._create)
+
+    async def copy(self, source: Path) -> None:
+        await asyncio.to_thread(self._copy_tree, source)
+
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        await asyncio.to_thread(self._write, files)
+
+    async def run(self, command: SeedCommand) -> CommandResult:
+        words = list(command.words)
+        if command.mount is not None and not has_namespaces(self.level):
+            words = [command.mount.source if w == command.mount.target else w for w in words]
+        view = msgspec.structs.replace(
+            self.view,
+            network=command.network,
+            env={**self.view.env, **git_variables(command)},
+            mounts=() if command.mount is None else (command.mount,),
+        )
+        directory = str(Path(inside_paths(self.level, view).home, self.directory))
+        return await run_command(
+            plan_process(self.level, view, words, directory=directory),
+            log=self.log,
+            timeout_s=self.timeout_s,
+            limits=self.limits,
+            cancelled=self.cancelled,
+        )
+
+    @contextlib.asynccontextmanager
+    async def listening(self, proxy: CloneProxy) -> AsyncGenerator[Path]:
+        if not has_namespaces(self.level):
+            raise BuildFailed(
+                f"Isolation {self.level} cannot clone for a template without a network. An "
+                "administrator can install bubblewrap, or give the template a network."
+            )
+        async with proxy.listening(self.proxy_dir, self.view.uid):
+            yield self.proxy_dir
+
+    def _create(self) -> None:
+        path = self.view.home
+        path.mkdir(mode=0o700)
+        chown_to_workspace(path, self.view.uid)
+        for part in Path(self.directory).parts:
+            path /= part
+            path.mkdir()
+            chown_to_workspace(path, self.view.uid)
+
+    def _copy_tree(self, source: Path) -> None:
+        tree = CopiedTree(source, self.view.limits.disk_bytes, self.cancelled)
+        target = self.view.home / self.directory
+        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=tree.find_skipped)
+        target.chmod(0o700 if target == self.view.home else 0o755)
+        self._chown_home()
+
+    def _write(self, files: Mapping[str, bytes]) -> None:
+        for name, content in files.items():
+            (self.view.home / self.directory / name).write_bytes(content)
+        self._chown_home()
+
+    def _chown_home(self) -> None:
+        for directory, names, files in os.walk(self.view.home):
+            for name in (*names, *files):
+                chown_to_workspace(Path(directory, name), self.view.uid)
 
 
 def _without_password(text: str) -> str:

@@ -20,6 +20,7 @@ from chatd.domain.workspace.entities import AgentId, TemplateSpec
 from chatd.workspaces.build_backend import BuildCancelled, BuildContext, BuildFailed
 from chatd.workspaces.local.sandbox_command import (
     CommandLimits,
+    CommandResult,
     IsolationLevel,
     SandboxView,
     base_environment,
@@ -28,7 +29,7 @@ from chatd.workspaces.local.sandbox_command import (
     plan_process,
     run_command,
 )
-from chatd.workspaces.local.seeds import AllowedPaths, SeedRequest, fill_from_seed
+from chatd.workspaces.local.seeds import AllowedPaths, SandboxHome, SeedRequest, fill_from_seed
 from chatd.workspaces.local.supervisor.cgroups import GroupLimits
 from chatd.workspaces.local.supervisor.plan import (
     CONFIG_FD,
@@ -67,17 +68,17 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextlib.asynccontextmanager
-async def exclusive_lock(setup: WorkspaceSetup) -> AsyncGenerator[None]:
+async def exclusive_lock(paths: WorkspacePaths, context: BuildContext) -> AsyncGenerator[None]:
     """Wait for a server that lost its lease and still works on this workspace.
 
     The kernel releases the lock when that server dies.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    lock = os.open(setup.paths.lock, flags, 0o600)
+    lock = os.open(paths.lock, flags, 0o600)
     try:
         while not _try_lock(lock):
-            await wait_event(setup.context.cancelled, LOCK_POLL_S)
-            check_cancelled(setup.context)
+            await wait_event(context.cancelled, LOCK_POLL_S)
+            check_cancelled(context)
         yield
     finally:
         os.close(lock)
@@ -98,18 +99,22 @@ async def fill_home(setup: WorkspaceSetup, *, trash: Path, allowed: AllowedPaths
         return
     context.log("files", "Creating the home directory")
     await asyncio.to_thread(move_to_trash, paths.new_home, trash)
+    target = SandboxHome(
+        level=setup.level,
+        view=msgspec.structs.replace(setup.view, home=paths.new_home, mounts=()),
+        directory=setup.spec.directory,
+        proxy_dir=paths.clone_proxy,
+        timeout_s=setup.clone_timeout_s,
+        limits=_command_limits(setup, paths.new_home),
+        log=paths.log / "seed.log",
+        cancelled=context.cancelled,
+    )
     await fill_from_seed(
         SeedRequest(
-            level=setup.level,
-            view=msgspec.structs.replace(setup.view, home=paths.new_home, mounts=()),
             seed=setup.spec.seed,
-            directory=setup.spec.directory,
+            target=target,
             allowed=allowed,
-            proxy_dir=paths.clone_proxy,
             timeout_s=setup.clone_timeout_s,
-            limits=_command_limits(setup, paths.new_home),
-            log=paths.log / "seed.log",
-            cancelled=context.cancelled,
             report=lambda text: context.log("files", text),
         )
     )
@@ -130,6 +135,11 @@ async def run_startup(setup: WorkspaceSetup) -> None:
         limits=_command_limits(setup, setup.paths.home),
         cancelled=context.cancelled,
     )
+    report_startup(context, spec, result)
+
+
+def report_startup(context: BuildContext, spec: TemplateSpec, result: CommandResult) -> None:
+    """Log the script's output. Raises BuildFailed unless it succeeded."""
     for line in result.output.splitlines()[-100:]:
         context.log("startup", line)
     if result.code is None:
