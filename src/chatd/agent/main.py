@@ -55,7 +55,8 @@ class AgentConfigError(Exception):
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """The agent listens on `socket` or, if that is empty, on `host` and `port`.
+    """The agent listens on `socket`, on the descriptor `listen_fd` of a listening socket, or on
+    `host` and `port`.
 
     Commands run in `directory` with the variables `env`. The agent's own files are in `run_dir`,
     except the journal of calls if `journal_fd` is the first of two descriptors for it.
@@ -69,6 +70,7 @@ class AgentConfig:
     env: dict[str, str] = field(repr=False)
     journal_fd: int = 0
     socket: str = ""
+    listen_fd: int = 0
     host: str = ""
     port: int = 0
 
@@ -127,14 +129,15 @@ def _build(value: object) -> AgentConfig:
         env=fields.text_map("env"),
         journal_fd=fields.count("journal_fd"),
         socket=fields.text("socket", ""),
+        listen_fd=fields.count("listen_fd"),
         host=fields.text("host", ""),
         port=fields.count("port"),
     )
     fields.reject_unknown()
     if len(config.dial_key) != KEY_BYTES:
         raise AgentError(400, f"dial_key must have {KEY_BYTES} bytes")
-    if bool(config.socket) == bool(config.host):
-        raise AgentError(400, "exactly one of socket and host is required")
+    if sum(map(bool, (config.socket, config.listen_fd, config.host))) != 1:
+        raise AgentError(400, "exactly one of socket, listen_fd and host is required")
     for path in (config.run_dir, config.home, config.socket or "/"):
         if not os.path.isabs(path):
             raise AgentError(400, "run_dir, home and socket must be absolute paths")
@@ -223,6 +226,9 @@ class AgentProcess:
             os.makedirs(os.path.dirname(config.socket), mode=0o700, exist_ok=True)
             await self._listen_unix(config.socket)
             self._tasks.append(asyncio.ensure_future(self._keep_socket(config.socket)))
+            return
+        if config.listen_fd:
+            await self._server.listen_fd(config.listen_fd)
             return
         port = await self._server.listen_tcp(config.host, config.port)
         # The process that configured port 0 waits for this file.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Generator
@@ -235,6 +236,13 @@ class AgentHttpServer:
         os.replace(early, path)
         if before is not None:
             before.close()
+
+    async def listen_fd(self, fd: int) -> None:
+        """On a Unix socket that already listens. It is not this server's to remove."""
+        os.set_inheritable(fd, False)  # noqa: FBT003 - positional only
+        loop = asyncio.get_running_loop()
+        listener = socket.socket(fileno=fd)
+        self._listener = await loop.create_unix_server(self._create_protocol, sock=listener)
 
     def has_socket(self, path: str) -> bool:
         """Whether the socket still stands under its name."""
