@@ -1,11 +1,12 @@
 """Workspaces of any backend for tests: builds, commands inside, what the build logged."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from uuid import UUID, uuid4, uuid5
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.clock import SystemClock
 from chatd.domain.ids import UserId, WorkspaceId
@@ -50,9 +51,13 @@ class BackendRig:
         self.backend = backend
         self.spec = spec or TemplateSpec()
         self.log: list[str] = []
+        self.on_log: Callable[[str], None] = lambda _line: None
         self._connector = AgentConnector(
             secret=SECRET, host_id=HOST, clock=SystemClock(), open_stream=no_other_host
         )
+
+    def template(self, **changes: object) -> TemplateSpec:
+        return replace(self.spec, **changes)
 
     def context(
         self,
@@ -125,7 +130,9 @@ class BackendRig:
         return (await self.run(running, command)).output.strip()
 
     def _note(self, stage: str, level: LogLevel, text: str) -> None:
-        self.log.append(f"{stage} {level} {text}")
+        line = f"{stage} {level} {text}"
+        self.log.append(line)
+        self.on_log(line)
 
 
 def _workspace(workspace: WorkspaceId) -> Workspace:

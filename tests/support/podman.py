@@ -110,7 +110,8 @@ def _write_image(path: Path) -> None:
         subprocess.run(["git", "--exec-path"], capture_output=True, text=True, check=True)
         .stdout.strip()
     )  # fmt: skip
-    programs = [busybox, _program("git"), *(git_core / name for name in GIT_PROGRAMS)]
+    programs = [busybox, _program("git"), _program("git-upload-pack")]
+    programs += [git_core / name for name in GIT_PROGRAMS]
     listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout
     with tarfile.open(path, "w") as archive:
         for directory, mode in (("tmp", 0o1777), ("etc", 0o755), ("bin", 0o755), ("root", 0o700)):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.podman import EngineNotStarted, Podman, missing_reason, podman_service
 from tests.workspaces.agent_process import AgentProcess, Workbench, workbench
 
 
@@ -22,3 +23,15 @@ def agent_process(tmp_path_factory: pytest.TempPathFactory) -> Generator[AgentPr
 async def bench(agent_process: AgentProcess, tmp_path: Path) -> AsyncGenerator[Workbench]:
     async with workbench(agent_process, tmp_path) as bench:
         yield bench
+
+
+@pytest.fixture(scope="session")
+def podman() -> Generator[Podman]:
+    """The container engine of this test process."""
+    if reason := missing_reason():
+        pytest.skip(reason)
+    try:
+        with podman_service() as service:
+            yield service
+    except EngineNotStarted as error:
+        pytest.skip(f"Podman does not run here: {error}")

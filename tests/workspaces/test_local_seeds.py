@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -19,23 +18,19 @@ from chatd.domain.workspace.entities import (
     Seed,
     TemplateSpec,
 )
-from chatd.workspaces.build_backend import BuildCancelled, BuildFailed
+from chatd.workspaces.build_backend import BuildFailed
 from chatd.workspaces.local.local_backend import LocalConfig, effective_limits, expand_parameters
 from chatd.workspaces.local.supervisor.sandbox_processes import processes_of_uid
 from chatd.workspaces.templates import BUILT_IN_TEMPLATES
-from tests.support.eventually import eventually
 from tests.support.local_rig import (
     AS_ROOT,
     HOST,
     NO_BUBBLEWRAP,
-    TEST_TIMEOUT_S,
     LocalRig,
-    RunningWorkspace,
     close_supervisor_of,
     data_directory,
     shared_kits,
 )
-from tests.workspaces.test_clone_proxy import RepositoryServer
 
 MIB = 1024 * 1024
 
@@ -74,27 +69,6 @@ def git(project: Path, *words: str) -> str:
     return ran.stdout.strip()
 
 
-@pytest.mark.covers("hostile-4")
-@needs_sandbox
-async def test_a_directory_is_copied_with_links_as_links(rig: LocalRig, project: Path) -> None:
-    spec = TemplateSpec(seed=DirectorySeed(path=str(project)), directory="work/here")
-    running = await rig.start(spec)
-    assert running.agent.directory == "/home/dev/work/here"
-    assert await rig.output_of(running, "pwd; ./src/run.sh") == "/home/dev/work/here\nit runs"
-    assert await rig.output_of(running, "readlink link; echo x > src/new && echo mine") == (
-        "/etc/hostname\nmine"
-    )
-    assert not (project / "src" / "new").exists()
-
-
-@needs_sandbox
-async def test_a_directory_that_is_too_large_is_not_copied(rig: LocalRig, project: Path) -> None:
-    (project / "big").write_bytes(b"x" * 100_000)
-    limits = ResourceLimits(disk_bytes=50_000)
-    with pytest.raises(BuildFailed, match="larger than the 50000 bytes"):
-        await rig.start(TemplateSpec(seed=DirectorySeed(path=str(project)), limits=limits))
-
-
 @needs_sandbox
 async def test_a_template_can_enable_the_network(rig: LocalRig) -> None:
     server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
@@ -106,70 +80,6 @@ async def test_a_template_can_enable_the_network(rig: LocalRig) -> None:
     assert await rig.output_of(running, "stat -c %i /etc/hosts") == str(
         os.stat("/etc/hosts").st_ino
     )
-
-
-@needs_sandbox
-async def test_a_repository_of_the_host_is_cloned_inside(rig: LocalRig, project: Path) -> None:
-    git(project, "init")
-    git(project, "add", "src")
-    git(project, "commit", "-m", "first")
-    first = git(project, "rev-parse", "HEAD")
-    git(project, "commit", "--allow-empty", "-m", "second")
-    spec = TemplateSpec(seed=GitSeed(url="${repository}", ref="${commit}"))
-    context = rig.context(spec, params={"repository": str(project), "commit": first})
-    (agent,) = await rig.backend.start(context)
-    running = RunningWorkspace(workspace=context.workspace, agent=agent)
-    assert await rig.output_of(running, "git rev-parse HEAD; ls") == f"{first}\nsrc"
-    assert any("Cloning" in line for line in rig.log)
-
-
-@needs_sandbox
-async def test_a_clone_without_a_network_reaches_public_addresses_only(
-    rig: LocalRig, project: Path
-) -> None:
-    """A model may have chosen the address."""
-    git(project, "init")
-    git(project, "add", "src")
-    git(project, "commit", "-m", "first")
-    git(project, "update-server-info")
-    async with RepositoryServer(project).running() as server:
-        url = f"http://127.0.0.1:{server.port}/.git"
-        with pytest.raises(BuildFailed, match=r"127.0.0.1 is not on the public internet"):
-            await rig.start(TemplateSpec(seed=GitSeed(url=url)))
-        assert server.requests == []
-        running = await rig.start(TemplateSpec(seed=GitSeed(url=url, allow_private=True)))
-        assert await rig.output_of(running, "ls; test -e /mnt || echo closed") == "src\nclosed"
-        connect = f"import socket; socket.create_connection(('127.0.0.1', {server.port}))"
-        assert "ConnectionRefused" in await rig.output_of(running, f'python3 -c "{connect}"')
-        open_template = TemplateSpec(seed=GitSeed(url=url), network="full")
-        assert await rig.output_of(await rig.start(open_template), "ls") == "src"
-    with pytest.raises(BuildFailed, match="only http"):
-        await rig.start(TemplateSpec(seed=GitSeed(url="git://example.org/x")))
-
-
-@needs_sandbox
-async def test_a_clone_that_hangs_is_given_up(data_dir: Path) -> None:
-    rig = LocalRig(LocalConfig(data_dir=data_dir, host_id=HOST, clone_timeout_s=0.5))
-
-    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(never_answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
-    async with asyncio.timeout(TEST_TIMEOUT_S), server:
-        with pytest.raises(BuildFailed, match=r"Git did not finish within 0.5 s"):
-            await rig.start(TemplateSpec(seed=GitSeed(url=url, allow_private=True)))
-
-
-@needs_sandbox
-async def test_a_failed_clone_fails_the_build_with_gits_message(
-    rig: LocalRig, project: Path
-) -> None:
-    context = rig.context(TemplateSpec(seed=GitSeed(url=f"file://{project}")))
-    with pytest.raises(BuildFailed, match="Git failed"):
-        await rig.backend.start(context)
-    assert (await rig.backend.inspect(context.workspace)).state == "stopped"
 
 
 @needs_sandbox
@@ -222,16 +132,6 @@ async def test_the_startup_script_has_the_limits_of_commands(rig: LocalRig) -> N
 
 
 @needs_sandbox
-async def test_a_script_that_fills_the_disk_is_stopped(data_dir: Path) -> None:
-    config = LocalConfig(data_dir=data_dir, host_id=HOST, disk_interval_s=0.05)
-    limits = ResourceLimits(disk_bytes=4 * MIB)
-    with pytest.raises(BuildFailed, match="bytes in 10000 files are allowed"):
-        await LocalRig(config).start(
-            TemplateSpec(startup_script="head -c 8M /dev/zero > big; sleep 1000", limits=limits)
-        )
-
-
-@needs_sandbox
 @pytest.mark.skipif(not AS_ROOT, reason="only root can create control groups")
 async def test_a_workspace_weighs_as_much_as_one_process_of_the_host(rig: LocalRig) -> None:
     """However many processes it starts."""
@@ -268,45 +168,6 @@ def test_effective_limits_are_those_that_the_host_enforces(
     found = effective_limits(ResourceLimits(), controllers)
     assert (found.cpu_weight, found.per_process) == (cpu_weight, per_process)
     assert (found.memory_bytes, found.disk_bytes) == (2 * 1024**3, 10 * 1024**3)
-
-
-@needs_sandbox
-async def test_a_cancelled_build_stops(rig: LocalRig) -> None:
-    context = rig.context(TemplateSpec(startup_script="touch begun; sleep 1000"))
-    home = rig.data_dir / "ws" / str(context.workspace.id) / "home"
-
-    async def is_started() -> bool:
-        return (home / "begun").exists()
-
-    async def cancel() -> None:
-        await eventually(is_started, within_s=TEST_TIMEOUT_S)
-        context.cancelled.set()
-
-    async with asyncio.timeout(TEST_TIMEOUT_S), asyncio.TaskGroup() as tasks:
-        tasks.create_task(cancel())
-        with pytest.raises(BuildCancelled):
-            await rig.backend.start(context)
-    assert str(context.workspace.id) not in await rig.supervisor.list_running()
-
-
-@needs_sandbox
-async def test_a_workspace_restarts_without_its_seed(rig: LocalRig, project: Path) -> None:
-    spec = TemplateSpec(seed=DirectorySeed(path=str(project)))
-    running = await rig.start(spec)
-    await rig.stop(running, build=2)
-    shutil.rmtree(project)
-    again = await rig.start(spec, again=running.workspace.id, build=3)
-    assert await rig.output_of(again, "ls") == "link\nsrc"
-
-
-@needs_sandbox
-async def test_a_mounted_directory_can_be_read_and_not_written(
-    rig: LocalRig, project: Path
-) -> None:
-    mount = Mount(source=str(project), target="/mnt/project")
-    running = await rig.start(TemplateSpec(mounts=(mount,)))
-    assert await rig.output_of(running, "sh /mnt/project/src/run.sh") == "it runs"
-    assert (await rig.run(running, "touch /mnt/project/x")).exit_code == 1
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkspaceId
-from chatd.workspaces.build_backend import BuildFailed
 from chatd.workspaces.local import isolation
 from chatd.workspaces.local.local_backend import LocalConfig
 from chatd.workspaces.local.supervisor.control import SavedOrders
@@ -37,12 +36,12 @@ from chatd.workspaces.local.supervisor.service import (
     run_with_restarts,
 )
 from chatd.workspaces.local.supervisor_client import SupervisorClient
+from tests.support.backend_rig import NO_OWNER
 from tests.support.eventually import eventually
 from tests.support.local_rig import (
     AS_ROOT,
     HOST,
     NO_BUBBLEWRAP,
-    NO_OWNER,
     TEST_TIMEOUT_S,
     GreetingSupervisorClient,
     LocalRig,
@@ -284,18 +283,6 @@ async def test_two_servers_share_one_supervisor(rig: LocalRig) -> None:
     )
     log = (rig.data_dir / "ws-supervisor" / "supervisor.log").read_text()
     assert log.count("ready") == 1
-
-
-async def test_a_repeated_build_runs_once(rig: LocalRig) -> None:
-    started = await rig.start()
-    first = (await rig.supervisor.list_running())[started.name]
-    assert (await rig.start(again=started.workspace.id)).agent == started.agent
-    assert (await rig.supervisor.list_running())[started.name] == first
-    later = await rig.start(again=started.workspace.id, build=3)
-    assert later.agent.id != started.agent.id
-    with pytest.raises(BuildFailed, match="has replaced it"):
-        await rig.start(again=started.workspace.id, build=2)
-    assert (await rig.supervisor.list_running())[started.name].build == 3
 
 
 async def test_an_idle_supervisor_exits(tmp_path: Path) -> None:

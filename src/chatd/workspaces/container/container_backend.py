@@ -198,6 +198,8 @@ class ContainerBackend:
                     network=self._config.network,
                     ceilings=_ceilings(),
                 )
+                if problem := plan.runtime_problem():
+                    raise BuildFailed(problem)
                 setup = ContainerSetup(
                     context=context,
                     plan=plan,

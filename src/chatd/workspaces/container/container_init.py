@@ -16,11 +16,13 @@ import errno
 import fcntl
 import json
 import os
+import runpy
 import signal
 import socket
 import stat
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +35,7 @@ AGENT_SOCKET = "agent.sock"
 STATUS_FILE = "status.json"
 SYSTEM_GITCONFIG = "/etc/gitconfig"
 KIT_GITCONFIG = "/opt/chatd/etc/gitconfig"
+AGENT_PROGRAM = "/opt/chatd/agent"
 
 CONFIG_FD = 3
 JOURNAL_FD = 5
@@ -61,7 +64,6 @@ class Order:
     uid: int
     home: str
     directory: str
-    python: list[str]
     variables: dict[str, str] = field(repr=False)
     base: dict[str, str] = field(default_factory=dict[str, str])
     agent: dict[str, Any] | None = field(default=None, repr=False)
@@ -124,9 +126,9 @@ def add_account(order: Order) -> None:
 # Processes
 
 
-def spawn(order: Order, argv: list[str], files: dict[int, int]) -> int:
-    """Start a program under the account. `files` maps descriptors of the program to ours, none of
-    which is among those of the program."""
+def spawn(order: Order, files: dict[int, int], act: Callable[[dict[str, str]], object]) -> int:
+    """Run `act` with the environment, in a process of the account. `files` maps its descriptors to
+    ours, none of which is among its own."""
     environment = order.environment()
     child = os.fork()
     if child:
@@ -136,6 +138,7 @@ def spawn(order: Order, argv: list[str], files: dict[int, int]) -> int:
         os.dup2(null, 0)
         for target, source in files.items():
             os.dup2(source, target, inheritable=True)
+            os.close(source)
         os.setsid()
         os.setgroups([])
         os.setresgid(order.uid, order.uid, order.uid)
@@ -144,10 +147,18 @@ def spawn(order: Order, argv: list[str], files: dict[int, int]) -> int:
         os.makedirs(order.directory, exist_ok=True)
         os.chdir(order.directory)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execve(argv[0], argv, environment)
+        act(environment)
     except BaseException as error:  # noqa: BLE001 - the child must not run the parent's code
-        os.write(2, f"cannot run {argv[0]}: {error}\n".encode())
+        os.write(2, f"the workspace cannot run it: {error!r}\n".encode())
     os._exit(126)
+
+
+def run_agent(environment: dict[str, str]) -> None:
+    """In this interpreter: another one would take a tenth of a second to start."""
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = [AGENT_PROGRAM, "--config-fd", str(CONFIG_FD)]
+    runpy.run_path(AGENT_PROGRAM, run_name="__main__")
 
 
 def reap() -> dict[int, int]:
@@ -366,13 +377,9 @@ class AgentInit:
         # Above the numbers that the agent expects, so that none overwrites another.
         high = [move_up(fd) for fd in files]
         targets = (CONFIG_FD, JOURNAL_FD, JOURNAL_FD + 1)
-        argv = [*self._order.python, "/opt/chatd/agent", "--config-fd", str(CONFIG_FD)]
+        inherited = {**dict(zip(targets, high, strict=True)), LISTEN_FD: self._listener}
         try:
-            agent = spawn(
-                self._order,
-                argv,
-                {**dict(zip(targets, high, strict=True)), LISTEN_FD: self._listener},
-            )
+            agent = spawn(self._order, inherited, run_agent)
         finally:
             for fd in high:
                 os.close(fd)
@@ -389,7 +396,8 @@ class CommandInit:
     def run(self) -> int:
         disk = DiskWatch(self._order)
         deadline = time.monotonic() + self._order.timeout_s
-        command = spawn(self._order, self._order.argv, {})
+        argv = self._order.argv
+        command = spawn(self._order, {}, lambda env: os.execve(argv[0], argv, env))
         while True:
             wait_s = min(self._order.disk_interval_s, deadline - time.monotonic())
             if wait_signal(wait_s) in (signal.SIGTERM, signal.SIGINT):

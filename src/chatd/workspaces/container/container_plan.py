@@ -158,6 +158,23 @@ class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
             values = {**self.ceilings, **values}
         return [{"Name": name, "Soft": n, "Hard": n} for name, n in sorted(values.items())]
 
+    def runtime_problem(self) -> str:
+        """Why the engine would not use the template's runtime; empty if it would."""
+        wanted, engine = self.spec.runtime, self.engine
+        default = Path(engine.default_runtime).name
+        if not wanted or wanted == default:
+            return ""
+        if engine.name == "Podman":  # It ignores the runtime of a container.
+            return (
+                f"The template wants the runtime {wanted}, and Podman uses {default} for every "
+                f'container. Set `runtime = "{wanted}"` in the section [engine] of its '
+                "containers.conf, or use a runner with another engine."
+            )
+        if wanted not in engine.runtimes:
+            known = ", ".join(sorted(engine.runtimes))
+            return f"The template wants the runtime {wanted}, and Docker has the runtimes {known}."
+        return ""
+
     def isolation(self) -> str:
         """For example `container`, `container+userns`, `container+userns+runsc`."""
         users = ("userns",) if self.engine.own_users else ()

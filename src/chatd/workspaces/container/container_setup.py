@@ -73,7 +73,6 @@ class ContainerSetup(msgspec.Struct, frozen=True, kw_only=True):
             "uid": plan.uid,
             "home": INSIDE_HOME,
             "directory": self.directory,
-            "python": plan.kit.python,
             "base": {"CHATD_WORKSPACE_ID": str(plan.names.workspace)},
             "variables": dict(spec.env),
             "disk_bytes": spec.limits.disk_bytes,

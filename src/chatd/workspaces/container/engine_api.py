@@ -175,7 +175,10 @@ class EngineClient:
         )
 
     async def remove_container(self, name: str) -> None:
-        """Kill it, if it runs, and remove it with its anonymous volumes."""
+        """Kill it, if it runs, and remove it with its anonymous volumes. Without the kill Podman
+        waits for its end first, which a process that is just starting does not hear of."""
+        kill = f"/containers/{_path(name)}/kill"
+        await self._call("POST", kill, {"signal": "KILL"}, accepted=(404, 409, 500))
         query = {"force": "true", "v": "true"}
         await self._call("DELETE", f"/containers/{_path(name)}", query, accepted=(404,))
 

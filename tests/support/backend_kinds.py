@@ -1,0 +1,117 @@
+"""The backends of the conformance suite. A new one needs an entry in `OPENERS` and `SKIPPED`.
+
+As a program it is a runner that a test can kill: `start ID BUILD` starts a workspace, `run COMMAND`
+replies with the output of the command in it.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from chatd.clock import SystemClock
+from chatd.domain.ids import WorkspaceId
+from chatd.domain.workspace.entities import TemplateSpec
+from chatd.workspaces.container.container_backend import ContainerBackend, ContainerConfig
+from chatd.workspaces.local.kit import agent_zip
+from chatd.workspaces.local.local_backend import LocalConfig
+from tests.support import podman
+from tests.support.backend_rig import HOST, BackendRig, RunningWorkspace
+from tests.support.local_rig import NO_BUBBLEWRAP, LocalRig
+
+
+class BackendPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a backend of a kind lives. Two rigs with the same place are two processes of one host,
+    or one before and after its death. `engine` is the socket of a container engine."""
+
+    kind: str
+    data_dir: str
+    engine: str = ""
+    roots: tuple[str, ...] = ()
+    clone_timeout_s: float = 60.0
+    disk_interval_s: float = 0.2
+
+    def open(self) -> BackendRig:
+        return OPENERS[self.kind](self)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[BackendRig]:
+        """Remove all workspaces at the end."""
+        rig = self.open()
+        try:
+            yield rig
+        finally:
+            for workspace in await rig.backend.workspaces():
+                await rig.backend.remove(workspace)
+            if isinstance(rig, LocalRig):
+                await rig.close()
+
+
+def _open_sandbox(place: BackendPlace) -> BackendRig:
+    return LocalRig(
+        LocalConfig(
+            data_dir=Path(place.data_dir),
+            host_id=HOST,
+            roots=tuple(map(Path, place.roots)),
+            clone_timeout_s=place.clone_timeout_s,
+            disk_interval_s=place.disk_interval_s,
+        )
+    )
+
+
+def _open_container(place: BackendPlace) -> BackendRig:
+    config = ContainerConfig(
+        socket_path=Path(place.engine),
+        data_dir=Path(place.data_dir),
+        host_id=HOST,
+        roots=tuple(map(Path, place.roots)),
+        network="host",  # Test machines have no bridge.
+        clone_timeout_s=place.clone_timeout_s,
+        disk_interval_s=place.disk_interval_s,
+    )
+    backend = ContainerBackend(config, agent=agent_zip(), clock=SystemClock())
+    return BackendRig(backend, TemplateSpec(image=podman.IMAGE))
+
+
+OPENERS: dict[str, Callable[[BackendPlace], BackendRig]] = {
+    "sandbox": _open_sandbox,
+    "container": _open_container,
+}
+SKIPPED: dict[str, str] = {
+    "sandbox": "bubblewrap is not installed" if NO_BUBBLEWRAP else "",
+    "container": podman.missing_reason(),
+}
+
+
+def link_kits(data_dir: Path, kits: Path) -> None:
+    """All data directories of a test process share their kits, which take seconds to build."""
+    for name in ("ws-toolbox", "containers/ws-toolbox"):
+        link, target = data_dir / name, kits / name.replace("/", "-")
+        target.mkdir(exist_ok=True)
+        link.parent.mkdir(mode=0o700, exist_ok=True)
+        link.symlink_to(target)
+
+
+async def main() -> None:
+    place = msgspec.json.decode(sys.argv[1], type=BackendPlace)
+    rig = place.open()
+    running: RunningWorkspace | None = None
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        word, _, rest = line.strip().partition(" ")
+        answer: object = None
+        if word == "start":
+            name, build = rest.split()
+            running = await rig.start(again=WorkspaceId(UUID(name)), build=int(build))
+        elif word == "run" and running is not None:
+            answer = await rig.output_of(running, rest)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
