@@ -90,11 +90,11 @@ SKIPPED: dict[str, str] = {
 
 def link_kits(data_dir: Path, kits: Path) -> None:
     """All data directories of a test process share their kits, which take seconds to build."""
-    for name in ("ws-toolbox", "containers/ws-toolbox"):
-        link, target = data_dir / name, kits / name.replace("/", "-")
+    containers = kits.with_name("container-kits")
+    for name, target in (("ws-toolbox", kits), ("containers/ws-toolbox", containers)):
         target.mkdir(exist_ok=True)
-        link.parent.mkdir(mode=0o700, exist_ok=True)
-        link.symlink_to(target)
+        (data_dir / name).parent.mkdir(mode=0o700, exist_ok=True)
+        (data_dir / name).symlink_to(target)
 
 
 async def main() -> None:
