@@ -26,6 +26,8 @@ from chatd.domain.workspace.entities import (
     ResourceLimits,
 )
 from chatd.workspaces.build_backend import BuildCancelled, BuildFailed
+from chatd.workspaces.container.container_backend import ContainerBackend
+from chatd.workspaces.local.local_backend import LocalBackend
 from tests.support.backend_kinds import OPENERS, SKIPPED, BackendPlace, link_kits
 from tests.support.backend_rig import TEST_TIMEOUT_S, BackendRig, RunningWorkspace
 from tests.support.chaos.small_disk import small_disk
@@ -111,6 +113,11 @@ async def test_a_command_runs_in_a_new_workspace(rig: BackendRig) -> None:
     assert int(uid) > 0
     assert (await rig.backend.inspect(running.workspace)).state == "running"
     assert await rig.backend.workspaces() == [running.workspace.id]
+    assert isinstance(rig.backend, LocalBackend | ContainerBackend)
+    assert await rig.backend.running() == 1
+    (endpoint,) = running.agent.endpoints
+    assert rig.backend.is_agent_socket(endpoint.path)
+    assert not rig.backend.is_agent_socket(str(Path(endpoint.path).parent / "other"))
 
 
 @pytest.mark.promise("P7")

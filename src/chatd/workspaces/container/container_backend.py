@@ -149,6 +149,10 @@ class ContainerBackend:
     def kind(self) -> str:
         return "container"
 
+    def is_agent_socket(self, path: str) -> bool:
+        """Whether it is the socket of a workspace here, so that others may be connected to it."""
+        return self._layout.is_socket(path)
+
     async def detect(self) -> BackendOffer | None:
         """The engine and its version; None, with a line in the log, if it does not answer."""
         try:
@@ -283,7 +287,8 @@ class ContainerBackend:
 
     async def running(self) -> int:
         """The number of running workspaces, started by any process with this host id."""
-        containers = await self._impatient.list_containers(f"{HOST_LABEL}={self._config.host_id}")
+        label = f"{HOST_LABEL}={self._config.host_id}"
+        containers = await self._impatient.list_containers(label)
         names = {f"chatd-{each.labels.get(WORKSPACE_LABEL)}": each for each in containers}
         return sum(each.is_up and each.name == name for name, each in names.items())
 

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
-from uuid import UUID
 
 import msgspec
 
@@ -202,11 +201,7 @@ class LocalBackend:
 
     def is_agent_socket(self, path: str) -> bool:
         """Whether it is the socket of a workspace here, so that others may be connected to it."""
-        try:
-            workspace_id = WorkspaceId(UUID(Path(path).parent.parent.name))
-        except ValueError:
-            return False
-        return path == str(self._layout.socket(workspace_id))
+        return self._layout.is_socket(path)
 
     async def prepare(self) -> isolation.IsolationReport:
         """Detect and log the isolation level, once: at start, else in the first build."""

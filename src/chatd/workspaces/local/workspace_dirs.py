@@ -135,6 +135,11 @@ class LocalLayout(msgspec.Struct, frozen=True, kw_only=True):
             return direct
         return self._short_link() / str(workspace_id) / "run" / AGENT_SOCKET
 
+    def is_socket(self, path: str) -> bool:
+        """Whether it is the agent's socket of a workspace here."""
+        workspace_id = _parse_id(Path(path).parent.parent.name)
+        return workspace_id is not None and path == str(self.socket(workspace_id))
+
     def _short_link(self) -> Path:
         """A link to the workspaces, in a directory that must belong to this account."""
         uid = os.geteuid()
