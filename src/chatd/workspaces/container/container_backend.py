@@ -289,8 +289,11 @@ class ContainerBackend:
         """The number of running workspaces, started by any process with this host id."""
         label = f"{HOST_LABEL}={self._config.host_id}"
         containers = await self._impatient.list_containers(label)
-        names = {f"chatd-{each.labels.get(WORKSPACE_LABEL)}": each for each in containers}
-        return sum(each.is_up and each.name == name for name, each in names.items())
+        # Not those of start-up commands.
+        return sum(
+            each.is_up and each.name == f"chatd-{each.labels.get(WORKSPACE_LABEL)}"
+            for each in containers
+        )
 
     async def remove(self, workspace_id: WorkspaceId) -> None:
         names = ContainerNames(workspace=workspace_id)
