@@ -68,6 +68,11 @@ describe("the state of a workspace", () => {
     expect(Object.fromEntries(facts)).toEqual({ Template: "Demo", Isolation: "sandbox", Network: "none", Memory: "2 GiB", Disk: "10 GiB", Processes: "512" });
   });
 
+  it("says what a pending build waits for", () => {
+    const pending = { ...build("start", "pending"), waiting_for: "The runner north is not connected." };
+    expect(factsOf(workspace(pending), null)).toEqual([["Waits", "The runner north is not connected."]]);
+  });
+
   it("writes sizes and deadlines in words", () => {
     expect([bytesText(900), bytesText(1536), bytesText(2 ** 40)]).toEqual(["900 B", "1.5 KiB", "1 TiB"]);
     expect(deadlineText("2026-11-17T13:05:00Z", Date.parse(AT))).toBe("in 1 h 5 m, unless it is used");
