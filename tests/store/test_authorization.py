@@ -169,6 +169,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "workspace.runners.find_token": "finds the runner's pool",
     "workspace.runners.list_waited_for": "for builds that were read for the actor",
     "workspace.templates": "the catalog, which all users read",
+    "workspace.tunnels": "connections of runners, by the replica that holds them",
     "workspace.workspaces.list_on_host": "maintenance of a host",
     "workspace.workspaces.list_deleted": "maintenance of a host",
     "workspace.workspaces.record_activity": "maintenance of a host",
