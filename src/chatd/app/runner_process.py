@@ -23,6 +23,11 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.runners import BackendKind, BackendOffer
 from chatd.settings.schema import SettingsError
+from chatd.workspaces.container.container_backend import (
+    ContainerBackend,
+    ContainerConfig,
+    find_engine_socket,
+)
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
 from chatd.workspaces.runner.backend_calls import BackendCalls, RunnerBackend
@@ -47,6 +52,8 @@ class RunnerOptions(Struct, frozen=True, kw_only=True):
     backends: tuple[BackendKind, ...] = ("sandbox",)
     capacity: int = 0
     roots: tuple[Path, ...] = ()
+    engine_socket: Path | None = None
+    """Of Docker or Podman; None: where they usually have it."""
 
     def __repr__(self) -> str:
         """Without the token."""
@@ -130,16 +137,46 @@ async def _open_backends(
     backends: dict[str, RunnerBackend] = {}
     offers: list[BackendOffer] = []
     for kind in options.backends:
-        if kind != "sandbox":
-            raise SettingsError(f"--backend: this version has no backend {kind!r}")
-        config = LocalConfig(data_dir=options.data_dir, host_id=runner_id, roots=options.roots)
-        backend = LocalBackend(config, agent=agent_zip(), clock=clock)
-        report = await backend.prepare()
-        if report.level is None:
-            raise SettingsError(f"--backend {kind}: {report.text}")
+        match kind:
+            case "sandbox":
+                backend, offer = await _open_sandbox(options, runner_id, clock)
+            case "container":
+                backend, offer = await _open_container(options, runner_id, clock)
+            case _:
+                raise SettingsError(f"--backend: this version has no backend {kind!r}")
         backends[kind] = backend
-        offers.append(BackendOffer(kind=kind, isolation=report.level, detail=report.advice))
+        offers.append(offer)
     return backends, offers
+
+
+async def _open_sandbox(
+    options: RunnerOptions, runner_id: str, clock: Clock
+) -> tuple[LocalBackend, BackendOffer]:
+    config = LocalConfig(data_dir=options.data_dir, host_id=runner_id, roots=options.roots)
+    backend = LocalBackend(config, agent=agent_zip(), clock=clock)
+    report = await backend.prepare()
+    if report.level is None:
+        raise SettingsError(f"--backend sandbox: {report.text}")
+    return backend, BackendOffer(kind="sandbox", isolation=report.level, detail=report.advice)
+
+
+async def _open_container(
+    options: RunnerOptions, runner_id: str, clock: Clock
+) -> tuple[ContainerBackend, BackendOffer]:
+    path = options.engine_socket or find_engine_socket()
+    if path is None:
+        raise SettingsError(
+            "--backend container: no socket of Docker or Podman was found. Start the engine"
+            " (systemctl start podman.socket), or name its socket with --engine-socket."
+        )
+    config = ContainerConfig(
+        socket_path=path, data_dir=options.data_dir, host_id=runner_id, roots=options.roots
+    )
+    backend = ContainerBackend(config, agent=agent_zip(), clock=clock)
+    offer = await backend.detect()
+    if offer is None:
+        raise SettingsError(f"--backend container: the engine at {path} does not answer")
+    return backend, offer
 
 
 async def _report_status(

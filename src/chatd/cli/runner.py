@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 import typer
+from msgspec.structs import replace
 
 from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import SettingsError
@@ -50,11 +51,19 @@ Labels = Annotated[
 ]
 Backends = Annotated[
     list[str] | None,
-    typer.Option("--backend", metavar="KIND", help="sandbox; repeat for more [sandbox]"),
+    typer.Option(
+        "--backend", metavar="KIND", help="sandbox or container; repeat for both [sandbox]"
+    ),
 ]
 Capacity = Annotated[
     int,
     typer.Option("--capacity", min=0, help="Workspaces that may run at once; 0 for no limit"),
+]
+EngineSocket = Annotated[
+    Path | None,
+    typer.Option(
+        "--engine-socket", metavar="FILE", help="Socket of Docker or Podman [the usual ones]"
+    ),
 ]
 Roots = Annotated[
     list[Path] | None,
@@ -72,6 +81,7 @@ def start(
     backend: Backends = None,
     capacity: Capacity = 0,
     allow: Roots = None,
+    engine_socket: EngineSocket = None,
 ) -> None:
     """Connect to the server and run its workspaces here until stopped. Workspaces go on when it
     stops, and when the connection is lost."""
@@ -83,6 +93,7 @@ def start(
 
     with process.report_errors():
         options = _options(server, token_file, data_dir, name, label, backend, capacity, allow)
+        options = replace(options, engine_socket=engine_socket)
         process.configure_logging(LogSettings())
 
         async def serve(stop: process.StopSignal) -> None:
