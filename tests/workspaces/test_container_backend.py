@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from chatd.clock import SystemClock
 from chatd.domain.errors import Unavailable
@@ -20,7 +21,7 @@ from chatd.workspaces.build_backend import BuildFailed
 from chatd.workspaces.container.container_backend import ContainerBackend, ContainerConfig
 from chatd.workspaces.container.container_kit import ContainerKit, find_loader
 from chatd.workspaces.container.container_plan import ContainerNames, ContainerPlan
-from chatd.workspaces.container.engine_api import EngineInfo, split_image, split_log
+from chatd.workspaces.container.engine_api import EngineClient, EngineInfo, split_image, split_log
 from tests.support.backend_kinds import BackendPlace, link_kits
 from tests.support.backend_rig import HOST, SECRET, TEST_TIMEOUT_S, BackendRig
 from tests.support.local_rig import data_directory, shared_kits
@@ -133,7 +134,38 @@ async def test_the_agent_runs_in_an_image_without_python(rig: BackendRig) -> Non
     assert await rig.output_of(running, "command -v python3 || echo none") == "none"
 
 
-# Without an engine
+# Without a real engine
+
+
+@pytest.mark.parametrize(
+    ("info", "own_users", "limits"),
+    [
+        ({"CgroupVersion": "2"}, False, {"memory", "processes"}),
+        ({"SecurityOptions": ["name=userns"]}, True, {"memory", "processes"}),
+        ({"Rootless": True, "CgroupVersion": "2"}, True, {"memory", "processes"}),
+        ({"Rootless": True, "CgroupVersion": "1"}, True, set[str]()),
+        ({"SecurityOptions": ["name=rootless"], "CgroupVersion": "1"}, True, set[str]()),
+    ],
+)
+async def test_only_what_the_engine_enforces_is_believed(
+    tmp_path: Path, info: dict[str, object], own_users: object, limits: set[str]
+) -> None:
+    """A rootless Podman with old control groups claims limits that it ignores."""
+
+    async def answer(request: web.Request) -> web.Response:
+        claimed = {"MemoryLimit": True, "PidsLimit": True, "CPUShares": False, **info}
+        return web.json_response(claimed if request.path.endswith("/info") else {})
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.UnixSite(runner, str(tmp_path / "engine")).start()
+        found = await EngineClient(tmp_path / "engine", SystemClock()).info()
+    finally:
+        await runner.cleanup()
+    assert (found.own_users, found.limits) == (own_users, frozenset(limits))
 
 
 async def test_an_engine_that_does_not_run_is_reported(

@@ -120,7 +120,8 @@ class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
             "StopTimeout": STOP_TIMEOUT_S,
             "Tty": False,
             "OpenStdin": False,
-            "Healthcheck": {"Test": ["NONE"]},
+            # The image's own would run as root inside. Podman makes a timer even of none.
+            **({"Healthcheck": {"Test": ["NONE"]}} if self.engine.name == "Docker" else {}),
             "HostConfig": host,
         }
 

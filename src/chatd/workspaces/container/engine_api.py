@@ -120,13 +120,15 @@ class EngineClient:
         names = {str(part.get("Name", "")) for part in version.get("Components") or ()}
         security = " ".join(info.get("SecurityOptions") or ())
         keys = {"memory": "MemoryLimit", "processes": "PidsLimit", "cpu": "CPUShares"}
+        limits = {name for name, key in keys.items() if info.get(key) or info.get(key.capitalize())}
+        is_rootless = bool(info.get("Rootless")) or "name=rootless" in security
+        if is_rootless and str(info.get("CgroupVersion")) == "1":
+            limits = set[str]()  # Podman says that it can, and ignores them.
         return EngineInfo(
             name="Podman" if any("Podman" in name for name in names) else "Docker",
             version=str(version.get("Version", "")),
-            own_users="name=userns" in security or "name=rootless" in security,
-            limits=frozenset(
-                name for name, key in keys.items() if info.get(key) or info.get(key.capitalize())
-            ),
+            own_users=is_rootless or "name=userns" in security,
+            limits=frozenset(limits),
             runtimes=frozenset(info.get("Runtimes") or ()),
             default_runtime=str(info.get("DefaultRuntime", "")),
         )
