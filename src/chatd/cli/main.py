@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from chatd.cli import completion, runner
-from chatd.cli.account import account_commands
+from chatd.cli.account import account_commands, template_commands
 from chatd.cli.chats import chat_commands
 from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port
 
@@ -78,12 +78,13 @@ migrations = typer.Typer(
 app.add_typer(migrations, name="migrate")
 
 administration = typer.Typer(
-    help="Work on the database of a deployment, beside running servers; administer runners.",
+    help="Administer a deployment: on its database, or over the API of its server.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(administration, name="admin")
 administration.add_typer(account_commands.runners, name="runners")
+administration.add_typer(template_commands.templates, name="templates")
 app.add_typer(runner.runner, name="runner")
 
 EXIT_BEHIND: Final = 3
