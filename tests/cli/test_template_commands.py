@@ -68,7 +68,7 @@ def test_a_refusal_names_the_fields(server: ServerProcess, tmp_path: Path) -> No
     refused = server.call("admin", "templates", "create", "--file", str(file))
     assert refused.code == 2
     assert "spec.image is required" in refused.err
-    assert "spec.pool must have small letters" in refused.err
+    assert "spec.pool must have up to 32 small letters" in refused.err
     unknown = server.call("admin", "templates", "show", "nope")
     assert unknown.code == 2
     assert "there is no template nope" in unknown.err

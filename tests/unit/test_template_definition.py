@@ -74,7 +74,7 @@ def test_built_in_templates_are_valid(built_in: TemplateDefinition) -> None:
 
 
 HOST_PATHS = "reach no directory of a host"
-LABEL = "must have small letters and digits, with single - between them, at most 32"
+LABEL = "must have up to 32 small letters and digits, with single - between them"
 
 INVALID: list[tuple[Json, str, str]] = [
     ({"name": ""}, "name", "must have 1 to 32 letters and digits"),

@@ -5,7 +5,7 @@ import type { ReactNode } from "react";
 import { Link } from "wouter";
 
 import { queryKeys } from "@/api/queries";
-import { Button, ErrorNote, errorWords, Icon, Skeleton } from "@/components";
+import { Button, ErrorNote, errorWords, Field, Icon, Skeleton } from "@/components";
 import { toast } from "@/platform/toasts";
 
 /** On a phone the list of pages is a screen of its own. */
@@ -106,6 +106,52 @@ export function SettingRow({ title, hint, children }: { title: ReactNode; hint?:
       </div>
       {children}
     </div>
+  );
+}
+
+interface ChoiceProps<T extends string> {
+  label: string;
+  value: T;
+  options: readonly (readonly [T, string])[];
+  hint?: ReactNode;
+  error?: ReactNode;
+  onChange: (value: T) => void;
+}
+
+/** A field of a form with a list to choose from. */
+export function Choice<T extends string>({ label, value, options, hint, error, onChange }: ChoiceProps<T>) {
+  return (
+    <Field label={label} hint={hint} error={error} wide>
+      {(names) => (
+        <select {...names} className="ui-select" value={value} onChange={(event) => onChange(event.target.value as T)}>
+          {options.map(([one, text]) => (
+            <option key={one} value={one}>
+              {text}
+            </option>
+          ))}
+        </select>
+      )}
+    </Field>
+  );
+}
+
+interface LinesProps {
+  label: string;
+  hint: ReactNode;
+  value: string;
+  error: string | undefined;
+  rows?: number;
+  onChange: (value: string) => void;
+}
+
+/** A field of several lines that may be empty. */
+export function Lines({ label, hint, value, error, rows = 3, onChange }: LinesProps) {
+  return (
+    <Field label={label} aside="optional" hint={hint} error={error} wide>
+      {(names) => (
+        <textarea {...names} className="ui-textarea" rows={rows} spellCheck={false} value={value} onChange={(event) => onChange(event.target.value)} />
+      )}
+    </Field>
   );
 }
 

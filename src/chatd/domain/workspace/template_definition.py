@@ -60,7 +60,7 @@ _RUNTIME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REPOSITORY: Final = re.compile(r"(https?|git)://\S+|(file://)?/.*")
 _INVALID_CHARS: Final = re.compile("[\0\ud800-\udfff]")
 
-_LABEL_FORM: Final = "must have small letters and digits, with single - between them"
+_LABEL_FORM: Final = "must have up to 32 small letters and digits, with single - between them"
 _DETAIL_OF_MAX: Final = "must have at most {} characters"
 
 _Names = Annotated[
@@ -243,12 +243,12 @@ def _check_backend(defined: TemplateDefinition) -> _Found:
 def _check_place(defined: TemplateDefinition) -> _Found:
     spec = defined.spec
     if spec.pool and (len(spec.pool) > 32 or _LABEL.fullmatch(spec.pool) is None):
-        yield "spec.pool", f"{_LABEL_FORM}, at most 32"
+        yield "spec.pool", _LABEL_FORM
     if len(spec.labels) > MAX_LABELS:
         yield "spec.labels", f"must have at most {MAX_LABELS} labels"
     for at, label in enumerate(spec.labels[:MAX_LABELS]):
         if len(label) > 32 or _LABEL.fullmatch(label) is None:
-            yield f"spec.labels[{at}]", f"{_LABEL_FORM}, at most 32"
+            yield f"spec.labels[{at}]", _LABEL_FORM
     for label in _repeated(spec.labels):
         yield "spec.labels", f"has {label} twice"
 

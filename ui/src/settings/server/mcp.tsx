@@ -5,8 +5,8 @@ import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
 import type { components } from "@/api/schema";
-import { Button, ConfirmDialog, Drawer, EmptyState, ErrorNote, Field, Icon, IconButton, Switch, Tag, TextField } from "@/components";
-import { Loaded, readAll, Section, SettingRow, SettingsPage, useResource, useSave } from "../frame";
+import { Button, ConfirmDialog, Drawer, EmptyState, ErrorNote, Icon, IconButton, Switch, Tag, TextField } from "@/components";
+import { Choice, Lines, Loaded, readAll, Section, SettingRow, SettingsPage, useResource, useSave } from "../frame";
 import { bodyOfDraft, draftOfServer, type McpConfig, type McpDraft, NEW_SERVER, slugOf } from "./mcp-draft";
 import { fieldErrors } from "./provider-drawer";
 
@@ -410,48 +410,5 @@ function AuthFields({ draft, server, wrong, set }: AuthFieldsProps) {
         </>
       )}
     </>
-  );
-}
-
-interface ChoiceProps<T extends string> {
-  label: string;
-  value: T;
-  options: readonly (readonly [T, string])[];
-  onChange: (value: T) => void;
-}
-
-function Choice<T extends string>({ label, value, options, onChange }: ChoiceProps<T>) {
-  return (
-    <Field label={label} wide>
-      {(names) => (
-        <select {...names} className="ui-select" value={value} onChange={(event) => onChange(event.target.value as T)}>
-          {options.map(([one, text]) => (
-            <option key={one} value={one}>
-              {text}
-            </option>
-          ))}
-        </select>
-      )}
-    </Field>
-  );
-}
-
-function Lines({
-  label,
-  hint,
-  value,
-  error,
-  onChange,
-}: {
-  label: string;
-  hint: string;
-  value: string;
-  error: string | undefined;
-  onChange: (value: string) => void;
-}) {
-  return (
-    <Field label={label} aside="optional" hint={hint} error={error} wide>
-      {(names) => <textarea {...names} className="ui-textarea" rows={3} spellCheck={false} value={value} onChange={(event) => onChange(event.target.value)} />}
-    </Field>
   );
 }
