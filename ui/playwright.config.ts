@@ -22,7 +22,7 @@ export default defineConfig({
   outputDir: "test-results",
   fullyParallel: false,
   forbidOnly: true,
-  // Each waits for its server half of the time.
+  // One more than there are cores: a worker waits for its server now and then.
   workers: 3,
   // A busy machine is slow: a test waits for events, and this is only where it gives up.
   timeout: 120_000,
