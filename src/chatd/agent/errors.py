@@ -24,19 +24,27 @@ _STATUS_BY_ERRNO = {
 
 
 class AgentError(Exception):
-    """An HTTP status, a message for the model, and optionally a code and a fence's mark for
-    programs."""
+    """An HTTP status, a message for the model, and optionally for programs a code, a fence's mark
+    and the agent's time in seconds."""
 
-    def __init__(self, status: int, message: str, *, code: str = "", fence: str = "") -> None:
+    def __init__(
+        self, status: int, message: str, *, code: str = "", fence: str = "", now: int = 0
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.code = code
         self.fence = fence
+        self.now = now
 
     def body(self) -> dict[str, object]:
         """The reply's JSON, without empty fields."""
-        fields = {"message": self.message, "code": self.code, "fence": self.fence}
+        fields: dict[str, object] = {
+            "message": self.message,
+            "code": self.code,
+            "fence": self.fence,
+            "now": self.now,
+        }
         return {name: value for name, value in fields.items() if value or name == "message"}
 
 

@@ -119,9 +119,9 @@ class RequestVerifier:
         if claim.agent != self._agent_id:
             raise AgentError(401, "the request is for another agent", code="wrong_agent")
         if abs(now - claim.at) > MAX_CLOCK_SKEW_S:
-            raise AgentError(
-                401, f"the clocks differ by more than {MAX_CLOCK_SKEW_S} s", code="clock_skew"
-            )
+            # The refusal is signed: the server follows this clock and asks again.
+            text = f"the clocks differ by more than {MAX_CLOCK_SKEW_S} s"
+            raise AgentError(401, text, code="clock_skew", now=int(now))
         if claim.boot != self.boot_id and not (any_boot and claim.boot == NO_BOOT):
             raise AgentError(409, "the agent was restarted", code="agent_rebooted")
         self._add_nonce(claim, now)

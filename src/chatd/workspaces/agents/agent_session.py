@@ -75,6 +75,14 @@ def derive_agent_key(secret: bytes, agent_id: AgentId) -> bytes:
     return hmac.new(secret, f"dial:{agent_id}".encode(), hashlib.sha256).digest()
 
 
+MAX_UNIX_TIME: Final = 10**11
+
+
+class _ClockRefusal(Struct, frozen=True, kw_only=True):
+    code: str = ""
+    now: int = 0
+
+
 class SignedRequest(Struct, frozen=True, kw_only=True):
     """The headers to send, and the nonce that the reply's signature must cover."""
 
@@ -85,13 +93,15 @@ class SignedRequest(Struct, frozen=True, kw_only=True):
 class AgentSigner:
     """Signs requests to one agent and verifies its replies.
 
-    `now` returns wall time in seconds; the agent compares it with its own clock.
+    `now` returns wall time in seconds; the agent compares it with its own clock. The clock of its
+    machine may be wrong: then the agent refuses the request and tells its time, which is followed.
     """
 
     def __init__(self, agent_id: AgentId, key: bytes, now: Callable[[], float]) -> None:
         self._agent_id = str(agent_id)
         self._key = key
         self._now = now
+        self._ahead_s = 0.0
 
     def sign(
         self,
@@ -108,7 +118,7 @@ class AgentSigner:
             target=target,
             agent=self._agent_id,
             boot=boot,
-            at=int(self._now()),
+            at=int(self._now() + self._ahead_s),
             nonce=nonce,
             body=digest(body),
             headers=signed_headers({name.lower(): value for name, value in headers.items()}),
@@ -116,6 +126,19 @@ class AgentSigner:
         return SignedRequest(
             headers={**headers, "Authorization": claim.authorization(self._key)}, nonce=nonce
         )
+
+    def follow_clock(self, response: "AgentResponse") -> bool:
+        """Whether the agent refused the request because of its time, and nothing else."""
+        if response.status != 401:
+            return False
+        try:
+            refusal = msgspec.json.decode(response.body, type=_ClockRefusal)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        if refusal.code != "clock_skew" or not 0 < refusal.now < MAX_UNIX_TIME:
+            return False
+        self._ahead_s = refusal.now - self._now()
+        return True
 
     def verify(self, nonce: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
         """Return the boot id of the run that replied. Raises UntrustedReply."""
@@ -213,17 +236,23 @@ class AgentSession:
 
     async def send(self, request: AgentRequest, *, boot: str = NO_BOOT) -> AgentResponse:
         """Return the reply with any status. Raises AgentUnreachable."""
-        signed = self._sign(request, boot)
         # aiohttp's errors hold the request with its headers. They are not chained, so that no
         # signature is logged.
         try:
             async with asyncio.timeout(request.timeout_s + request.wait_s):
-                async with self._open() as (session, base):
-                    response = await _start(session, base, request, signed)
-                    return await self._read(response, request, signed)
+                response = await self._send_once(request, boot)
+                if self._signer.follow_clock(response):
+                    response = await self._send_once(request, boot)
+                return response
         except _FAULTS as error:
             lost = _lost(error)
         raise lost
+
+    async def _send_once(self, request: AgentRequest, boot: str) -> AgentResponse:
+        signed = self._sign(request, boot)
+        async with self._open() as (session, base):
+            response = await _start(session, base, request, signed)
+            return await self._read(response, request, signed)
 
     async def stream_lines(
         self,
