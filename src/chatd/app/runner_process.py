@@ -214,13 +214,19 @@ async def _report_status(
 
 
 def read_status(data_dir: Path) -> RunnerStatus | None:
-    """None if no runner uses the data directory."""
+    """None if no runner uses the data directory. One that was killed leaves the file, and another
+    process may have its number since; only the lock tells."""
+    if not (data_dir / LOCK_FILE).exists():
+        return None
     try:
-        status = msgspec.json.decode((data_dir / STATUS_FILE).read_bytes(), type=RunnerStatus)
-        os.kill(status.process, 0)
+        with _locked(data_dir):
+            return None
+    except RunnerBusy:
+        pass
+    try:
+        return msgspec.json.decode((data_dir / STATUS_FILE).read_bytes(), type=RunnerStatus)
     except (OSError, msgspec.DecodeError):
         return None
-    return status
 
 
 def unit_text(program: str, options: RunnerOptions, token_file: Path, user: str) -> str:

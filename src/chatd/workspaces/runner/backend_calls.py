@@ -51,7 +51,12 @@ class _Build:
     def __init__(self, backend: RunnerBackend, call: BackendCall) -> None:
         if call.workspace is None or call.build is None or call.spec is None:
             raise BuildFailed("The server's call has no build.")
-        keys = {AgentId(UUID(name)): bytes.fromhex(key) for name, key in call.agent_keys.items()}
+        try:
+            keys = {
+                AgentId(UUID(name)): bytes.fromhex(key) for name, key in call.agent_keys.items()
+            }
+        except ValueError:
+            raise BuildFailed("The server's call has keys that cannot be read.") from None
         self.context = BuildContext(
             workspace=call.workspace,
             build=call.build,
@@ -93,7 +98,7 @@ class BackendCalls:
         for backend in self._backends.values():
             try:
                 total += await backend.running()
-            except ChatdError:
+            except (ChatdError, OSError):
                 continue
         return total
 
@@ -109,9 +114,9 @@ class BackendCalls:
             if call.method in BUILD_METHODS:
                 reply = await self._build(backend, call, send, cancelled)
             else:
-                reply = await self._ask(backend, call)
+                reply = await self._ask_contained(backend, call)
         except ChatdError as error:
-            reply = CallReply(call=0, error=CallError(code=error.code, message=error.message))
+            reply = _error_reply(error)
         await send(replace(reply, call=call.call))
 
     async def close(self) -> None:
@@ -123,6 +128,12 @@ class BackendCalls:
             work.cancel()
         if works:
             await asyncio.wait(works)
+
+    async def _ask_contained(self, backend: RunnerBackend, call: BackendCall) -> CallReply:
+        try:
+            return await self._ask(backend, call)
+        except Exception as error:  # noqa: BLE001 - one call must not end the runner
+            return _error_reply(error)
 
     async def _ask(self, backend: RunnerBackend, call: BackendCall) -> CallReply:
         match call.method:
@@ -153,7 +164,9 @@ class BackendCalls:
         workspace_id = None if call.workspace is None else call.workspace.id
         number = None if call.build is None else call.build.build_number
         key = (workspace_id, number, call.method)
-        build = self._builds.get(key)
+        while (build := self._builds.get(key)) is not None and build.context.cancelled.is_set():
+            # A server that gave it up has cancelled it: this one wants it again.
+            await asyncio.wait({build.work})
         if build is None:
             build = self._builds[key] = _Build(backend, call)
             build.work.add_done_callback(lambda _: self._builds.pop(key, None))
@@ -183,13 +196,19 @@ async def _run_build(backend: RunnerBackend, method: str, context: BuildContext)
             case _:
                 await backend.delete(context)
         return CallReply(call=0)
-    except ChatdError as error:
-        return CallReply(call=0, error=CallError(code=error.code, message=error.message[:4000]))
     except asyncio.CancelledError:
         return CallReply(call=0, error=CallError(code="build_canceled", message=""))
     except Exception as error:  # noqa: BLE001 - one build must not end the runner
+        return _error_reply(error)
+
+
+def _error_reply(error: Exception) -> CallReply:
+    if isinstance(error, ChatdError):
+        failure = CallError(code=error.code, message=error.message[:MAX_LINE_CHARS])
+    else:
         text = f"The runner failed with an unexpected error ({type(error).__name__})."
-        return CallReply(call=0, error=CallError(code="internal", message=text))
+        failure = CallError(code="internal", message=text)
+    return CallReply(call=0, error=failure)
 
 
 async def _cancel_when(cancelled: asyncio.Event, build: _Build) -> None:

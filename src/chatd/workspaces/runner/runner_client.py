@@ -61,7 +61,12 @@ STEADY_AFTER_S: Final = 30.0
 """A connection that lasted this long ends the back-off."""
 MAX_EXCHANGES: Final = 256
 MAX_CALLS: Final = 64
-FINAL_STATUSES: Final = frozenset({401, 403, 404, 409})
+FINAL_STATUSES: Final = frozenset({401, 403})
+FIRST_STATUSES: Final = frozenset({404, 409})
+"""Final before the first connection: the address is wrong. Later a proxy answers so while servers
+restart."""
+MIN_EXCHANGE_PAUSE_S: Final = 0.05
+MAX_EXCHANGE_PAUSE_S: Final = 1.0
 
 
 class RunnerRefused(ChatdError):
@@ -124,6 +129,7 @@ class RunnerClient:
         self.draining = False
         self.connected = asyncio.Event()
         self.last_error = ""
+        self._was_connected = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Raises RunnerRefused if the server will never take this runner."""
@@ -186,6 +192,7 @@ class RunnerClient:
             if not isinstance(welcome, Welcome):
                 raise ConnectionError("the server does not answer as a chatd server does")
             self.last_error = ""
+            self._was_connected = True
             self.connected.set()
             fields = {"server": self._config.server_url, "version": welcome.version}
             log.info(LogEvent(event="server_connected", fields=fields, explanation=""))
@@ -230,7 +237,8 @@ class RunnerClient:
                     compress=0,
                 )
         except aiohttp.WSServerHandshakeError as error:
-            if error.status in FINAL_STATUSES:
+            is_first = error.status in FIRST_STATUSES and not self._was_connected
+            if error.status in FINAL_STATUSES or is_first:
                 raise RunnerRefused(_status_text(error.status)) from None
             # The error holds the request with its token: it is not chained.
             raise ConnectionError(f"the server answers with status {error.status}") from None
@@ -271,6 +279,8 @@ class _ServerConnection:
         self._exchanges = 0
         self._wanted = asyncio.Event()
         self._more = 0
+        self._unused = 0
+        """Exchange sockets in a row that ended before the server named an agent."""
 
     async def run(self) -> None:
         """Until the server closes the control socket."""
@@ -337,19 +347,24 @@ class _ServerConnection:
     async def _exchange(self) -> None:
         is_idle = True
         try:
-            messages = await self._client.open_exchange(self._http, self._welcome.epoch)
-            try:
-                text = await messages.receive()
-                is_idle = False
-                self._idle -= 1
-                self._wanted.set()
-                if isinstance(text, str):
-                    await self._connect_agent(messages, text)
-            finally:
-                await messages.close()
-        except (aiohttp.ClientError, OSError):
-            # The control socket tells whether the server is there; a pause avoids a storm.
-            await self._client.clock.sleep(1, "exchange_retry")
+            with suppress(aiohttp.ClientError, OSError):
+                messages = await self._client.open_exchange(self._http, self._welcome.epoch)
+                try:
+                    text = await messages.receive()
+                    if isinstance(text, str):
+                        is_idle = False
+                        self._unused = 0
+                        self._idle -= 1
+                        self._wanted.set()
+                        await self._connect_agent(messages, text)
+                finally:
+                    await messages.close()
+            if is_idle:
+                # The control socket tells whether the server is there; a pause avoids a storm. A
+                # load balancer may have led to another server, so the first pauses are short.
+                self._unused += 1
+                pause_s = min(self._unused * MIN_EXCHANGE_PAUSE_S, MAX_EXCHANGE_PAUSE_S)
+                await self._client.clock.sleep(pause_s, "exchange_retry")
         finally:
             self._exchanges -= 1
             if is_idle:
