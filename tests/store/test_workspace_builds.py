@@ -14,7 +14,7 @@ from chatd.domain.workspace.runners import BuildPlace, RunnerId
 from chatd.store.pool import Pool
 from chatd.store.workspace import builds, templates, workspaces
 from chatd.store.workspace.builds import BuildLease, BuildLogLine, BuildResult, NewBuild
-from tests.support.factories import HARNESS, OTHER_WORKER, WORKER
+from tests.support.factories import HARNESS, OTHER_WORKER, OWNER, WORKER
 from tests.support.outcomes import present
 from tests.support.workspaces import (
     BACKEND,
@@ -358,3 +358,21 @@ async def test_a_new_workspace_goes_to_the_first_place_that_fits_and_stays_there
         assert not await builds.acquire_builds(pool, replace(wanted(), places=elsewhere))
         full = [replace(place, takes_new=False) for place in others]
         assert await builds.acquire_builds(pool, replace(wanted(), places=full))
+
+
+async def test_a_place_takes_no_more_new_workspaces_than_it_has_room_for(pool: Pool) -> None:
+    for number in range(1, 4):
+        await insert_workspace(pool, number, host_id=None)
+    await insert_workspace(pool, 4, host_id="a")
+    places = [_place("a", room=2), _place("b", room=2)]
+    taken = await builds.acquire_builds(pool, replace(wanted(), places=places))
+    assert sorted(build.workspace.name for build in taken) == ["work-1", "work-2", "work-4"]
+    assert {build.runner_id for build in taken} == {"a"}
+
+
+async def test_a_users_own_runner_gets_no_workspace_of_another_user(pool: Pool) -> None:
+    await insert_workspace(pool, host_id="a")
+    foreign = [_place("a", owner_id=UserId(UUID(int=5)))]
+    assert not await builds.acquire_builds(pool, replace(wanted(), places=foreign))
+    own = [_place("a", owner_id=OWNER)]
+    assert await builds.acquire_builds(pool, replace(wanted(), places=own))

@@ -5,7 +5,9 @@ workspaces of their own on that machine. What the messages mean is decided in `s
 These sockets stay open while the replica finishes its steps, whose tools need them.
 """
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from chatd.api.deps import ApiDeps
@@ -22,6 +24,7 @@ RUNNER_CONTROL_PATH: Final = f"{PREFIX}/runners/control"
 RUNNER_EXCHANGE_PATH: Final = f"{PREFIX}/runners/exchange"
 RUNNER_PATHS: Final = frozenset({RUNNER_CONTROL_PATH, RUNNER_EXCHANGE_PATH})
 _BEARER: Final = "bearer "
+CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class RunnerSockets:
@@ -105,7 +108,7 @@ class AsgiMessages:
         if self._is_closed:
             return
         self._is_closed = True
-        try:
-            await self._send({"type": "websocket.close", "code": code, "reason": reason[:100]})
-        except (OSError, RuntimeError):
-            return
+        # A client that reads nothing would delay it without end.
+        with suppress(OSError, RuntimeError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._send({"type": "websocket.close", "code": code, "reason": reason[:100]})

@@ -8,6 +8,7 @@ replica has it, also one that serves the API only, because runners connect to th
 import asyncio
 import logging
 import platform
+import re
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -43,7 +44,7 @@ from chatd.workspaces.agents.agent_monitor import CONTEXT_CHECK_INTERVAL_S as CO
 from chatd.workspaces.agents.agent_monitor import AgentMonitor, ContextMonitor, ContextSync
 from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.agents.agent_session import derive_agent_key
-from chatd.workspaces.build_backend import Backend
+from chatd.workspaces.build_backend import Backend, BuildCancelled, BuildFailed
 from chatd.workspaces.build_maintenance import Reconciler
 from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig, OfferedBackend
 from chatd.workspaces.local.local_backend import LocalBackend
@@ -73,10 +74,13 @@ RECONCILE_INTERVAL_S: Final = 30.0
 CONTEXT_CONNECT_TIMEOUT_S: Final = 5.0
 HELLO_TIMEOUT_S: Final = 10.0
 STORE_TIMEOUT_S: Final = 5.0
+COUNT_TIMEOUT_S: Final = 5.0
 MAX_RUNNERS: Final = 500
 """Connected to one replica."""
 MAX_NAME_CHARS: Final = 64
 MAX_LABELS: Final = 32
+MAX_BACKENDS: Final = 8
+RUNNER_ID: Final = re.compile("[A-Za-z0-9._-]{1,128}")
 BUILD_WORKER_GONE_AFTER_S: Final = 15.0
 """A build without a heartbeat for this long is taken over if the row of its worker is deleted. It
 is several heartbeats: a draining worker has no row but still builds."""
@@ -155,6 +159,7 @@ class RunnerServices:
         )
         self.context_sync = ContextSync(pool, env)
         self._reconcilers: dict[tuple[RunnerId, str], Reconciler] = {}
+        self._own_running = 0
         self._peer_address = ""
 
     def new_host(self, backend: str, spec: TemplateSpec) -> str | None:
@@ -177,7 +182,7 @@ class RunnerServices:
                 backend = backend or RemoteBackend(link, kind)
         try:
             return () if backend is None else await backend.validate(spec, values)
-        except Unavailable:
+        except (Unavailable, BuildFailed, BuildCancelled):
             return ()
 
     # Runners that dial in
@@ -243,7 +248,7 @@ class RunnerServices:
             with suppress(ChatdError, TimeoutError):
                 if self.links.get(runner.id) is None:
                     async with asyncio.timeout(STORE_TIMEOUT_S):
-                        await tunnels.disconnect(self.pool, self._replica, [runner.id])
+                        await tunnels.disconnect(self.pool, self._replica, runner.id, runner.epoch)
 
     async def serve_exchange(
         self, messages: MessageSocket, identity: RunnerIdentity, runner_id: str, epoch: str
@@ -277,7 +282,9 @@ class RunnerServices:
                         backend=offer.kind,
                         pool=link.runner.pool,
                         labels=link.runner.labels,
-                        takes_new=takes_new(link.runner),
+                        owner_id=link.runner.owner_id,
+                        takes_new=takes_new(link.runner) and not link.is_draining,
+                        room=self._room(link.runner),
                     ),
                     RemoteBackend(link, offer.kind),
                 )
@@ -285,6 +292,12 @@ class RunnerServices:
                 for offer in link.runner.backends
             ),
         ]
+
+    def _room(self, runner: Runner) -> int | None:
+        """How many new workspaces it takes now: those that it starts count as running."""
+        if not runner.capacity:
+            return None
+        return max(runner.capacity - runner.running - self.build_worker.starting(runner.id), 0)
 
     def _hosts(self) -> Sequence[str]:
         own = [] if self._own is None else [self._config.host_id]
@@ -310,7 +323,7 @@ class RunnerServices:
         finally:
             with suppress(ChatdError, TimeoutError):
                 async with asyncio.timeout(STORE_TIMEOUT_S):
-                    await tunnels.disconnect(self.pool, self._replica, [self._config.host_id])
+                    await tunnels.disconnect(self.pool, self._replica, self._config.host_id)
             await self._peers.close()
             await self.pool.close()
 
@@ -355,18 +368,18 @@ class RunnerServices:
             ("runners", self._every(RENEW_INTERVAL_S, "runners", self._renew)),
             ("heartbeat", self._every(HEARTBEAT_S, "heartbeat", heartbeat.check_agents)),
             ("contexts", self._every(CONTEXTS_S, "contexts", watch.check_contexts)),
-            ("reconcile", self._every(RECONCILE_INTERVAL_S, "reconcile", self._reconcile)),
+            ("reconcile", self._reconcile_runners()),
         ]
 
     async def _renew(self) -> None:
         links = {link.id: link for link in self.links.all()}
         rows = [(link.id, link.runner.epoch, link.runner.running) for link in links.values()]
         if self._own is not None:
-            rows.append((RunnerId(self._config.host_id), 0, await self._own.running()))
+            rows.append((RunnerId(self._config.host_id), 0, await self._count_own(self._own)))
         if not rows:
             return
         async with asyncio.timeout(STORE_TIMEOUT_S):
-            mine = await tunnels.renew(self.pool, self._replica, rows)
+            mine = await tunnels.renew(self.pool, self._replica, self._peer_address, rows)
         for runner_id, link in links.items():
             if runner_id in mine:
                 link.runner = replace(link.runner, draining=mine[runner_id])
@@ -374,6 +387,13 @@ class RunnerServices:
                 await self._close_lost(link)
         if self._own is not None and RunnerId(self._config.host_id) not in mine:
             await self._register_own()
+
+    async def _count_own(self, own: LocalBackend) -> int:
+        """The last count if the host cannot tell: the rows of all runners are renewed together."""
+        with suppress(ChatdError, OSError):
+            async with asyncio.timeout(COUNT_TIMEOUT_S):
+                self._own_running = await own.running()
+        return self._own_running
 
     async def _close_lost(self, link: RunnerLink) -> None:
         """The runner has connected elsewhere since, or may not connect any more."""
@@ -384,30 +404,47 @@ class RunnerServices:
         else:
             link.close(CLOSE_REFUSED, "the runner's token was revoked, or the runner was removed")
 
-    async def _reconcile(self) -> None:
-        backends: dict[tuple[RunnerId, str], Backend] = {
-            (link.id, offer.kind): RemoteBackend(link, offer.kind)
+    async def _reconcile_runners(self) -> None:
+        """Each runner by itself: one that is slow or sends nonsense delays no other."""
+        busy: set[RunnerId] = set()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._env.clock.sleep(RECONCILE_INTERVAL_S, "reconcile")
+                backends = self._backends()
+                kept = {
+                    (runner_id, each.kind) for runner_id in backends for each in backends[runner_id]
+                }
+                self._reconcilers = {
+                    key: self._reconcilers.get(key) or Reconciler(self.pool, self._env, key[0])
+                    for key in kept
+                }
+                for runner_id in backends.keys() - busy:
+                    busy.add(runner_id)
+                    work = group.create_task(self._reconcile(runner_id, backends[runner_id]))
+                    work.add_done_callback(lambda _, ended=runner_id: busy.discard(ended))
+
+    def _backends(self) -> Mapping[RunnerId, Sequence[Backend]]:
+        backends: dict[RunnerId, Sequence[Backend]] = {
+            link.id: [RemoteBackend(link, offer.kind) for offer in link.runner.backends]
             for link in self.links.all()
-            for offer in link.runner.backends
         }
         if self._own is not None:
-            backends[RunnerId(self._config.host_id), self._own.kind] = self._own
-        self._reconcilers = {
-            key: self._reconcilers.get(key) or Reconciler(self.pool, self._env, key[0])
-            for key in backends
-        }
-        found: dict[RunnerId, list[WorkspaceId]] = {}
-        unknown: set[RunnerId] = set()
-        for key, backend in backends.items():
-            try:
-                inventory = await self._reconcilers[key].reconcile(backend)
-                found.setdefault(key[0], []).extend(inventory)
-            except (ChatdError, OSError) as error:  # TimeoutError is one of the latter
-                unknown.add(key[0])
-                kind = error.code if isinstance(error, ChatdError) else type(error).__name__
-                self._env.emit("inspect_failed", error_kind=kind)
-        for runner_id in found.keys() - unknown:
-            await tunnels.set_orphans(self.pool, runner_id, found[runner_id])
+            backends[RunnerId(self._config.host_id)] = [self._own]
+        return backends
+
+    async def _reconcile(self, runner_id: RunnerId, backends: Sequence[Backend]) -> None:
+        def failed(error: Exception) -> None:
+            kind = error.code if isinstance(error, ChatdError) else type(error).__name__
+            self._env.emit("inspect_failed", error_kind=kind)
+
+        await run_contained(self._reconcile_backends(runner_id, backends), failed)
+
+    async def _reconcile_backends(self, runner_id: RunnerId, backends: Sequence[Backend]) -> None:
+        found: list[WorkspaceId] = []
+        for backend in backends:
+            key = (runner_id, backend.kind)
+            found += await self._reconcilers[key].reconcile(backend)
+        await tunnels.set_orphans(self.pool, runner_id, found)
 
     async def _read_context(self, agent: AgentRow) -> WorkspaceContext:
         connected = await self.connector.connect(
@@ -438,14 +475,18 @@ async def _read_hello(messages: MessageSocket) -> Hello | None:
         hello = None if text is None else RUNNER_MESSAGES.decode(text)
     except (TimeoutError, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if not isinstance(hello, Hello) or not 0 < len(hello.runner_id) <= 128:
+    if not isinstance(hello, Hello) or RUNNER_ID.fullmatch(hello.runner_id) is None:
         return None
     is_named = 0 < len(hello.name) <= MAX_NAME_CHARS and hello.name.isprintable()
     is_labelled = len(hello.labels) <= MAX_LABELS and all(
         0 < len(label) <= MAX_NAME_CHARS and label.isprintable() for label in hello.labels
     )
-    is_sized = 0 <= hello.capacity <= 1_000_000 and len(hello.backends) <= 8
-    return hello if is_named and is_labelled and is_sized else None
+    is_described = all(
+        len(text) <= MAX_NAME_CHARS and text.isprintable()
+        for text in (hello.version, hello.os, hello.arch)
+    )
+    is_sized = 0 <= hello.capacity <= 1_000_000 and len(hello.backends) <= MAX_BACKENDS
+    return hello if is_named and is_labelled and is_described and is_sized else None
 
 
 async def _refuse(messages: MessageSocket, code: str, message: str, *, final: bool = True) -> None:

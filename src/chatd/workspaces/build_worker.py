@@ -300,6 +300,14 @@ class BuildWorker:
     def running(self) -> int:
         return len(self._running)
 
+    def starting(self, runner_id: str) -> int:
+        """How many workspaces of this runner are being started."""
+        return sum(
+            running.context.build.transition == "start"
+            and running.context.workspace.host_id == runner_id
+            for running in self._running.values()
+        )
+
     def wake(self) -> None:
         """Look for queued builds now."""
         self._pause.wake()

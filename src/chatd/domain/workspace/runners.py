@@ -86,13 +86,17 @@ class Requirements(Struct, frozen=True, kw_only=True):
 
 class BuildPlace(Struct, frozen=True, kw_only=True):
     """One backend of a runner that a replica reaches by itself. `takes_new`: it also takes
-    workspaces that no runner has yet."""
+    workspaces that no runner has yet, at most `room` of them."""
 
     runner_id: RunnerId
     backend: str
     pool: str = SERVER_POOL
     labels: tuple[str, ...] = ()
+    owner_id: UserId | None = None
+    """The only owner whose workspaces it may have."""
     takes_new: bool = True
+    room: int | None = None
+    """None: without limit."""
 
 
 def is_connected(runner: Runner, now: datetime) -> bool:

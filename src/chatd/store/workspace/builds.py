@@ -216,13 +216,15 @@ _ACQUIRABLE: Final[LiteralString] = """
                SELECT FROM chat_workers k WHERE k.worker_id = b.worker_id)))"""
 
 # $2 are the places where this worker builds. A workspace that no runner has yet goes to the first
-# place that fits, and stays there. Each transition has its own slots. Within one, an owner's second
-# build comes after the first builds of all others, and an owner holds at most $7 slots. Rows are
-# chosen before they are locked, so the condition is checked again.
+# place that fits, and stays there; a place takes no more of them than it has room for. A user's own
+# runner has workspaces of that user only. Each transition has its own slots. Within one, an owner's
+# second build comes after the first builds of all others, and an owner holds at most $7 slots. Rows
+# are chosen before they are locked, so the condition is checked again.
 ACQUIRE: Final[LiteralString] = f"""
     WITH places AS MATERIALIZED (
         SELECT row_number() OVER () AS nr, * FROM json_to_recordset($2) AS p (
-            runner_id text, backend text, pool text, labels text[], takes_new boolean)),
+            runner_id text, backend text, pool text, labels text[], owner_id uuid,
+            takes_new boolean, room integer)),
     held AS (
         SELECT w.owner_id, b.transition, count(*) AS builds
         FROM workspace_builds b JOIN workspaces w ON w.id = b.workspace_id
@@ -230,23 +232,29 @@ ACQUIRE: Final[LiteralString] = f"""
     ready AS (
         SELECT b.id, b.transition, b.created_at, p.runner_id, coalesce(h.builds, 0)
             + row_number() OVER (PARTITION BY b.transition, w.owner_id
-                                 ORDER BY b.created_at, b.id) AS turn
+                                 ORDER BY b.created_at, b.id) AS turn,
+            CASE WHEN w.host_id IS NULL THEN p.room END AS room
         FROM workspace_builds b
         JOIN workspaces w ON w.id = b.workspace_id
         JOIN templates t ON t.id = w.template_id
         JOIN template_versions v ON v.id = b.template_version_id
         CROSS JOIN LATERAL (
-            SELECT p.runner_id FROM places p
-            WHERE p.backend = t.backend AND (w.host_id = p.runner_id OR (
+            SELECT p.runner_id, p.room FROM places p
+            WHERE p.backend = t.backend AND (p.owner_id IS NULL OR p.owner_id = w.owner_id)
+              AND (w.host_id = p.runner_id OR (
                 w.host_id IS NULL AND p.takes_new AND p.pool = coalesce(v.spec ->> 'pool', '')
                 AND ARRAY(SELECT json_array_elements_text(v.spec -> 'labels')) <@ p.labels))
             ORDER BY p.nr LIMIT 1) p
         LEFT JOIN held h ON h.owner_id = w.owner_id AND h.transition = b.transition
         WHERE {_ACQUIRABLE}),
+    fair AS (
+        SELECT r.*, row_number() OVER (PARTITION BY r.runner_id, r.room IS NULL
+                                       ORDER BY r.turn, r.created_at, r.id) AS nth
+        FROM ready r WHERE $7::integer IS NULL OR r.turn <= $7),
     chosen AS (
         SELECT r.id, r.transition, r.runner_id, row_number() OVER (
             PARTITION BY r.transition ORDER BY r.turn, r.created_at, r.id) AS place
-        FROM ready r WHERE $7::integer IS NULL OR r.turn <= $7),
+        FROM fair r WHERE r.room IS NULL OR r.nth <= r.room),
     free AS MATERIALIZED (
         SELECT b.id, c.runner_id FROM workspace_builds b
         JOIN chosen c ON c.id = b.id

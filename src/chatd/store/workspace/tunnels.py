@@ -8,20 +8,29 @@ import msgspec
 from msgspec import Struct
 
 from chatd.domain.ids import UserId, WorkerId, WorkspaceId
-from chatd.domain.workspace.runners import BackendOffer, Runner, RunnerId, RunnerTokenId
+from chatd.domain.workspace.runners import (
+    RUNNER_SILENT_AFTER_S,
+    BackendOffer,
+    Runner,
+    RunnerId,
+    RunnerTokenId,
+)
 from chatd.store.conn import Conn, json_text, named_statement
 
 _RUNNER: Final = msgspec.json.Decoder(Runner)
 
-# A runner keeps its pool or its owner: an id that another one has is refused. The name that an
+# A runner keeps its pool or its owner: an id that another one has is refused. So is the id of a
+# host or runner without a row that has workspaces: they are not the newcomer's. The name that an
 # administrator gave stays. Tunnels of earlier connections go with the new one.
 CONNECT: Final = named_statement("""
     WITH runner AS (
         INSERT INTO runners AS r (id, name, pool, owner_id, token_id, builtin, version, labels,
             backends, capacity, os, arch, epoch, connected_at, seen_at)
-        VALUES (:id::text, :name::text, :pool::text, :owner_id::uuid, :token_id::uuid,
+        SELECT :id::text, :name::text, :pool::text, :owner_id::uuid, :token_id::uuid,
             :builtin::boolean, :version::text, :labels::text[], :backends::json,
-            :capacity::integer, :os::text, :arch::text, 1, now(), now())
+            :capacity::integer, :os::text, :arch::text, 1, now(), now()
+        WHERE :builtin OR EXISTS (SELECT FROM runners k WHERE k.id = :id)
+           OR NOT EXISTS (SELECT FROM workspaces w WHERE w.host_id = :id AND NOT w.deleted)
         ON CONFLICT (id) DO UPDATE SET
             token_id = excluded.token_id, version = excluded.version, labels = excluded.labels,
             backends = excluded.backends, capacity = excluded.capacity, os = excluded.os,
@@ -41,37 +50,51 @@ CONNECT: Final = named_statement("""
     SELECT row_to_json(runner) FROM runner""")
 
 # Of the runners that are still this replica's: not connected elsewhere since, not removed, and with
-# a token that is still valid. Draining is what an administrator has set.
+# a token that is still valid, or an owner who may still sign in. Draining is what an administrator
+# has set. A tunnel's row that is missing is written again: other replicas delete the rows of one
+# that has not renewed them for long, and it may have been cut off from the database only.
 RENEW: Final[LiteralString] = """
     WITH mine AS MATERIALIZED (
-        SELECT r.id, k.running FROM runners r
-        JOIN unnest($2::text[], $3::bigint[], $4::integer[]) AS k (id, epoch, running)
+        SELECT r.id, r.epoch, k.running FROM runners r
+        JOIN unnest($3::text[], $4::bigint[], $5::integer[]) AS k (id, epoch, running)
           ON k.id = r.id AND (k.epoch = r.epoch OR r.builtin)
         LEFT JOIN runner_tokens t ON t.id = r.token_id
-        WHERE r.token_id IS NULL
-           OR (t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now()))
+        LEFT JOIN users u ON u.id = r.owner_id
+        WHERE (r.token_id IS NULL
+               OR (t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())))
+          AND (r.owner_id IS NULL OR u.status = 'active')
         ORDER BY r.id FOR NO KEY UPDATE OF r),
     seen AS (
         UPDATE runners r SET seen_at = now(), running = mine.running, disconnected_at = NULL
         FROM mine WHERE r.id = mine.id RETURNING r.id, r.draining),
     tunnel AS (
-        UPDATE tunnels t SET seen_at = now()
-        FROM mine WHERE t.holder = mine.id AND t.replica = $1),
+        INSERT INTO tunnels AS t (holder, replica, address, epoch)
+        SELECT mine.id, $1::uuid, $2::text, mine.epoch FROM mine
+        ON CONFLICT (holder, replica) DO UPDATE SET
+            address = excluded.address, epoch = excluded.epoch, seen_at = now()),
     stale AS (
-        DELETE FROM tunnels WHERE seen_at < now() - interval '10 minutes')
+        DELETE FROM tunnels WHERE replica <> $1 AND seen_at < now() - interval '10 minutes')
     SELECT id, draining FROM seen"""
 
+# Only the tunnel of the connection that has ended ($3; NULL: any): the runner may be back already.
+# The runner's row is locked first, as a new connection does.
 DISCONNECT: Final[LiteralString] = """
-    WITH gone AS (
-        DELETE FROM tunnels WHERE replica = $1 AND holder = ANY ($2::text[]) RETURNING holder)
+    WITH known AS MATERIALIZED (
+        SELECT id FROM runners WHERE id = $2 FOR NO KEY UPDATE),
+    gone AS (
+        DELETE FROM tunnels t USING known
+        WHERE t.holder = known.id AND t.replica = $1 AND ($3::bigint IS NULL OR t.epoch = $3)
+        RETURNING t.holder)
     UPDATE runners r SET disconnected_at = now() FROM gone
     WHERE r.id = gone.holder
       AND NOT EXISTS (SELECT FROM tunnels t WHERE t.holder = gone.holder AND t.replica <> $1)"""
 
-# The runner, and the replicas that reach it, the last seen first.
+# The runner, and the replicas that reach it, the last seen first. A replica that was killed leaves
+# rows that nobody renews: nobody waits for its address.
 FIND: Final[LiteralString] = """
     SELECT row_to_json(r) AS runner, t.replica, t.address
-    FROM runners r LEFT JOIN tunnels t ON t.holder = r.id
+    FROM runners r LEFT JOIN tunnels t
+      ON t.holder = r.id AND t.seen_at > now() - $2::float8 * interval '1 s'
     WHERE r.id = $1 ORDER BY t.seen_at DESC NULLS LAST LIMIT 8"""
 
 # Workspaces that a runner has although no row gives them to it, or to any runner.
@@ -133,18 +156,20 @@ async def connect(conn: Conn, runner: ConnectedRunner) -> Runner | None:
 
 
 async def renew(
-    conn: Conn, replica: WorkerId, runners: Sequence[tuple[RunnerId, int, int]]
+    conn: Conn, replica: WorkerId, address: str, runners: Sequence[tuple[RunnerId, int, int]]
 ) -> dict[RunnerId, bool]:
     """The runners (id, epoch, workspaces that run) that are still this replica's, and whether each
-    is being drained. The others must be disconnected."""
+    is being drained. The others must be disconnected. `address` is that of this replica."""
     ids, epochs, running = zip(*runners, strict=True) if runners else ((), (), ())
-    rows = await conn.fetch(RENEW, replica, list(ids), list(epochs), list(running))
+    rows = await conn.fetch(RENEW, replica, address, list(ids), list(epochs), list(running))
     return {RunnerId(row["id"]): row["draining"] for row in rows}
 
 
-async def disconnect(conn: Conn, replica: WorkerId, runner_ids: Sequence[str]) -> None:
-    """These runners are no longer reached by this replica."""
-    await conn.execute(DISCONNECT, replica, list(runner_ids))
+async def disconnect(
+    conn: Conn, replica: WorkerId, runner_id: str, epoch: int | None = None
+) -> None:
+    """The runner is no longer reached by this replica, or only under a later epoch than this."""
+    await conn.execute(DISCONNECT, replica, runner_id, epoch)
 
 
 class Holder(Struct, frozen=True, kw_only=True):
@@ -155,7 +180,7 @@ class Holder(Struct, frozen=True, kw_only=True):
 
 
 async def find_holder(conn: Conn, runner_id: str) -> Holder | None:
-    rows = await conn.fetch(FIND, runner_id)
+    rows = await conn.fetch(FIND, runner_id, RUNNER_SILENT_AFTER_S)
     if not rows:
         return None
     addresses = [(WorkerId(row["replica"]), row["address"]) for row in rows if row["replica"]]

@@ -32,7 +32,11 @@ from msgspec import Struct
 
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Clock
-from chatd.domain.workspace.agent_api import AgentUnreachable, ConnectFailed
+from chatd.domain.workspace.agent_api import (
+    AgentUnreachable,
+    ConnectFailed,
+    RunnerDisconnected,
+)
 from chatd.domain.workspace.entities import AgentId, Endpoint
 from chatd.log_event import LogEvent
 from chatd.workspaces.tunnels.byte_streams import ByteStream, SocketStream, pipe
@@ -60,6 +64,8 @@ class PeerReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
     unknown: bool = False
     """The replica does not reach this runner: ask another one."""
+    away: bool = False
+    """The runner does not answer; it may come back."""
 
 
 _REQUEST: Final = msgspec.json.Decoder(PeerRequest)
@@ -121,8 +127,8 @@ class PeerDialler:
         self._preparing: set[asyncio.Task[None]] = set()
 
     async def open(self, address: str, agent_id: AgentId, endpoint: Endpoint) -> ByteStream:
-        """Raises PeerUnknown, or ConnectFailed if that replica reaches the runner and not the
-        agent."""
+        """Raises PeerUnknown, RunnerDisconnected if that replica waits for the runner in vain, or
+        ConnectFailed if it reaches the runner and not the agent."""
         ready = await self._take_ready(address)
         stream: ByteStream | None = None
         if ready is not None:
@@ -187,6 +193,8 @@ class PeerDialler:
             raise
         if reply.error:
             await stream.close()
+            if reply.away:
+                raise RunnerDisconnected(reply.error)
             raise (PeerUnknown if reply.unknown else ConnectFailed)(reply.error)
         return stream
 
@@ -213,7 +221,12 @@ async def listen_to_peers(
             serving.discard(task)
             writer.close()
 
-    server = await asyncio.start_server(serve, sock=listening, ssl=_tls(secret, server=True))
+    server = await asyncio.start_server(
+        serve,
+        sock=listening,
+        ssl=_tls(secret, server=True),
+        ssl_handshake_timeout=PEER_CONNECT_TIMEOUT_S,
+    )
     try:
         yield
     finally:
@@ -234,12 +247,20 @@ async def _serve_peer(peer: SocketStream, open_here: OpenHere) -> None:
                 stream = await open_here(AgentId(request.agent_id), request.endpoint)
                 reply = PeerReply()
             except AgentUnreachable as error:
-                reply = PeerReply(error=error.message, unknown=isinstance(error, PeerUnknown))
+                reply = PeerReply(
+                    error=error.message,
+                    unknown=isinstance(error, PeerUnknown),
+                    away=isinstance(error, RunnerDisconnected),
+                )
             await peer.write(msgspec.json.encode(reply) + b"\n")
-    except (OSError, TimeoutError, msgspec.DecodeError):
+    except (OSError, TimeoutError, msgspec.DecodeError, UnicodeDecodeError):
         if stream is not None:
             await stream.close()
         return
+    except BaseException:
+        if stream is not None:
+            await stream.close()
+        raise
     if stream is not None:
         await pipe(peer, stream)
 

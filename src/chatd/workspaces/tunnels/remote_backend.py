@@ -63,6 +63,7 @@ class RemoteBackend:
         known = {context.agent_id(name) for name in AGENT_NAMES}
         if any(agent.id not in known for agent in agents):
             raise BuildFailed("The runner started an agent that this build does not have.")
+        self._link.count_started()
         # A runner speaks for itself only: its agents are reached by it, and by nobody else.
         return [_of_runner(agent, self._link.id) for agent in agents]
 
@@ -97,7 +98,10 @@ class RemoteBackend:
                     BackendCall(call=0, backend=self._kind, method="workspaces", workspace_id=after)
                 )
             ).workspaces
-            found += [WorkspaceId(UUID(text)) for text in page]
+            try:
+                found += [WorkspaceId(UUID(text)) for text in page]
+            except ValueError:
+                raise BuildFailed("The runner names workspaces that cannot be read.") from None
             if len(page) < INVENTORY_PAGE or page[-1] <= after:
                 break
             after = page[-1]

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.workspace.agent_api import ConnectFailed
+from chatd.domain.workspace.agent_api import ConnectFailed, RunnerDisconnected
 from chatd.domain.workspace.entities import AgentId, Endpoint
 from chatd.domain.workspace.runners import Runner, RunnerId
 from chatd.workspaces.build_backend import BuildInterrupted, LogSink
@@ -75,7 +75,8 @@ class _Exchange:
         await self.ended.wait()
 
     async def open(self, request: OpenAgent) -> "_ExchangeStream":
-        """Raises ConnectFailed: nothing was sent to the agent."""
+        """Raises ConnectFailed, or ConnectionError if the runner does not answer: nothing was sent
+        to the agent."""
         self.is_taken = True
         try:
             async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
@@ -86,7 +87,7 @@ class _Exchange:
             opened = AGENT_OPENED.decode(text)
         except (OSError, TimeoutError, msgspec.DecodeError):
             await self.close()
-            raise ConnectFailed("The connection to the workspace's runner broke.") from None
+            raise ConnectionError("no answer") from None
         except BaseException:
             await self.close()
             raise
@@ -133,6 +134,8 @@ class RunnerLink:
         self._closed = asyncio.Event()
         self._sending = asyncio.Lock()
         self._close_with = (1000, "")
+        self.is_draining = False
+        """It was asked on its own machine to take no more workspaces."""
 
     @property
     def id(self) -> RunnerId:
@@ -157,11 +160,16 @@ class RunnerLink:
                 if not call.reply.done():
                     call.reply.set_exception(_lost())
                     call.reply.exception()  # a caller that was cancelled does not retrieve it
-            for waiter in self._waiting:
-                waiter.cancel()
+            for waiter in self._open_waiters():
+                waiter.set_exception(self._away())
+                waiter.exception()  # a caller that was cancelled does not retrieve it
             exchanges = [*self._idle, *self._busy]
             await asyncio.gather(*(exchange.close() for exchange in exchanges))
             await self._messages.close(*self._close_with)
+
+    def count_started(self) -> None:
+        """Until the runner reports its state again."""
+        self.runner = replace(self.runner, running=self.runner.running + 1)
 
     def close(self, code: int, reason: str) -> None:
         if self.is_open:
@@ -214,17 +222,21 @@ class RunnerLink:
             return
         exchange = _Exchange(messages)
         try:
-            waiter = next(self._open_waiters(), None)
-            if waiter is None:
-                self._idle.append(exchange)
-            else:
-                waiter.set_result(exchange)
+            self._offer(exchange)
             await exchange.wait_ended()
         finally:
             with suppress(ValueError):
                 self._idle.remove(exchange)
             self._busy.discard(exchange)
             await exchange.close()
+
+    def _offer(self, exchange: _Exchange) -> None:
+        """To the request that waits longest, or to the next one."""
+        waiter = next(self._open_waiters(), None)
+        if waiter is None:
+            self._idle.append(exchange)
+        else:
+            waiter.set_result(exchange)
 
     def _open_waiters(self) -> Iterator[asyncio.Future[_Exchange]]:
         while self._waiting:
@@ -233,11 +245,15 @@ class RunnerLink:
                 yield waiter
 
     async def open(self, agent_id: AgentId, endpoint: Endpoint) -> MessageStream:
-        """A byte stream to an agent of this runner. Raises ConnectFailed."""
+        """A byte stream to an agent of this runner. Raises RunnerDisconnected if the runner does
+        not answer, ConnectFailed if it does not reach the agent."""
         exchange = await self._take_exchange()
         self._busy.add(exchange)
         try:
             return await exchange.open(OpenAgent(agent_id=str(agent_id), endpoint=endpoint))
+        except OSError:
+            self._busy.discard(exchange)
+            raise self._away() from None
         except BaseException:
             self._busy.discard(exchange)
             raise
@@ -248,7 +264,7 @@ class RunnerLink:
                 exchange.is_taken = True
                 return exchange
         if not self.is_open or len(self._waiting) >= MAX_WAITING_EXCHANGES:
-            raise _unconnected()
+            raise self._away()
         waiter: asyncio.Future[_Exchange] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
@@ -258,23 +274,31 @@ class RunnerLink:
                 exchange.is_taken = True
                 return exchange
         except (TimeoutError, BuildInterrupted):
-            raise _unconnected() from None
+            self._give_up(waiter)
+            raise self._away() from None
         except asyncio.CancelledError:
-            # `run` cancels the waiters of a link that has ended; else this task was cancelled.
-            if waiter.done() and not waiter.cancelled():
-                await waiter.result().close()
-            if self.is_open:
-                raise
-            raise _unconnected() from None
-        finally:
-            if not waiter.done():
-                waiter.cancel()
+            self._give_up(waiter)
+            raise
+
+    def _give_up(self, waiter: asyncio.Future[_Exchange]) -> None:
+        """A socket that came at the same moment serves the next exchange."""
+        with suppress(ValueError):
+            self._waiting.remove(waiter)
+        if not waiter.done():
+            waiter.cancel()
+        elif not waiter.cancelled() and waiter.exception() is None:
+            self._offer(waiter.result())
+
+    def _away(self) -> RunnerDisconnected:
+        return RunnerDisconnected(
+            f"The workspace is on the machine {self.runner.name}, which does not answer."
+        )
 
     # The control socket
 
     async def _send(self, message: msgspec.Struct) -> None:
         try:
-            async with self._sending, asyncio.timeout(SEND_TIMEOUT_S):
+            async with asyncio.timeout(SEND_TIMEOUT_S), self._sending:
                 await self._messages.send(encode(message))
         except (OSError, TimeoutError):
             self._closed.set()
@@ -302,8 +326,8 @@ class RunnerLink:
         match message:
             case RunnerState():
                 running = min(max(message.running, 0), 1_000_000)
-                draining = self.runner.draining or message.draining
-                self.runner = replace(self.runner, running=running, draining=draining)
+                self.runner = replace(self.runner, running=running)
+                self.is_draining = message.draining
             case CallReply():
                 call = self._calls.get(message.call)
                 if call is not None and not call.reply.done():
@@ -318,10 +342,6 @@ class RunnerLink:
 
 def _lost() -> BuildInterrupted:
     return BuildInterrupted("The connection to the workspace's runner broke.")
-
-
-def _unconnected() -> ConnectFailed:
-    return ConnectFailed("The workspace's runner opens no connection to its agent.")
 
 
 class RunnerLinks:
