@@ -27,6 +27,7 @@ from chatd.agent.context.mcp_servers import McpRoutes, WorkspaceServers
 from chatd.agent.durable_files import open_log_file, write_atomic
 from chatd.agent.effect_guards import EpochFence, IdempotencyJournal
 from chatd.agent.errors import AgentError
+from chatd.agent.files.archive_routes import ArchiveRoutes
 from chatd.agent.files.file_routes import FileRoutes
 from chatd.agent.git.git_command import GitCommand
 from chatd.agent.git.git_repositories import TouchedPaths
@@ -191,6 +192,9 @@ class AgentProcess:
             on_touched=touched.add,
             before_effect=self._git.before_effect,
         )
+        self._archives = ArchiveRoutes(
+            home=config.home, directory=config.directory, threads=self._threads
+        )
         self._terminals = TerminalTable(environment, self._threads, on_used=touched.add)
         self._watcher = ContextWatcher(
             ContextSources(home=config.home, directory=config.directory),
@@ -208,6 +212,7 @@ class AgentProcess:
         routes = [
             AgentRoute("GET", "/healthz", self._health, any_boot=True),
             *files.routes(),
+            *self._archives.routes(),
             *ProcessRoutes(self._processes, self._fence, self._git.before_effect).routes(),
             *ContextRoutes(self._watcher).routes(),
             *self._git.routes(),
@@ -268,6 +273,7 @@ class AgentProcess:
         with suppress(OSError):
             if self._config.socket:
                 os.unlink(self._config.socket)
+        self._archives.close()
         await self._terminals.close()
         await self._mcp_servers.close()
         await self._processes.close()

@@ -47,7 +47,7 @@ _OUTSIDE = "outside_workspace"
 def browse_directory(home: str, path: str, *, directory: str = "") -> dict[str, object]:
     """The entries of one directory: directories first, then by name. `is_cut`: there are more."""
     shown = resolve_inside(home, path)
-    with _opened(home, shown, os.O_RDONLY | os.O_DIRECTORY) as fd:
+    with opened_inside(home, shown, os.O_RDONLY | os.O_DIRECTORY) as fd:
         names, is_cut = _scan(fd, shown)
         entries: list[dict[str, object]] = []
         size = 0
@@ -73,9 +73,9 @@ def read_piece(home: str, path: str, *, offset: int, limit: int) -> tuple[dict[s
     shown = resolve_inside(home, path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
     # Checked before it is opened, because opening a device can have an effect.
-    with _opened(home, shown, os.O_PATH) as pinned:
+    with opened_inside(home, shown, os.O_PATH) as pinned:
         require_regular(os.fstat(pinned), printable_name(shown))
-    with _opened(home, shown, flags) as fd:
+    with opened_inside(home, shown, flags) as fd:
         info = os.fstat(fd)
         require_regular(info, printable_name(shown))
         try:
@@ -105,7 +105,7 @@ def resolve_inside(home: str, path: str) -> str:
 
 
 @contextmanager
-def _opened(home: str, resolved: str, flags: int) -> Generator[int, None, None]:
+def opened_inside(home: str, resolved: str, flags: int) -> Generator[int, None, None]:
     """A descriptor of a resolved path. Refuses a link anywhere below the home directory."""
     base = os.path.realpath(home)
     names = [name for name in resolved[len(base) :].split("/") if name]
@@ -174,7 +174,7 @@ def _entry(fd: int, home: str, directory: str, name: str) -> dict[str, object]:
 def _target_kind(home: str, path: str) -> str | None:
     """Where a link leads: None if that is outside of the home directory or nothing."""
     try:
-        with _opened(home, resolve_inside(home, path), os.O_PATH) as fd:
+        with opened_inside(home, resolve_inside(home, path), os.O_PATH) as fd:
             mode = os.fstat(fd).st_mode
     except AgentError:
         return None
