@@ -80,6 +80,9 @@ class RecordingWorkspaces:
     async def files(self, chat: Chat) -> WorkspaceFiles:
         return await self._control.files(chat)
 
+    async def workspace_files(self, workspace_id: WorkspaceId) -> WorkspaceFiles:
+        return await self._control.workspace_files(workspace_id)
+
     async def terminal(
         self, chat: Chat, terminal_id: UUID, size: TerminalSize
     ) -> WorkspaceTerminal:

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import UnionType
@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 import chatd.client
 from chatd.api.openapi.components import build_example
 from chatd.client import drafts, frames
-from chatd.client.calls import Call, Download, ListCall
+from chatd.client.calls import Call, Download, ListCall, UploadedStream
 from chatd.client.drafts import CallAnswer, ChatChange, Draft, EditBody, FileInput, TextInput
 from chatd.client.exchange import ServerAddress
 from chatd.client.server import ServerApi
@@ -78,6 +78,13 @@ ANSWER = CallAnswer(
 DEFINITION = {"name": "shop", "spec": {"seed": {"kind": "demo"}, "env": {"A": "b"}}}
 RULE = ToolRule(tool="execute", args={"command": "ls *"}, action="auto")
 
+
+async def _no_chunks() -> AsyncIterator[bytes]:
+    yield b""
+
+
+ARCHIVE = UploadedStream(media_type="application/x-tar", chunks=_no_chunks)
+
 Ask = Callable[[ServerApi], "Call[Any] | Download"]
 
 ASKED: dict[str, Ask] = {
@@ -103,6 +110,8 @@ ASKED: dict[str, Ask] = {
     "fork_chat": lambda api: api.fork_chat(CHAT, 3),
     "export_chat": lambda api: api.export_chat(CHAT, "jsonl"),
     "import_chat": lambda api: api.import_chat(io.BytesIO(b"{}\n")),
+    "load_archive": lambda api: api.load_archive(WorkspaceId(ID), "app", gzip=True),
+    "unpack_archive": lambda api: api.unpack_archive(WorkspaceId(ID), ARCHIVE, "app"),
     "list_subagents": lambda api: api.list_subagents(CHAT, limit=5, cursor="c"),
     "get_diff": lambda api: api.get_diff(CHAT, "chat"),
     "get_chat_cost": lambda api: api.get_chat_cost(CHAT),

@@ -73,6 +73,7 @@ from chatd.api.routes.shares import ShareRoutes
 from chatd.api.routes.tool_policies import ToolPolicyRoutes
 from chatd.api.routes.workspace.builds import BuildRoutes
 from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
+from chatd.api.routes.workspace.workspace_archives import WorkspaceArchiveRoutes
 from chatd.api.routes.workspace.workspace_effects import WorkspaceEffectRoutes
 from chatd.api.routes.workspace.workspace_files import WorkspaceFileRoutes
 from chatd.api.routes.workspace.workspaces import TemplateRoutes, WorkspaceRoutes
@@ -178,6 +179,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),
         *WorkspaceFileRoutes(deps).routes(),
+        *WorkspaceArchiveRoutes(deps).routes(),
         *WorkspaceEffectRoutes(deps).routes(),
         *ModelRoutes(deps).routes(),
         *ProviderRoutes(deps).routes(),

@@ -109,6 +109,10 @@ class WorkspaceControl(Protocol):
         """The files of the chat's workspace. Raises Conflict or AgentLost within 30 s."""
         ...
 
+    async def workspace_files(self, workspace_id: WorkspaceId) -> WorkspaceFiles:
+        """The files of a workspace, to copy many: the workspace counts as used."""
+        ...
+
     async def terminal(
         self, chat: Chat, terminal_id: UUID, size: TerminalSize
     ) -> WorkspaceTerminal:

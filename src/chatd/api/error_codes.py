@@ -337,6 +337,15 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "outside_workspace": ErrorCode(
         403, "The path leads out of the workspace's home directory.", "Name a path inside it."
     ),
+    "archive_too_large": ErrorCode(
+        413, "The files are too many or too large for one archive.", "Copy directories one by one."
+    ),
+    "bad_archive": ErrorCode(
+        400, "This is no tar archive, or one with names that are refused.", "Read `message`."
+    ),
+    "copies_busy": ErrorCode(
+        429, "The workspace has too many copies of files under way.", "Try again later."
+    ),
     "no_terminal": ErrorCode(
         409, "The workspace has no pseudoterminals.", "Use an isolation level with namespaces."
     ),
@@ -394,6 +403,7 @@ AGENT_CODES: Final = (
     *("agent_untrusted", "runner_disconnected"),
 )
 BROWSE_CODES: Final = (*AGENT_CODES, "agent_outdated", "outside_workspace", "workspaces_off")
+ARCHIVE_CODES: Final = (*BROWSE_CODES, "archive_too_large", "copies_busy")
 TERMINAL_CODES: Final = (
     *AGENT_CODES,
     *("agent_outdated", "workspaces_off", "no_terminal", "no_such_terminal", "terminal_ended"),

@@ -14,13 +14,13 @@ from typing import Annotated, Final, Protocol
 import typer
 from typer.core import TyperGroup
 
-from chatd.cli import completion, runner
+from chatd.cli import completion, runner, workspace_commands
 from chatd.cli.account import account_commands, template_commands
 from chatd.cli.chats import chat_commands
 from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port
 
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
-    "Work with agents": ("chat", "run", "chats", "models", "usage"),
+    "Work with agents": ("chat", "run", "chats", "workspaces", "models", "usage"),
     "Your account at a server": ("login", "logout", "whoami", "mcp", "skills", "files", "tokens"),
     "Run a server": ("serve", "worker", "runner", "providers", "migrate", "admin", "bench"),
     "Other": ("completion", "version"),
@@ -397,5 +397,5 @@ def audit_log(
 
 
 # Further commands have a module per group, which registers them.
-for commands_of in (chat_commands, account_commands, completion):
+for commands_of in (chat_commands, workspace_commands, account_commands, completion):
     commands_of.register(app)

@@ -6,7 +6,7 @@ Idempotency-Key. Replies are bounded, redirects are not followed: the token goes
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from types import NoneType
 from typing import Any, BinaryIO, Final, Generic, TypeVar, cast
 from urllib.parse import urlencode
@@ -50,7 +50,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     query: tuple[tuple[str, QueryValue], ...] = ()
     body: bytes | None = None
     key: str | None = None
-    file: "UploadedFile | None" = None
+    file: "UploadedFile | UploadedStream | None" = None
 
     def with_query(self, **query: QueryValue) -> "Operation":
         kept = tuple(one for one in self.query if one[0] not in query)
@@ -66,7 +66,8 @@ class Operation(Struct, frozen=True, kw_only=True):
             body=self.body,
             chunks=None if file is None else file.chunks,
             headers=headers if file is None else headers | file.headers,
-            timeout_s=REQUEST_TIMEOUT_S if file is None else UPLOAD_TIMEOUT_S,
+            timeout_s=REQUEST_TIMEOUT_S if file is None else file.timeout_s,
+            is_once=isinstance(file, UploadedStream) and file.is_once,
         )
 
 
@@ -77,6 +78,7 @@ class UploadedFile(Struct, frozen=True, kw_only=True):
     media_type: str
     file: BinaryIO
     start: int
+    timeout_s: float = UPLOAD_TIMEOUT_S
 
     @property
     def headers(self) -> dict[str, str]:
@@ -87,6 +89,19 @@ class UploadedFile(Struct, frozen=True, kw_only=True):
         await asyncio.to_thread(self.file.seek, self.start)
         while chunk := await asyncio.to_thread(self.file.read, _CHUNK_BYTES):
             yield chunk
+
+
+class UploadedStream(Struct, frozen=True, kw_only=True):
+    """A body of unknown length. `chunks` is called for each try, unless there can be only one."""
+
+    media_type: str
+    chunks: Callable[[], AsyncIterator[bytes]]
+    is_once: bool = False
+    timeout_s: float | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Content-Type": self.media_type}
 
 
 class Requests:
@@ -103,7 +118,9 @@ class Requests:
     async def send(self, sent: Outgoing) -> bytes:
         """The body of the reply. Raises ApiError and ServerUnreachable."""
         give_up_at = self._clock.monotonic() + self._patience_s
-        is_repeatable = sent.method in _REPEATABLE or "Idempotency-Key" in sent.headers
+        is_repeatable = not sent.is_once and (
+            sent.method in _REPEATABLE or "Idempotency-Key" in sent.headers
+        )
         failures = 0
         while True:
             try:
@@ -116,10 +133,15 @@ class Requests:
                     raise lost.as_error(self.url) from lost
             await self._clock.sleep(delay_s, "client_retry")
 
-    async def stream(self, sent: Outgoing, write: Callable[[bytes], object]) -> int:
+    async def stream(
+        self,
+        sent: Outgoing,
+        write: Callable[[bytes], object],
+        on_headers: Callable[[Mapping[str, str]], object] | None = None,
+    ) -> int:
         """Hands over the bytes as they come, and returns their number. Not repeated."""
         try:
-            return await self._exchange.stream(sent, write)
+            return await self._exchange.stream(sent, write, on_headers=on_headers)
         except NoAnswer as lost:
             raise lost.as_error(self.url) from lost
 
@@ -193,12 +215,16 @@ class Download:
         return await self._requests.send(sent)
 
     async def write_to(
-        self, write: Callable[[bytes], object], *, max_bytes: int = MAX_DOWNLOAD_BYTES
+        self,
+        write: Callable[[bytes], object],
+        *,
+        max_bytes: int = MAX_DOWNLOAD_BYTES,
+        on_headers: Callable[[Mapping[str, str]], object] | None = None,
     ) -> int:
         """Hands over the bytes as they come, and returns their number. Not repeated."""
         sent = self.operation.outgoing()
         sent = replace(sent, accept="*/*", timeout_s=None, max_bytes=max_bytes)
-        return await self._requests.stream(sent, write)
+        return await self._requests.stream(sent, write, on_headers)
 
 
 def _texts(value: QueryValue) -> Sequence[str]:

@@ -92,6 +92,8 @@ class Outgoing(Struct, frozen=True, kw_only=True):
     accept: str = "application/json"
     timeout_s: float | None = REQUEST_TIMEOUT_S
     max_bytes: int = MAX_REPLY_BYTES
+    is_once: bool = False
+    """The body cannot be read a second time."""
 
 
 class NoAnswer(Exception):
@@ -150,12 +152,18 @@ class Exchange:
         return bytes(collected)
 
     async def stream(
-        self, sent: Outgoing, write: Callable[[bytes], object], tries: "_Tries | None" = None
+        self,
+        sent: Outgoing,
+        write: Callable[[bytes], object],
+        tries: "_Tries | None" = None,
+        on_headers: "Callable[[Mapping[str, str]], object] | None" = None,
     ) -> int:
         """Hands over the body of the reply as it comes, and returns its length."""
         try:
             async with self._open(sent, tries or _Tries()) as reply:
                 await self._check(sent, reply)
+                if on_headers is not None:
+                    on_headers(reply.headers)
                 return await _copy(reply, write, sent.max_bytes)
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             raise explain_failure(error) from error

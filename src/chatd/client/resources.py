@@ -335,6 +335,16 @@ class Workspace(Struct, frozen=True, kw_only=True):
     deleted: bool = False
 
 
+class UnpackedFiles(Struct, frozen=True, kw_only=True):
+    files: int = 0
+    bytes: int = 0
+    links: int = 0
+    directories: int = 0
+    skipped: int = 0
+    left_out: tuple[str, ...] = ()
+    left_out_count: int = 0
+
+
 class Template(Struct, frozen=True, kw_only=True):
     name: str = ""
     display_name: str = ""

@@ -27,6 +27,7 @@ from chatd.client.calls import (
     QueryValue,
     Requests,
     UploadedFile,
+    UploadedStream,
 )
 from chatd.client.drafts import (
     CallAnswer,
@@ -76,6 +77,7 @@ from chatd.client.resources import (
     Token,
     ToolPolicyState,
     Trial,
+    UnpackedFiles,
     WaitingBuild,
     Workspace,
 )
@@ -399,6 +401,24 @@ class ServerApi:
 
     def create_workspace(self, template: str) -> Call[Workspace]:
         return self._post("/workspaces", {"template": template}, Workspace, key=new_key())
+
+    def load_archive(
+        self, workspace_id: WorkspaceId, path: str = "", *, gzip: bool = False
+    ) -> Download:
+        query = (("path", path), ("gzip", gzip))
+        asked = Operation(method="GET", path=f"/workspaces/{workspace_id}/archive", query=query)
+        return Download(self._requests, asked)
+
+    def unpack_archive(
+        self, workspace_id: WorkspaceId, archive: UploadedStream, path: str = ""
+    ) -> Call[UnpackedFiles]:
+        asked = Operation(
+            method="PUT",
+            path=f"/workspaces/{workspace_id}/archive",
+            query=(("path", path),),
+            file=archive,
+        )
+        return Call(self._requests, asked, UnpackedFiles)
 
     def list_templates(self, *, limit: int | None = None) -> ListCall[Template]:
         return self._list("/templates", Page[Template], limit=limit)

@@ -355,9 +355,13 @@ class LocalWorkspaceControl:
         return terminal
 
     def _on_use(self, chat: Chat) -> None:
+        if chat.workspace_id is not None:
+            self._touch(chat.workspace_id)
+
+    def _touch(self, workspace_id: WorkspaceId) -> None:
         """A replica without a worker does not count use; another one sees the chat's own calls."""
-        if self._services is not None and chat.workspace_id is not None:
-            self._services.activity.touch(chat.workspace_id)
+        if self._services is not None:
+            self._services.activity.touch(workspace_id)
 
     async def refresh_context(self, chat: Chat) -> None:
         connected = await self._connect(chat)
@@ -369,21 +373,36 @@ class LocalWorkspaceControl:
         return AgentEffects(await self._connect(chat), self._env.clock, chat)
 
     async def files(self, chat: Chat) -> AgentFiles:
-        return AgentFiles(await self._connect(chat))
+        return await self._files(_workspace_of(chat))
+
+    async def workspace_files(self, workspace_id: WorkspaceId) -> AgentFiles:
+        self._touch(workspace_id)
+        return await self._files(workspace_id)
+
+    async def _files(self, workspace_id: WorkspaceId) -> AgentFiles:
+        agent = await self._connect_to(workspace_id)
+        return AgentFiles(agent, self._env.clock, lambda: self._touch(workspace_id))
 
     async def _connect(self, chat: Chat) -> ConnectedAgent:
+        return await self._connect_to(_workspace_of(chat))
+
+    async def _connect_to(self, workspace_id: WorkspaceId) -> ConnectedAgent:
         try:
             async with asyncio.timeout(AGENT_CONNECT_TIMEOUT_S):
-                return await self._connector.connect_agent(await self._agent(chat))
+                return await self._connector.connect_agent(await self._agent(workspace_id))
         except TimeoutError:
             raise AgentUnreachable("The workspace agent did not answer in time.") from None
 
-    async def _agent(self, chat: Chat) -> AgentRow:
-        if chat.workspace_id is None:
-            raise Conflict("The chat has no workspace.", code="no_workspace")
+    async def _agent(self, workspace_id: WorkspaceId) -> AgentRow:
         try:
-            return (await self._rows.latest_agent(chat.workspace_id)).agent
+            return (await self._rows.latest_agent(workspace_id)).agent
         except NoAgent:
-            raise Conflict("The chat's workspace does not run.", code="no_agent") from None
+            raise Conflict("The workspace does not run: start it.", code="no_agent") from None
         except AmbiguousAgent as error:
             raise Conflict(error.message, code=error.code) from None
+
+
+def _workspace_of(chat: Chat) -> WorkspaceId:
+    if chat.workspace_id is None:
+        raise Conflict("The chat has no workspace.", code="no_workspace")
+    return chat.workspace_id

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.files.archive_pack import ArchiveLimits, ArchiveSource, find_source, pack, survey
+from chatd.agent.files.archive_pack import ArchiveLimits, pack, survey
+from chatd.agent.files.archive_routes import ArchivePlace, find_place
 from chatd.agent.files.archive_unpack import Unpacking, UnpackResult, leads_out
 
 LIMITS = ArchiveLimits()
@@ -24,7 +25,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def packed(home: Path, limits: ArchiveLimits = LIMITS, *, compress: bool = False) -> bytes:
-    return b"".join(pack(ArchiveSource(str(home), str(home)), limits, compress=compress))
+    return b"".join(pack(ArchivePlace(str(home), str(home)).open, limits, compress=compress))
 
 
 def unpack(
@@ -105,7 +106,7 @@ def test_special_files_are_counted_and_unreadable_ones_are_named(home: Path) -> 
         fd, before = os.open(part, os.O_RDONLY, dir_fd=fd), fd
         os.close(before)
     os.close(fd)
-    count = survey(ArchiveSource(str(home), str(home)), LIMITS)
+    count = survey(ArchivePlace(str(home), str(home)).open, LIMITS)
     assert (count.files, count.size, count.skipped) == (1, 5, 2)
     assert [len(name) > 4000 for name in count.unreadable] == [True], "no path may be so long"
     with tarfile.open(fileobj=io.BytesIO(packed(home))) as made:
@@ -121,7 +122,7 @@ def test_an_archive_has_limits_in_both_directions(
 ) -> None:
     for name in ("a", "b"):
         (home / name).write_text("12345")
-    source = ArchiveSource(str(home), str(home))
+    source = ArchivePlace(str(home), str(home)).open
     whole = packed(home)
     for work in (
         lambda: survey(source, limits),
@@ -144,7 +145,7 @@ def test_a_bomb_of_gzip_is_refused_when_its_size_is_announced(tmp_path: Path, ho
 
 def test_a_file_that_gets_shorter_while_it_is_packed_is_an_error(home: Path) -> None:
     (home / "log").write_bytes(bytes(400_000))
-    pieces = pack(ArchiveSource(str(home), str(home)), LIMITS, compress=False)
+    pieces = pack(ArchivePlace(str(home), str(home)).open, LIMITS, compress=False)
     next(pieces)
     (home / "log").write_bytes(b"")
     with pytest.raises(AgentError, match="shorter"):
@@ -155,7 +156,7 @@ def test_a_file_that_gets_shorter_while_it_is_packed_is_an_error(home: Path) -> 
 def test_only_the_home_and_the_working_directory_are_packed(home: Path, path: str) -> None:
     (home / "out").symlink_to("/etc")
     with pytest.raises(AgentError) as refused:
-        find_source(str(home), str(home), path)
+        find_place(str(home), str(home), path)
     assert refused.value.code == "outside_workspace"
 
 
@@ -163,8 +164,8 @@ def test_a_working_directory_elsewhere_is_packed_by_its_absolute_path(
     home: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "work" / "a").mkdir(parents=True)
-    found = find_source(str(home), str(tmp_path / "work"), str(tmp_path / "work" / "a"))
-    assert found == ArchiveSource(str(tmp_path / "work"), str(tmp_path / "work" / "a"))
+    found = find_place(str(home), str(tmp_path / "work"), str(tmp_path / "work" / "a"))
+    assert found == ArchivePlace(str(tmp_path / "work"), str(tmp_path / "work" / "a"))
 
 
 HOSTILE = {

@@ -286,6 +286,15 @@ FILES_AND_WORKSPACES: Final = (
     row("GET /workspaces", "any role", "chat:read"),
     row("GET /workspaces/{workspace_id}", "read unshared", "chat:read"),
     row("DELETE /workspaces/{workspace_id}", "control unshared", "chat:write"),
+    row("GET /workspaces/{workspace_id}/archive", "write unshared", "chat:write", says="no_agent"),
+    row(
+        "PUT /workspaces/{workspace_id}/archive",
+        "write unshared",
+        "chat:write",
+        b"",
+        content_type="application/x-tar",
+        says="no_agent",
+    ),
     row("GET /workspaces/{workspace_id}/builds", "read unshared", "chat:read"),
     row(
         "POST /workspaces/{workspace_id}/builds",

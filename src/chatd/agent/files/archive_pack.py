@@ -12,13 +12,12 @@ import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from chatd.agent.errors import AgentError, from_os_error
 from chatd.agent.files.file_paths import MAX_PATH_BYTES, printable_name
-from chatd.agent.files.file_routes import opened_inside, resolve_inside
 
 MAX_ARCHIVE_BYTES = 4 << 30
 """Of the files in an archive."""
@@ -83,28 +82,14 @@ def check_limits(limits: ArchiveLimits, entries: int, size: int) -> None:
         raise AgentError(413, text, code=TOO_LARGE)
 
 
-@dataclass(frozen=True)
-class ArchiveSource:
-    """A directory, below the home directory or that in which commands run: `base` is the one,
-    `path` the directory after all links."""
-
-    base: str
-    path: str
+OpenDirectory = Callable[[], int]
+"""Returns a descriptor, which the caller closes."""
 
 
-def find_source(home: str, directory: str, path: str) -> ArchiveSource:
-    """Relative paths begin in the home directory."""
-    try:
-        return ArchiveSource(home, resolve_inside(home, path))
-    except AgentError:
-        if not path.startswith("/"):
-            raise
-    return ArchiveSource(directory, resolve_inside(directory, path))
-
-
-def survey(source: ArchiveSource, limits: ArchiveLimits) -> ArchiveCount:
+def survey(open_root: OpenDirectory, limits: ArchiveLimits) -> ArchiveCount:
+    """Raises AgentError above the limits."""
     count = ArchiveCount(limits)
-    with opened_inside(source.base, source.path, os.O_RDONLY | os.O_DIRECTORY) as root:
+    with _opened(open_root) as root:
         for entry in _walk(root, count):
             if not stat.S_ISREG(entry.info.st_mode):
                 count.add()
@@ -116,13 +101,15 @@ def survey(source: ArchiveSource, limits: ArchiveLimits) -> ArchiveCount:
 
 
 def pack(
-    source: ArchiveSource, limits: ArchiveLimits, *, compress: bool
+    open_root: OpenDirectory, limits: ArchiveLimits, *, compress: bool
 ) -> Generator[bytes, None, ArchiveCount]:
     """The archive in pieces of about PACKED_PIECE_BYTES. Raises AgentError if a file gets shorter
     while it is read, or if there is more than the limits allow by now."""
     count = ArchiveCount(limits)
     waiting = bytearray()
-    for piece in _compressed(_members(source, count)) if compress else _members(source, count):
+    for piece in (
+        _compressed(_members(open_root, count)) if compress else _members(open_root, count)
+    ):
         waiting += piece
         while len(waiting) >= PACKED_PIECE_BYTES:
             yield bytes(waiting[:PACKED_PIECE_BYTES])
@@ -139,8 +126,8 @@ def _compressed(pieces: Generator[bytes, None, None]) -> Generator[bytes, None, 
     yield packer.flush()
 
 
-def _members(source: ArchiveSource, count: ArchiveCount) -> Generator[bytes, None, None]:
-    with opened_inside(source.base, source.path, os.O_RDONLY | os.O_DIRECTORY) as root:
+def _members(open_root: OpenDirectory, count: ArchiveCount) -> Generator[bytes, None, None]:
+    with _opened(open_root) as root:
         for entry in _walk(root, count):
             mode = entry.info.st_mode
             if stat.S_ISREG(mode):
@@ -214,7 +201,7 @@ def _walk(root: int, count: ArchiveCount) -> Generator[_Entry, None, None]:
     while waiting:
         path = waiting.pop()
         try:
-            with open_directory(root, path.split("/") if path else ()) as parent:
+            with _opened_below(root, path.split("/") if path else ()) as parent:
                 inner: list[str] = []
                 for name in _names(parent, count.limits):
                     entry = _look(parent, name, f"{path}/{name}" if path else name)
@@ -256,7 +243,16 @@ def _look(parent: int, name: str, path: str) -> _Entry | None:
 
 
 @contextmanager
-def open_directory(root: int, names: Sequence[str]) -> Generator[int, None, None]:
+def _opened(open_root: OpenDirectory) -> Generator[int, None, None]:
+    fd = open_root()
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _opened_below(root: int, names: Sequence[str]) -> Generator[int, None, None]:
     """A descriptor of a directory below `root`. Follows no link: raises OSError."""
     fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
     try:

@@ -15,6 +15,7 @@ import time
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Generator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -22,14 +23,12 @@ from chatd.agent.errors import AgentError, from_os_error
 from chatd.agent.files.archive_pack import (
     ArchiveCount,
     ArchiveLimits,
-    ArchiveSource,
-    find_source,
     pack,
     survey,
 )
 from chatd.agent.files.archive_unpack import Unpacking
 from chatd.agent.files.file_paths import printable_name
-from chatd.agent.files.file_routes import API_PREFIX, opened_inside
+from chatd.agent.files.file_routes import API_PREFIX, opened_inside, resolve_inside
 from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply
 from chatd.agent.threads import WorkerThreads
@@ -43,8 +42,38 @@ MAX_TRANSFER_S = 3600.0
 UNPACK_IDLE_S = 120.0
 _KEY = re.compile(r"[0-9A-Za-z_-]{8,64}")
 _TOO_MANY = AgentError(
-    429, "The workspace already has too many copies under way. Try again later.", code="busy"
+    429, "The workspace already has too many copies under way. Try again later.", code="copies_busy"
 )
+
+
+@dataclass(frozen=True)
+class ArchivePlace:
+    """A directory, below the home directory or that in which commands run: `base` is the one,
+    `path` the directory after all links."""
+
+    base: str
+    path: str
+
+    def open(self) -> int:
+        with opened_inside(self.base, self.path, os.O_RDONLY | os.O_DIRECTORY) as fd:
+            return os.dup(fd)
+
+    def make_and_open(self) -> int:
+        try:
+            os.makedirs(self.path, exist_ok=True)
+        except OSError as error:
+            raise from_os_error(error, f"make {printable_name(self.path)}") from error
+        return self.open()
+
+
+def find_place(home: str, directory: str, path: str) -> ArchivePlace:
+    """Relative paths begin in the home directory."""
+    try:
+        return ArchivePlace(home, resolve_inside(home, path))
+    except AgentError:
+        if not path.startswith("/"):
+            raise
+    return ArchivePlace(directory, resolve_inside(directory, path))
 
 
 class ArchiveRoutes:
@@ -90,15 +119,15 @@ class ArchiveRoutes:
         lines = self._lines(source, count, compress=compress)
         return AgentHttpReply(200, content_type="application/x-ndjson", lines=lines)
 
-    def _survey(self, path: str) -> tuple[ArchiveSource, ArchiveCount]:
-        source = find_source(self._home, self._directory, path)
-        return source, survey(source, self._limits)
+    def _survey(self, path: str) -> tuple[ArchivePlace, ArchiveCount]:
+        source = find_place(self._home, self._directory, path)
+        return source, survey(source.open, self._limits)
 
     async def _lines(
-        self, source: ArchiveSource, count: ArchiveCount, *, compress: bool
+        self, source: ArchivePlace, count: ArchiveCount, *, compress: bool
     ) -> AsyncGenerator[bytes, None]:
         """Packs the next piece when the last one was taken."""
-        pieces = pack(source, self._limits, compress=compress)
+        pieces = pack(source.open, self._limits, compress=compress)
         until = time.monotonic() + MAX_TRANSFER_S
         self._sending += 1
         try:
@@ -158,14 +187,7 @@ class ArchiveRoutes:
         return made
 
     def _open_target(self, path: str) -> int:
-        """Made if it is missing."""
-        source = find_source(self._home, self._directory, path)
-        try:
-            os.makedirs(source.path, exist_ok=True)
-        except OSError as error:
-            raise from_os_error(error, f"make {printable_name(source.path)}") from error
-        with opened_inside(source.base, source.path, os.O_RDONLY | os.O_DIRECTORY) as fd:
-            return os.dup(fd)
+        return find_place(self._home, self._directory, path).make_and_open()
 
     def _expire_later(self, key: str) -> None:
         """A transfer that is not continued, or that never ends, is given up."""

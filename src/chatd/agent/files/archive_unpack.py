@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from chatd.agent.errors import AgentError, from_os_error
-from chatd.agent.files.archive_pack import MAX_NAMED, ArchiveLimits, check_limits
+from chatd.agent.files.archive_pack import MAX_NAMED, ArchiveLimits, OpenDirectory, check_limits
 from chatd.agent.files.file_paths import MAX_PATH_BYTES, printable_name
 
 MAX_EXTENSION_BYTES = 1 << 20
@@ -395,7 +395,7 @@ class Unpacking:
     the end. Pieces come in order; a piece that came before changes nothing."""
 
     def __init__(
-        self, open_target: Callable[[], int], limits: ArchiveLimits, *, keeps_links: bool = False
+        self, open_target: OpenDirectory, limits: ArchiveLimits, *, keeps_links: bool = False
     ) -> None:
         self._open_target = open_target
         self._writer = _Writer(keeps_links=keeps_links)

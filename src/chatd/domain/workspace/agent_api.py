@@ -366,12 +366,57 @@ class FilePiece(Struct, frozen=True, kw_only=True):
     content: bytes
 
 
+MAX_ARCHIVE_BYTES: Final = 4 << 30
+"""Of the files in an archive; the agent's own limit. An archive itself may be a bit larger."""
+
+
+class ArchiveFacts(Struct, frozen=True, kw_only=True):
+    """What an archive has, counted before it is packed. `skipped` are pipes, sockets and devices,
+    `unreadable` the first of the files that cannot be read."""
+
+    name: str = ""
+    files: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    unreadable: tuple[str, ...] = ()
+    unreadable_count: int = 0
+
+
+class UnpackedFiles(Struct, frozen=True, kw_only=True):
+    """What was unpacked from an archive."""
+
+    files: Annotated[int, describe("Files that were written.", 412)] = 0
+    bytes: Annotated[int, describe("Their size together.", 1_834_112)] = 0
+    links: Annotated[int, describe("Links that were made.", 3)] = 0
+    directories: Annotated[int, describe("Directories of the archive.", 38)] = 0
+    skipped: Annotated[int, describe("Pipes, sockets and devices, which are not made.", 0)] = 0
+    left_out: Annotated[
+        tuple[str, ...],
+        describe(
+            "The first of the links that lead out of the directory; they are not made.",
+            ["venv/bin/python"],
+        ),
+    ] = ()
+    left_out_count: Annotated[int, describe("How many such links there are.", 0)] = 0
+
+
 class WorkspaceFiles(Protocol):
     """The files of one running workspace. Raises AgentRefused and AgentUnreachable."""
 
     async def list_directory(self, path: str) -> WorkspaceDirectory: ...
 
     async def read_piece(self, path: str, *, offset: int, limit: int) -> FilePiece: ...
+
+    async def archive(self, path: str, *, gzip: bool) -> tuple[ArchiveFacts, AsyncGenerator[bytes]]:
+        """A tar archive of a directory. Close the generator, also unread."""
+        ...
+
+    async def unpack(
+        self, path: str, pieces: AsyncGenerator[bytes], *, keep_links: bool = False
+    ) -> UnpackedFiles:
+        """Write the files of a tar archive, which may be compressed with gzip, into a directory.
+        Links that lead out of it are left out unless they are kept."""
+        ...
 
 
 def is_text(content: bytes, *, is_beginning: bool, is_end: bool) -> bool:

@@ -51,11 +51,14 @@ MAX_ERROR_CHARS: Final = 16 * 1024
 KNOWN_ERROR_CODES: Final = frozenset(
     {
         "agent_rebooted",
+        "archive_too_large",
+        "bad_archive",
         "bad_mac",
         "bug",
         "busy",
         "clock_skew",
         "context_not_ready",
+        "copies_busy",
         "disk_busy",
         "disk_timeout",
         "input_unread",
@@ -203,13 +206,17 @@ def check_status(response: AgentResponse) -> bytes:
         error = msgspec.json.decode(response.body, type=AgentErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         error = AgentErrorBody()
-    message = error.message or f"the workspace agent refused with status {response.status}"
+    raise refusal(error, response.status)
+
+
+def refusal(error: AgentErrorBody, status: int) -> AgentRefused:
+    message = error.message or f"the workspace agent refused with status {status}"
     if len(message) > MAX_ERROR_CHARS:
         message = f"{message[:MAX_ERROR_CHARS]} [cut]"
     if error.code == "stale_epoch" and error.fence:
-        raise OwnerUnproven(message, error.fence)
+        return OwnerUnproven(message, error.fence)
     code = error.code if error.code in KNOWN_ERROR_CODES else None
-    raise AgentRefused(message, status=response.status, code=code)
+    return AgentRefused(message, status=status, code=code)
 
 
 def decode_effect_reply(raw: bytes, type_: type[T]) -> T:

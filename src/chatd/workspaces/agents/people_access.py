@@ -5,11 +5,13 @@ The request comes from the server, not from a chat: a person needs no proof that
 chat.
 """
 
+import asyncio
 import binascii
 from base64 import b64decode
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
+from secrets import token_hex
 from typing import Final
 from urllib.parse import quote, urlencode
 from uuid import UUID
@@ -19,12 +21,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.domain.chat.row import Chat
+from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import (
     MAX_PIECE_BYTES,
     AgentRefused,
     AgentUnreachable,
+    ArchiveFacts,
     DiffScope,
     FilePiece,
     ProcessInfo,
@@ -34,16 +38,19 @@ from chatd.domain.workspace.agent_api import (
     TerminalOutput,
     TerminalSize,
     TerminalTaken,
+    UnpackedFiles,
     WorkspaceDirectory,
 )
 from chatd.workspaces.agents.agent_client import (
     API_PREFIX,
+    AgentErrorBody,
     ChatIdentity,
     ConnectedAgent,
     HttpAgentClient,
     RequestSender,
     decode_reply,
     explain_outdated,
+    refusal,
 )
 from chatd.workspaces.agents.agent_session import AgentRequest
 
@@ -52,6 +59,11 @@ from chatd.workspaces.agents.agent_session import AgentRequest
 MAX_FACTS_BYTES: Final = 64 << 10
 BROWSE_TIMEOUT_S: Final = 30.0
 """Longer than the agent waits for its disk."""
+ARCHIVE_IDLE_TIMEOUT_S: Final = 45.0
+MAX_LINE_BYTES: Final = 256 * 1024
+MAX_PIECE_ATTEMPTS: Final = 5
+PIECE_RETRY_DELAY_S: Final = 2.0
+ABORT_TIMEOUT_S: Final = 2.0
 
 
 class _Facts(Struct, frozen=True, kw_only=True):
@@ -61,11 +73,19 @@ class _Facts(Struct, frozen=True, kw_only=True):
     modified_at: datetime | None = None
 
 
-class AgentFiles:
-    """Satisfies `WorkspaceFiles`."""
+class _ArchiveLine(Struct, frozen=True, kw_only=True):
+    type: str
+    data: str = ""
+    status: int = 500
 
-    def __init__(self, sender: RequestSender) -> None:
-        self._sender = sender
+
+class AgentFiles:
+    """Satisfies `WorkspaceFiles`. `on_use` is called while an archive is sent or taken."""
+
+    def __init__(self, agent: ConnectedAgent, clock: Clock, on_use: Callable[[], None]) -> None:
+        self._agent = agent
+        self._clock = clock
+        self._on_use = on_use
 
     async def list_directory(self, path: str) -> WorkspaceDirectory:
         raw = await self._get("/files/list", {"path": path})
@@ -93,12 +113,118 @@ class AgentFiles:
     ) -> bytes:
         request = AgentRequest(
             method="GET",
-            target=f"{API_PREFIX}{path}?{urlencode(query, quote_via=quote)}",
+            target=_target(path, query),
             timeout_s=BROWSE_TIMEOUT_S,
             max_body_bytes=max_bytes,
         )
         with explain_outdated():
-            return await self._sender.send(request)
+            return await self._agent.send(request)
+
+    async def archive(self, path: str, *, gzip: bool) -> tuple[ArchiveFacts, AsyncGenerator[bytes]]:
+        query = {"path": path, "gzip": "true" if gzip else "false"}
+        request = AgentRequest(
+            method="GET",
+            target=_target("/files/archive", query),
+            timeout_s=BROWSE_TIMEOUT_S,
+            max_body_bytes=MAX_LINE_BYTES,
+        )
+        lines = self._agent.stream_lines(request, idle_timeout_s=ARCHIVE_IDLE_TIMEOUT_S)
+        try:
+            with explain_outdated():
+                first = await anext(lines, b"{}")
+            facts = decode_reply(first, ArchiveFacts)
+        except BaseException:
+            await lines.aclose()
+            raise
+        return facts, self._archive_pieces(lines)
+
+    async def _archive_pieces(self, lines: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        async with aclosing(lines):
+            async for line in lines:
+                self._on_use()
+                event = decode_reply(line, _ArchiveLine)
+                match event.type:
+                    case "data":
+                        yield _decode_base64(event.data)
+                    case "end":
+                        return
+                    case _:
+                        raise refusal(decode_reply(line, AgentErrorBody), event.status)
+        raise AgentUnreachable("The workspace agent ended the archive before its end.")
+
+    async def unpack(
+        self, path: str, pieces: AsyncGenerator[bytes], *, keep_links: bool = False
+    ) -> UnpackedFiles:
+        transfer = _Transfer(self._agent, self._clock, path, keep_links=keep_links)
+        waiting = bytearray()
+        try:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    waiting += piece
+                    while len(waiting) > MAX_PIECE_BYTES:
+                        self._on_use()
+                        await transfer.send(bytes(waiting[:MAX_PIECE_BYTES]))
+                        del waiting[:MAX_PIECE_BYTES]
+            raw = await transfer.send(bytes(waiting), is_last=True)
+        except BaseException:
+            await transfer.abort()
+            raise
+        return decode_reply(raw, UnpackedFiles)
+
+
+class _Transfer:
+    """Sends an archive in pieces. The agent knows a repeated piece by its offset."""
+
+    def __init__(self, agent: ConnectedAgent, clock: Clock, path: str, *, keep_links: bool) -> None:
+        self._agent = agent
+        self._clock = clock
+        self._query = {
+            "path": path,
+            "key": token_hex(16),
+            "keep_links": "true" if keep_links else "false",
+        }
+        self._offset = 0
+
+    async def send(self, piece: bytes, *, is_last: bool = False) -> bytes:
+        query = self._query | {"offset": str(self._offset), "last": "true" if is_last else "false"}
+        failures = 0
+        while True:
+            try:
+                with explain_outdated():
+                    raw = await self._agent.send(self._request(query, piece))
+            except AgentUnreachable:
+                failures += 1
+                if failures == MAX_PIECE_ATTEMPTS:
+                    raise
+                await self._clock.sleep(PIECE_RETRY_DELAY_S, "unpack_retry")
+                continue
+            self._offset += len(piece)
+            return raw
+
+    async def abort(self) -> None:
+        """Best effort: the agent gives up a transfer that is not continued."""
+        with suppress(ChatdError, TimeoutError):
+            async with asyncio.timeout(ABORT_TIMEOUT_S):
+                await self._agent.send(self._request(self._query | {"abort": "true"}, b""))
+
+    def _request(self, query: Mapping[str, str], body: bytes) -> AgentRequest:
+        return AgentRequest(
+            method="POST",
+            target=_target("/files/unpack", query),
+            body=body,
+            timeout_s=BROWSE_TIMEOUT_S,
+        )
+
+
+def _target(path: str, query: Mapping[str, object]) -> str:
+    return f"{API_PREFIX}{path}?{urlencode(query, quote_via=quote)}"
+
+
+def _decode_base64(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise AgentUnreachable("The workspace agent sent an unreadable line.") from None
 
 
 # Processes and changes
@@ -155,7 +281,6 @@ class AgentEffects:
 TERMINAL_IDLE_TIMEOUT_S: Final = 45.0
 """Without a line for this long the stream has failed: the agent sends one every 15 seconds."""
 TERMINAL_REQUEST_TIMEOUT_S: Final = 15.0
-MAX_LINE_BYTES: Final = 256 * 1024
 
 
 class _Opened(Struct, frozen=True):
@@ -229,10 +354,7 @@ def _read(line: bytes) -> TerminalEvent | None:
     event = decode_reply(line, _Event)
     match event.type:
         case "output":
-            try:
-                return TerminalOutput(b64decode(event.data, validate=True))
-            except (binascii.Error, ValueError):
-                raise AgentUnreachable("The workspace agent sent an unreadable line.") from None
+            return TerminalOutput(_decode_base64(event.data))
         case "exit":
             return TerminalExited(event.exit_code)
         case "taken":

@@ -136,9 +136,9 @@ class WorkspaceFileRoutes:
         files = await self._open(request)
         paging = Paging(request, query, ItemPosition)
         try:
-            found = await files.list_directory(_check_path(query.path))
+            found = await files.list_directory(check_path(query.path))
         except AgentRefused as error:
-            raise _explain(error) from error
+            raise explain_refusal(error) from error
         shown, next_cursor = cut_whole(
             paging, found.entries, lambda entry: uuid5(NAMESPACE_OID, entry.name)
         )
@@ -157,13 +157,13 @@ class WorkspaceFileRoutes:
 
     async def load_workspace_file(self, request: ApiRequest) -> ApiReply:
         query = request.query(WorkspaceFileQuery)
-        path = _check_path(query.path)
+        path = check_path(query.path)
         files = await self._open(request)
         offset, limit = (0, MAX_PIECE_BYTES) if query.download else (query.offset, query.limit)
         try:
             piece = await files.read_piece(path, offset=offset, limit=limit)
         except AgentRefused as error:
-            raise _explain(error) from error
+            raise explain_refusal(error) from error
         if query.download:
             return StreamedReply(
                 headers=_headers(piece, "attachment"),
@@ -203,7 +203,7 @@ class WorkspaceFileRoutes:
         try:
             return await control.files(chat)
         except AgentRefused as error:
-            raise _explain(error) from error
+            raise explain_refusal(error) from error
 
     async def _readable(self, request: ApiRequest, actor: UserActor) -> Chat:
         """Raises NotFound, and Forbidden for a reader by a share."""
@@ -248,13 +248,13 @@ def clean_version(text: str) -> str:
     return "".join(char for char in text if char.isascii() and (char.isalnum() or char == "-"))[:64]
 
 
-def _check_path(path: str) -> str:
+def check_path(path: str) -> str:
     if "\0" in path:
         raise InvalidInput("path", "must not contain a NUL character")
     return path
 
 
-def _explain(error: AgentRefused) -> ChatdError:
+def explain_refusal(error: AgentRefused) -> ChatdError:
     if error.code == "agent_outdated":
         return Conflict(error.message, code="agent_outdated")
     if error.code == "outside_workspace":
