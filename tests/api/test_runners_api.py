@@ -193,6 +193,23 @@ async def test_a_runner_is_removed_only_if_it_is_gone_and_has_no_workspaces(
     assert (await summaries(server))[0] == f"removed the runner {HERE}"
 
 
+async def test_a_machine_that_is_gone_for_good_is_removed_with_its_workspaces(
+    api: WorkspaceApi,
+) -> None:
+    server, pool = api.server, api.pool
+    await insert_runner(pool, runner(HERE), connected=False)
+    made = await api.make(name="app")
+    path = f"/runners/{HERE}?with_workspaces=true"
+    assert (await administer(server, "DELETE", path)).status == 204
+    found = await pool.fetchrow(
+        """SELECT w.deleted, b.status, b.error_code FROM workspaces w
+           JOIN workspace_builds b ON b.workspace_id = w.id WHERE w.id = $1""",
+        UUID(str(made["id"])),
+    )
+    assert found is not None
+    assert tuple(found) == (True, "failed", "runner_removed")
+
+
 async def test_a_pending_build_says_what_it_waits_for(api: WorkspaceApi) -> None:
     server, pool = api.server, api.pool
     await insert_runner(pool, runner(HERE, name="north"), connected=False)

@@ -152,6 +152,7 @@ class Composition:
             self.runners = runners = RunnerServices(
                 config.runners, env, worker_id, runner_pool, own=own
             )
+            changes.subscribe(runners.on_config_change)
             if own is not None:
                 self.workspaces = WorkspaceServices(
                     config, env, runners, own, announce=self._announce, ring=ring

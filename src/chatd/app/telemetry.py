@@ -28,6 +28,10 @@ _LEVELS: Final[Mapping[str, int]] = {
     # Repeated while the database is away; heartbeat_failed is logged once.
     "backlog_read_failed": logging.DEBUG,
     "build_abandoned": logging.WARNING,
+    "build_interrupted": logging.INFO,
+    "runner_connected": logging.INFO,
+    "runner_disconnected": logging.WARNING,
+    "runner_renewal_failed": logging.WARNING,
     "build_crashed": logging.ERROR,
     "build_ended": logging.INFO,
     "build_lost": logging.WARNING,
@@ -114,6 +118,10 @@ _LEVELS: Final[Mapping[str, int]] = {
 _EXPLANATIONS: Final[Mapping[str, str]] = {
     "agent_connected": "a workspace agent answers",
     "agent_disconnected": "a workspace agent stopped answering; its chats wait or fail",
+    "build_interrupted": "the runner of a build was cut off; the build goes on there",
+    "runner_connected": "a runner dialled in; its builds are taken here",
+    "runner_disconnected": "a runner's connection ended; its commands go on, its chats wait for it",
+    "runner_renewal_failed": "runners could not be reported to the database; tried again soon",
     "instructions_failed": "a chat goes on without the instructions of its workspace",
     "mcp_server_failed": "an MCP server cannot be used; it is tried again",
     "mcp_list_failed": "an MCP server did not renew its list of tools; the former list stays",

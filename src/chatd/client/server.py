@@ -473,8 +473,9 @@ class ServerApi:
         path = f"/runners/{quote(runner_id, safe='')}"
         return self._patch(path, {"draining": draining}, Runner)
 
-    def remove_runner(self, runner_id: str) -> Call[None]:
-        return self._delete(f"/runners/{quote(runner_id, safe='')}")
+    def remove_runner(self, runner_id: str, *, with_workspaces: bool = False) -> Call[None]:
+        query = "?with_workspaces=true" if with_workspaces else ""
+        return self._delete(f"/runners/{quote(runner_id, safe='')}{query}")
 
     def list_waiting_builds(self) -> ListCall[WaitingBuild]:
         return self._list("/builds/waiting", Page[WaitingBuild])

@@ -94,17 +94,23 @@ class RunnerAdministration:
                 await publish(session, ConfigChange(kind="runner", id=runner_id))
         return after
 
-    async def remove(self, by: ChangeAuthor, runner_id: RunnerId) -> None:
-        """Raises NotFound, and Conflict while it is connected or has workspaces."""
+    async def remove(
+        self, by: ChangeAuthor, runner_id: RunnerId, *, with_workspaces: bool = False
+    ) -> None:
+        """`with_workspaces`: its machine is gone for good, and so are they. Raises NotFound, and
+        Conflict while it is connected, or has workspaces."""
         async with self._pool.transaction() as session:
             found = await _lock(session, by.actor, runner_id)
             name = found.runner.name
             if is_connected(found.runner, found.now):
                 text = f"The runner {name} is connected. {_how_to_stop(found.runner)}"
                 raise Conflict(text, code="runner_connected")
+            lost = 0
+            if with_workspaces:
+                lost = await runners.forget_workspaces(session, by.actor, runner_id)
             if not await runners.delete(session, by.actor, runner_id):
                 raise await self._has_workspaces(session, by.actor, found.runner)
-            detail = {"name": name, "pool": found.runner.pool}
+            detail = {"name": name, "pool": found.runner.pool, "workspaces": lost}
             await _record(session, by, "runner.delete", runner_id, detail)
             await publish(session, ConfigChange(kind="runner", id=runner_id))
 
@@ -118,7 +124,8 @@ class RunnerAdministration:
         noun = "workspace" if count == 1 else "workspaces"
         return Conflict(
             f"The runner {runner.name} has {count} {noun} ({names}{more})."
-            " Start the runner again and delete them, then remove it.",
+            " Start the runner again and delete them, then remove it. If its machine is gone for"
+            " good, remove it with its workspaces: chatd admin runners remove --with-workspaces.",
             code="runner_has_workspaces",
         )
 

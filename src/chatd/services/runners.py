@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from chatd.aio import run_contained
+from chatd.aio import InterruptibleSleep, run_contained
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId, WorkspaceId
 from chatd.domain.ports import Env
@@ -161,6 +162,7 @@ class RunnerServices:
         self._reconcilers: dict[tuple[RunnerId, str], Reconciler] = {}
         self._own_running = 0
         self._peer_address = ""
+        self._renewal = InterruptibleSleep(env.clock)
 
     def new_host(self, backend: str, spec: TemplateSpec) -> str | None:
         """The runner of a new workspace: this host if it fits, because a chat that runs here then
@@ -365,11 +367,26 @@ class RunnerServices:
             self.pool, self.context_sync, self._read_context, self._env, self._hosts
         )
         return [
-            ("runners", self._every(RENEW_INTERVAL_S, "runners", self._renew)),
+            ("runners", self._renew_often()),
             ("heartbeat", self._every(HEARTBEAT_S, "heartbeat", heartbeat.check_agents)),
             ("contexts", self._every(CONTEXTS_S, "contexts", watch.check_contexts)),
             ("reconcile", self._reconcile_runners()),
         ]
+
+    def on_config_change(self, change: ConfigChange | None) -> None:
+        """A runner was drained or removed, or a token was revoked: do not wait for the next
+        renewal."""
+        if change is None or change.kind in ("runner", "runner_token"):
+            self._renewal.wake()
+
+    async def _renew_often(self) -> None:
+        while True:
+            await self._renewal.sleep(RENEW_INTERVAL_S, "runners")
+            await run_contained(self._renew(), self._on_renewal_failed)
+
+    def _on_renewal_failed(self, error: Exception) -> None:
+        kind = error.code if isinstance(error, ChatdError) else type(error).__name__
+        self._env.emit("runner_renewal_failed", error_kind=kind)
 
     async def _renew(self) -> None:
         links = {link.id: link for link in self.links.all()}

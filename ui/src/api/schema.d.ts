@@ -7477,7 +7477,9 @@ export interface operations {
     };
     remove_runner: {
         parameters: {
-            query?: never;
+            query?: {
+                with_workspaces?: boolean;
+            };
             header?: never;
             path: {
                 runner_id: string;

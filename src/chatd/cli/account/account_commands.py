@@ -420,12 +420,28 @@ def resume_runner(runner: RunnerName, *, as_json: AsJson = False, server: Server
 
 @runners.command("remove")
 @with_target
-def remove_runner(runner: RunnerName, *, as_json: AsJson = False, server: ServerFinder) -> None:
+def remove_runner(
+    runner: RunnerName,
+    *,
+    with_workspaces: Annotated[
+        bool,
+        typer.Option(
+            "--with-workspaces", help="Its machine is gone for good: its workspaces are deleted too"
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
     """Remove a runner that is not connected and has no workspaces."""
     from chatd.cli.account import runner_administration as work
     from chatd.cli.api_session import run_command
 
-    run_command(server, lambda api: work.remove_runner(api, runner, as_json=as_json))
+    run_command(
+        server,
+        lambda api: work.remove_runner(
+            api, runner, with_workspaces=with_workspaces, as_json=as_json
+        ),
+    )
 
 
 @runner_tokens.command("list")

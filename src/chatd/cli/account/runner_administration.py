@@ -141,9 +141,9 @@ async def set_draining(api: ServerApi, name: str, *, draining: bool, as_json: bo
         print_notice(f"{runner.name} takes new workspaces")
 
 
-async def remove_runner(api: ServerApi, name: str, *, as_json: bool) -> None:
+async def remove_runner(api: ServerApi, name: str, *, with_workspaces: bool, as_json: bool) -> None:
     runner = await _find(api, name)
-    await api.remove_runner(runner.id)
+    await api.remove_runner(runner.id, with_workspaces=with_workspaces)
     if as_json:
         print_json({"removed": runner.id})
         return

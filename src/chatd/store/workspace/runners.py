@@ -62,6 +62,22 @@ DELETE: Final[LiteralString] = """
     DELETE FROM runners r WHERE r.id = $1 AND ($2::uuid IS NULL OR r.owner_id = $2)
       AND NOT EXISTS (SELECT FROM workspaces w WHERE w.host_id = r.id AND NOT w.deleted)
     RETURNING r.id"""
+# The files are on a machine that is gone: nothing is left to delete there.
+FORGET_WORKSPACES: Final[LiteralString] = """
+    WITH gone AS (
+        UPDATE workspaces SET deleted = true WHERE host_id = $1 AND NOT deleted RETURNING id),
+    ended AS (
+        UPDATE workspace_builds b SET status = 'failed', completed_at = now(), worker_id = NULL,
+            heartbeat_at = NULL, error = 'The runner of the workspace was removed.',
+            error_code = 'runner_removed'
+        FROM gone WHERE b.workspace_id = gone.id AND b.completed_at IS NULL),
+    past AS (
+        UPDATE workspace_builds b SET deadline = NULL, max_deadline = NULL
+        FROM gone WHERE b.workspace_id = gone.id AND b.deadline IS NOT NULL),
+    off AS (
+        UPDATE workspace_agents a SET lifecycle = 'off', disconnected_at = now()
+        FROM gone WHERE a.workspace_id = gone.id AND a.lifecycle <> 'off')
+    SELECT count(*) FROM gone"""
 DELETE_TUNNELS: Final[LiteralString] = "DELETE FROM tunnels WHERE holder = $1"
 # A user's own runner has that user's workspaces only, but an administrator's look is by the role.
 LIST_WORKSPACES: Final[LiteralString] = f"""
@@ -227,6 +243,13 @@ async def delete(session: DatabaseSession, actor: Actor, runner_id: RunnerId) ->
         return False
     await session.execute(DELETE_TUNNELS, runner_id)
     return True
+
+
+async def forget_workspaces(session: DatabaseSession, actor: Actor, runner_id: RunnerId) -> int:
+    """Count the workspaces of a runner that is gone for good as deleted, and end their builds.
+    Returns how many there were."""
+    require_permission(actor, "runners.write")
+    return await session.fetchval(FORGET_WORKSPACES, strip_unstorable(runner_id))
 
 
 async def list_workspaces(

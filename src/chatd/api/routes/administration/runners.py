@@ -203,6 +203,13 @@ class RunnerPosition(Struct, frozen=True, array_like=True):
     id: Annotated[str, Meta(max_length=200)]
 
 
+class RemoveRunnerQuery(Struct, frozen=True, kw_only=True):
+    with_workspaces: Annotated[
+        bool,
+        describe("The machine is gone for good: its workspaces count as deleted."),
+    ] = False
+
+
 class RunnerRoutes:
     def __init__(self, deps: ApiDeps) -> None:
         self._deps = deps
@@ -244,6 +251,7 @@ class RunnerRoutes:
                 description="Refused while it is connected, and while it has workspaces. A runner"
                 " that connects again afterwards is listed again.",
                 handle=self.remove_runner,
+                query=RemoveRunnerQuery,
                 replies={204: None},
                 errors=("runner_connected", "runner_has_workspaces"),
             ),
@@ -319,7 +327,10 @@ class RunnerRoutes:
         return reply(self._reply(await self._deps.runners.update(by, request.runner_id, body)))
 
     async def remove_runner(self, request: ApiRequest) -> ApiReply:
-        await self._deps.runners.remove(self._deps.author(request), request.runner_id)
+        query = request.query(RemoveRunnerQuery)
+        await self._deps.runners.remove(
+            self._deps.author(request), request.runner_id, with_workspaces=query.with_workspaces
+        )
         return NO_CONTENT
 
     async def list_runner_tokens(self, request: ApiRequest) -> ApiReply:
