@@ -35,7 +35,7 @@ class RunnerSockets:
         """Raises Unauthorized and Forbidden before the handshake."""
         services = self._deps.runner_services
         if services is None:
-            raise Conflict("Workspaces are disabled on this server.", code="workspaces_disabled")
+            raise Conflict("Workspaces are disabled on this server.", code="workspaces_off")
         identity = await self._identify(scope)
         await receive()
         await send({"type": "websocket.accept"})
