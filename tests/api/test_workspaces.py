@@ -19,11 +19,14 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     VersionId,
 )
+from chatd.domain.workspace.runners import HERE_TEMPLATES, BackendOffer
 from chatd.store.workspace import templates, workspaces
+from chatd.workspaces.templates import BUILT_IN_TEMPLATES, template_rows
 from tests.api.workspace_api import WorkspaceApi, end_build, first_build, id_of
 from tests.support.api.server import ADMINISTRATOR, ME, OTHER_OWNER, OTHER_USER, ApiServer, Json
 from tests.support.api.shares import create_group
 from tests.support.factories import OWNER
+from tests.support.runners import insert_runner, own_runner, runner
 from tests.support.workspaces import TEMPLATE, insert_template, template, version
 
 SIZE = Parameter(name="size", type="number", default="3", min=1, max=9)
@@ -304,3 +307,60 @@ async def test_a_workspace_goes_on_after_its_template_was_restricted(api: Worksp
 
 async def username(api: WorkspaceApi, user: object) -> str:
     return await api.pool.fetchval("SELECT username FROM users WHERE id = $1", user)
+
+
+# On a runner that a user has started
+
+
+async def put_here_templates(api: WorkspaceApi) -> None:
+    for definition in BUILT_IN_TEMPLATES:
+        if definition.name in HERE_TEMPLATES.values():
+            put = template_rows(definition, "builtin")
+            assert await templates.upsert_template(api.pool, put) is not None
+
+
+async def test_a_user_gets_the_directory_of_their_own_runner(api: WorkspaceApi) -> None:
+    await put_here_templates(api)
+    await insert_runner(api.pool, own_runner("laptop"))
+    machine = (BackendOffer(kind="machine", isolation="none"),)
+    await insert_runner(api.pool, own_runner("unsafe", backends=machine))
+    given = {"parameters": {"directory": "/home/ada/shop"}}
+    for runner_id, name in (("laptop", "here"), ("unsafe", "here-machine")):
+        made = await api.ask("POST", "/workspaces", {"runner_id": runner_id, **given})
+        assert made.status == 201, made.content
+        row = await api.pool.fetchrow(
+            "SELECT w.host_id, w.ttl_s, t.name FROM workspaces w JOIN templates t"
+            " ON t.id = w.template_id WHERE w.id = $1",
+            id_of(made.json),
+        )
+        assert row is not None
+        assert tuple(row.values()) == (runner_id, 0, name)
+        assert first_build(made.json)["parameters"] == given["parameters"]
+    listed = (await api.ask("GET", "/templates")).items
+    assert [one["name"] for one in listed] == ["scratch"]
+
+
+@pytest.mark.parametrize(
+    ("body", "token", "refusal"),
+    [
+        ({"runner_id": "laptop"}, OTHER_USER, (400, "runner_id")),
+        ({"runner_id": "laptop"}, ADMINISTRATOR, (400, "runner_id")),
+        ({"runner_id": "nobody's"}, ME, (400, "runner_id")),
+        ({"runner_id": "pooled"}, ME, (400, "runner_id")),
+        ({"runner_id": "asleep"}, ME, (409, "runner_not_connected")),
+        ({"runner_id": "laptop", "template": "here-machine"}, ME, (400, "runner_id")),
+        ({"template": "here"}, ME, (400, "template")),
+    ],
+)
+async def test_nobody_else_gets_it_and_nobody_gets_one_that_is_not_connected(
+    api: WorkspaceApi, body: Json, token: str, refusal: tuple[int, str]
+) -> None:
+    await put_here_templates(api)
+    await insert_runner(api.pool, own_runner("laptop"))
+    await insert_runner(api.pool, own_runner("asleep"), connected=False)
+    await insert_runner(api.pool, runner("pooled"))
+    sent = {**body, "parameters": {"directory": "/home/ada/shop"}}
+    refused = await api.ask("POST", "/workspaces", sent, token=token)
+    told = refused.field if refused.status == 400 else refused.code[1]
+    assert (refused.status, told) == refusal, refused.content
+    assert (await api.ask("GET", "/workspaces")).items == []

@@ -152,7 +152,10 @@ ASKED: dict[str, Ask] = {
     "test_mcp_server": lambda api: api.test_mcp_server(MCP),
     "list_workspaces": lambda api: api.list_workspaces(limit=5),
     "get_workspace": lambda api: api.get_workspace(WorkspaceId(ID)),
-    "create_workspace": lambda api: api.create_workspace("python"),
+    "create_workspace": lambda api: api.create_workspace(
+        "python", name="shop", runner_id="r", parameters={"directory": "/shop"}
+    ),
+    "create_build": lambda api: api.create_build(WorkspaceId(ID), "stop"),
     "list_templates": lambda api: api.list_templates(limit=5),
     "list_template_configs": lambda api: api.list_template_configs(limit=5),
     "get_template_config": lambda api: api.get_template_config(ID),

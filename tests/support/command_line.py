@@ -51,16 +51,18 @@ def read_lines(text: str) -> list[Json]:
 
 
 class ServerProcess:
-    """Always at the same port, so that it can be killed and started again. Without workspaces,
-    which are slow to start, and without generated titles."""
+    """Always at the same port, so that it can be killed and started again. Without workspaces
+    unless asked for, which are slow to start, and without generated titles."""
 
-    def __init__(self, dsn: str, directory: Path, *, tokens_per_second: int = 0) -> None:
+    def __init__(
+        self, dsn: str, directory: Path, *, tokens_per_second: int = 0, workspaces: bool = False
+    ) -> None:
         self.directory = directory
         self._dsn = dsn
         self._port = _free_port()
         self._process: subprocess.Popen[str] | None = None
         (directory / "chatd.toml").write_text(
-            "[chats]\ntitles = false\n[workspaces]\nenabled = false\n"
+            f"[chats]\ntitles = false\n[workspaces]\nenabled = {str(workspaces).lower()}\n"
             '[[models]]\nname = "demo"\nprovider = "demo"\nmodel = "demo"\ndefault = true\n'
             f"options = {{ tokens_per_second = {tokens_per_second}, failures = 1 }}\n"
             '[[models]]\nname = "dear"\nprovider = "demo"\nmodel = "demo"\n'
@@ -145,12 +147,13 @@ class ServerProcess:
         assert finished.code == 0, finished
         return finished
 
-    def pipe(self, given: str, *arguments: object) -> Finished:
+    def pipe(self, given: str, *arguments: object, cwd: Path | None = None) -> Finished:
         """A command with input, as a process."""
         command = [str(CHATD), *map(str, arguments)]
         ended = subprocess.run(
             command,
             env=self.env,
+            cwd=cwd,
             input=given,
             capture_output=True,
             text=True,

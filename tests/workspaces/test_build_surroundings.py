@@ -9,7 +9,7 @@ import pytest
 from chatd.domain.chat.states import State
 from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
 from chatd.domain.workspace.template_definition import TemplateDefinition
-from chatd.domain.workspace.templates import resolve_parameters
+from chatd.domain.workspace.templates import needs_own_runner, resolve_parameters
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, templates
 from chatd.workspaces.agents.agent_monitor import ContextSync
@@ -37,7 +37,9 @@ from tests.support.workspaces import (
 
 
 async def listed(pool: Pool) -> dict[str, tuple[str, bool]]:
-    return {t.name: (t.origin, t.deprecated) for t in await templates.list_all(pool)}
+    """Those that a user may choose."""
+    found = await templates.list_all(pool)
+    return {t.name: (t.origin, t.deprecated) for t in found if not needs_own_runner(t)}
 
 
 async def test_concurrent_inserts_of_built_in_templates_store_each_once(
@@ -45,8 +47,10 @@ async def test_concurrent_inserts_of_built_in_templates_store_each_once(
 ) -> None:
     await asyncio.gather(*(sync_templates(pool, env_with(clock)) for _ in range(6)))
     assert await listed(pool) == {"demo": ("builtin", False), "scratch": ("builtin", False)}
-    assert await pool.fetchval("SELECT count(*) FROM template_versions") == 2
+    assert await pool.fetchval("SELECT count(*) FROM template_versions") == len(BUILT_IN_TEMPLATES)
     for template in await templates.list_all(pool):
+        if needs_own_runner(template):
+            continue
         version = present(await templates.get_version(pool, template.active_version_id))
         assert resolve_parameters(version.parameters, {}).problems == ()
 
@@ -82,7 +86,7 @@ async def test_a_users_template_keeps_its_name(pool: Pool, clock: FakeClock) -> 
     await insert_template(pool)  # called scratch
     emitted = Emitted()
     stored = await sync_templates(pool, env_with(clock, emitted))
-    assert [template.name for template in stored] == ["demo"]
+    assert [template.name for template in stored] == ["demo", "here", "here-machine"]
     assert emitted.counts["template_skipped"] == 1
 
 
@@ -95,7 +99,7 @@ def test_the_same_file_has_the_same_ids_everywhere() -> None:
         (template_rows(f, "builtin").template.id, template_rows(f, "builtin").version.id)
         for f in BUILT_IN_TEMPLATES
     ]
-    assert len({one for pair in ids for one in pair}) == 4
+    assert len({one for pair in ids for one in pair}) == 2 * len(BUILT_IN_TEMPLATES)
     assert template_rows(BUILT_IN_TEMPLATES[0], "settings").template.id != ids[0][0]
 
 

@@ -68,6 +68,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "The runner has workspaces.",
         "Delete them first, or connect the runner again.",
     ),
+    "runner_not_connected": ErrorCode(
+        409, "The runner that is to have the workspace is not connected.", "Start it again."
+    ),
     "too_many_runner_tokens": ErrorCode(
         409, "There are 500 tokens of runners.", "Revoke one first."
     ),

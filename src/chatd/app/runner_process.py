@@ -6,14 +6,15 @@ status file that `chatd runner status` reads.
 
 import asyncio
 import fcntl
+import getpass
 import os
 import secrets
 import signal
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -28,8 +29,14 @@ from chatd.workspaces.container.container_backend import (
     ContainerConfig,
     find_engine_socket,
 )
+from chatd.workspaces.local.here import HereView
 from chatd.workspaces.local.kit import agent_zip
-from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
+from chatd.workspaces.local.local_backend import (
+    LocalBackend,
+    LocalConfig,
+    here_config,
+    machine_config,
+)
 from chatd.workspaces.runner.backend_calls import BackendCalls, RunnerBackend
 from chatd.workspaces.runner.runner_client import RunnerClient, RunnerConfig
 
@@ -37,6 +44,7 @@ ID_FILE: Final = "runner-id"
 LOCK_FILE: Final = "runner.lock"
 STATUS_FILE: Final = "runner-status.json"
 STATUS_INTERVAL_S: Final = 2.0
+LOCK_POLL_S: Final = 0.3
 DRAIN_SIGNAL: Final = signal.SIGUSR1
 RESUME_SIGNAL: Final = signal.SIGUSR2
 
@@ -54,6 +62,10 @@ class RunnerOptions(Struct, frozen=True, kw_only=True):
     roots: tuple[Path, ...] = ()
     engine_socket: Path | None = None
     """Of Docker or Podman; None: where they usually have it."""
+    here: HereView | None = None
+    """The only directory in which its workspaces work."""
+    waits: bool = False
+    """Wait for the end of another process with this data directory."""
 
     def __repr__(self) -> str:
         """Without the token."""
@@ -89,7 +101,8 @@ async def run_runner(
         runner_id = sealed_secrets.load_or_create(data_dir / ID_FILE, lambda: secrets.token_hex(16))
     except OSError as error:
         raise SettingsError(f"--data-dir: {data_dir}: {error.strerror}") from None
-    with _locked(data_dir):
+    with ExitStack() as held:
+        await _take_lock(held, options, stop, clock)
         backends, offers = await _open_backends(options, runner_id, clock)
         name = options.name or socket.gethostname() or "runner"
         calls = BackendCalls(backends)
@@ -130,6 +143,20 @@ def _locked(data_dir: Path) -> Generator[None]:
         yield
 
 
+async def _take_lock(
+    held: ExitStack, options: RunnerOptions, stop: asyncio.Event, clock: Clock
+) -> None:
+    """Raises RunnerBusy."""
+    while True:
+        try:
+            held.enter_context(_locked(options.data_dir))
+            return
+        except RunnerBusy:
+            if not options.waits or stop.is_set():
+                raise
+        await clock.sleep(LOCK_POLL_S, "runner lock")
+
+
 async def _open_backends(
     options: RunnerOptions, runner_id: str, clock: Clock
 ) -> tuple[Mapping[str, RunnerBackend], Sequence[BackendOffer]]:
@@ -138,8 +165,8 @@ async def _open_backends(
     offers: list[BackendOffer] = []
     for kind in options.backends:
         match kind:
-            case "sandbox":
-                backend, offer = await _open_sandbox(options, runner_id, clock)
+            case "sandbox" | "machine":
+                backend, offer = await _open_local(kind, options, runner_id, clock)
             case "container":
                 backend, offer = await _open_container(options, runner_id, clock)
             case _:
@@ -149,15 +176,24 @@ async def _open_backends(
     return backends, offers
 
 
-async def _open_sandbox(
-    options: RunnerOptions, runner_id: str, clock: Clock
+async def _open_local(
+    kind: Literal["sandbox", "machine"], options: RunnerOptions, runner_id: str, clock: Clock
 ) -> tuple[LocalBackend, BackendOffer]:
-    config = LocalConfig(data_dir=options.data_dir, host_id=runner_id, roots=options.roots)
+    data_dir, here = options.data_dir, options.here
+    if kind == "machine":
+        config = machine_config(data_dir, runner_id, here)
+    elif here is not None:
+        config = here_config(data_dir, runner_id, here)
+    else:
+        config = LocalConfig(data_dir=data_dir, host_id=runner_id, roots=options.roots)
     backend = LocalBackend(config, agent=agent_zip(), clock=clock)
     report = await backend.prepare()
     if report.level is None:
-        raise SettingsError(f"--backend sandbox: {report.text}")
-    return backend, BackendOffer(kind="sandbox", isolation=report.level, detail=report.advice)
+        raise SettingsError(f"--backend {kind}: {report.text}")
+    detail = report.advice
+    if kind == "machine":
+        detail = f"No isolation: commands can do what {getpass.getuser()} can on this machine."
+    return backend, BackendOffer(kind=kind, isolation=report.level, detail=detail)
 
 
 async def _open_container(

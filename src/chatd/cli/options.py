@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -88,6 +88,22 @@ Profile = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 
 
+# Of commands that work in the current directory: see `chats.here`
+
+Here = Annotated[
+    bool, typer.Option("--here", help="Work in this directory, in a sandbox on this machine")
+]
+HereNetwork = Annotated[
+    Literal["none", "full"] | None,
+    typer.Option("--network", help="With --here: what commands reach [none]"),
+]
+NoSandbox = Annotated[
+    bool,
+    typer.Option("--no-sandbox", help="With --here: commands can do all that you can; asks once"),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, with --no-sandbox")]
+
+
 # The options that choose a server, the same for every command: `with_target`
 
 ServerFinder = Callable[[], "ServerAddress"]
@@ -102,6 +118,12 @@ _SERVER: Final = "server"
 
 
 _GIVEN: Final[ContextVar[str]] = ContextVar("target_flags", default="")
+_FLAGS: Final[ContextVar[Mapping[str, Any]]] = ContextVar("target_options")
+
+
+def target_flags() -> Mapping[str, Any]:
+    """Those of this command that choose its server, by their names in Python."""
+    return _FLAGS.get({})
 
 
 def suggest(verb: str, rest: object) -> str:
@@ -128,11 +150,12 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
 
             return find_server(**flags).server
 
-        token = _GIVEN.set(return_flags(flags))
+        token, given_flags = _GIVEN.set(return_flags(flags)), _FLAGS.set(flags)
         try:
             command(**given, server=find)
         finally:
             _GIVEN.reset(token)
+            _FLAGS.reset(given_flags)
 
     own = inspect.signature(command).parameters
     kept = [

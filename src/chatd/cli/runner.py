@@ -1,8 +1,10 @@
 """`chatd runner`: offer workspaces of this machine to a server."""
 
+import asyncio
 import getpass
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, get_args
@@ -52,7 +54,10 @@ Labels = Annotated[
 Backends = Annotated[
     list[str] | None,
     typer.Option(
-        "--backend", metavar="KIND", help="sandbox or container; repeat for both [sandbox]"
+        "--backend",
+        metavar="KIND",
+        help="sandbox, container, machine (no isolation: commands run as you); repeat for more"
+        " [sandbox]",
     ),
 ]
 Capacity = Annotated[
@@ -106,6 +111,50 @@ def start(
                 lambda known: print_line(f"connected to {options.server_url} as {known}"),
             )
             print_line("stopped; workspaces go on")
+
+        process.run_until_signal(serve)
+
+
+@runner.command(hidden=True)
+def here(
+    server: Annotated[str, typer.Option("--server")],
+    directory: Annotated[Path, typer.Option("--directory")],
+    data_dir: Annotated[Path, typer.Option("--data-dir")],
+    hide: Annotated[list[Path] | None, typer.Option("--hide")] = None,
+    *,
+    network: Annotated[bool, typer.Option("--network")] = False,
+    sandbox: Annotated[bool, typer.Option("--sandbox/--no-sandbox")] = True,
+) -> None:
+    """The runner of `chatd chat --here` and `chatd run --here`, which start it: it reads its token
+    from the first line of its input, and ends with its input."""
+    from chatd.app.runner_process import RunnerOptions, run_runner
+    from chatd.cli import process
+    from chatd.clock import SystemClock
+    from chatd.settings.schema import LogSettings
+    from chatd.workspaces.local.here import here_view
+
+    with process.report_errors():
+        process.configure_logging(LogSettings())
+        options = RunnerOptions(
+            server_url=server,
+            token=sys.stdin.readline().strip(),
+            data_dir=data_dir,
+            name=f"{socket.gethostname()}: {directory.name}"[:64],
+            backends=("sandbox",) if sandbox else ("machine",),
+            here=here_view(directory, os.environ, hidden=hide or (), network=network),
+            waits=True,
+        )
+
+        async def serve(stop: process.StopSignal) -> None:
+            stop.started()
+            loop, given = asyncio.get_running_loop(), sys.stdin.fileno()
+
+            def end() -> None:
+                loop.remove_reader(given)
+                stop.requested.set()
+
+            loop.add_reader(given, end)
+            await run_runner(options, SystemClock(), stop.requested, lambda _: None)
 
         process.run_until_signal(serve)
 

@@ -241,6 +241,12 @@ def find_server(
     return choose_server(flags, os.environ, uid=os.geteuid())
 
 
+def own_data_dir(flags: "TargetFlags", env: Mapping[str, str], *, uid: int) -> Path | None:
+    """The data directory whose server a command would use. None if it would use another server.
+    Raises SettingsError."""
+    return _Choice(flags, env, uid).own_data_dir()
+
+
 class TargetFlags(Struct, frozen=True, kw_only=True):
     url: str | None = None
     token_file: Path | None = None
@@ -264,20 +270,27 @@ class _Choice:
         self._is_data_dir_named = named is not None
 
     def choose(self) -> Target:
+        return self._named() or self._local()
+
+    def own_data_dir(self) -> Path | None:
+        return self._data_dir if self._named() is None else None
+
+    def _named(self) -> Target | None:
+        """The server that a flag, the environment or a sign-in names."""
         flags, env = self._flags, self._env
         if flags.url is not None:
             return self._at_url(flags.url, "--url")
         if flags.profile is not None:
             return self._by_profile(flags.profile)
         if flags.data_dir is not None:
-            return self._local()
+            return None
         if url := env.get("CHATD_URL"):
             return self._at_url(url, "CHATD_URL")
         if name := env.get("CHATD_PROFILE"):
             return self._by_profile(name)
         if self._given_token() is None and (profiles := self._profiles()) and profiles.default:
             return self._by_profile(profiles.default)
-        return self._local()
+        return None
 
     def _at_url(self, text: str, origin: str) -> Target:
         try:

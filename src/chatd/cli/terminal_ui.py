@@ -13,6 +13,7 @@ from uuid import UUID
 
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.cli.output import print_notice
 from chatd.cli.target import Target
@@ -39,12 +40,15 @@ _NO_SCREEN: Final = (
 
 
 class TerminalOptions(Struct, frozen=True, kw_only=True):
-    """`return_flags` name the server again in the command that comes back."""
+    """`return_flags` name the server again in the command that comes back. New chats begin in the
+    workspace, if one is given."""
 
     chat_id: str | None = None
     theme: str = "auto"
     rings: bool = True
     return_flags: str = ""
+    workspace_id: str = ""
+    workspace_name: str = ""
 
 
 def is_installed() -> bool:
@@ -71,7 +75,11 @@ async def run_terminal(target: Target, options: TerminalOptions) -> int:
 
     chat_id = None if options.chat_id is None else read_chat_id(options.chat_id)
     try:
-        machine = read_machine(os.environ)
+        machine = replace(
+            read_machine(os.environ),
+            workspace_id=options.workspace_id,
+            workspace_name=options.workspace_name,
+        )
         session_opened = open_session(target.server, SystemClock(), chat_id, machine=machine)
         async with session_opened as session:
             terminal = ChatTerminal(

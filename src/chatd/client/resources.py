@@ -328,11 +328,30 @@ class Prompt(Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
+class WorkspaceBuild(Struct, frozen=True, kw_only=True):
+    transition: str = ""
+    status: str = ""
+    error: str = ""
+    waiting_for: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        return self.status in ("pending", "running", "canceling")
+
+
+class WorkspaceAgent(Struct, frozen=True, kw_only=True):
+    status: str = ""
+
+
 class Workspace(Struct, frozen=True, kw_only=True):
     id: WorkspaceId
     name: str = ""
     template_id: str = ""
     deleted: bool = False
+    latest_build: WorkspaceBuild | None = None
+    agents: tuple[WorkspaceAgent, ...] = ()
+    network: str | None = None
+    directory: str | None = None
 
 
 class UnpackedFiles(Struct, frozen=True, kw_only=True):

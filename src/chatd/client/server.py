@@ -80,6 +80,7 @@ from chatd.client.resources import (
     UnpackedFiles,
     WaitingBuild,
     Workspace,
+    WorkspaceBuild,
 )
 from chatd.clock import SystemClock
 from chatd.domain.ids import (
@@ -399,8 +400,22 @@ class ServerApi:
     def get_workspace(self, workspace_id: WorkspaceId) -> Call[Workspace]:
         return self._get(f"/workspaces/{workspace_id}", Workspace)
 
-    def create_workspace(self, template: str) -> Call[Workspace]:
-        return self._post("/workspaces", {"template": template}, Workspace, key=new_key())
+    def create_workspace(
+        self,
+        template: str | None = None,
+        *,
+        name: str | None = None,
+        runner_id: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Call[Workspace]:
+        """Without a template: in the directory for which the caller has started the runner."""
+        body = {
+            "template": template,
+            "name": name,
+            "runner_id": runner_id,
+            "parameters": parameters or {},
+        }
+        return self._post("/workspaces", body, Workspace, key=new_key())
 
     def load_archive(
         self, workspace_id: WorkspaceId, path: str = "", *, gzip: bool = False
@@ -419,6 +434,12 @@ class ServerApi:
             file=archive,
         )
         return Call(self._requests, asked, UnpackedFiles)
+
+    def create_build(
+        self, workspace_id: WorkspaceId, transition: Literal["start", "stop"]
+    ) -> Call[WorkspaceBuild]:
+        path = f"/workspaces/{workspace_id}/builds"
+        return self._post(path, {"transition": transition}, WorkspaceBuild, key=new_key())
 
     def list_templates(self, *, limit: int | None = None) -> ListCall[Template]:
         return self._list("/templates", Page[Template], limit=limit)

@@ -29,7 +29,7 @@ DEFAULT_EDITOR: Final = "vi"
 
 class Machine(Struct, frozen=True, kw_only=True):
     """Paths of a draft begin at `working_directory`. Without a `state_directory` drafts end with
-    the terminal."""
+    the terminal. New chats begin in the workspace, if there is one."""
 
     working_directory: Path = field(default_factory=Path.cwd)
     home: Path = field(default_factory=Path.home)
@@ -38,6 +38,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     has_browser: bool = False
     program_env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Of the editor and the browser: without the token."""
+    workspace_id: str = ""
+    workspace_name: str = ""
 
 
 def read_machine(environ: Mapping[str, str]) -> Machine:

@@ -24,12 +24,14 @@ from chatd.domain.workspace.entities import (
     GitSeed,
     Parameter,
     ParameterOption,
+    ResourceLimits,
     Template,
     TemplateId,
     TemplateSpec,
     TemplateVersion,
     VersionId,
 )
+from chatd.domain.workspace.runners import DIRECTORY_PARAMETER, HERE_TEMPLATES, BackendKind
 from chatd.domain.workspace.template_definition import TemplateDefinition
 from chatd.domain.workspace.templates import list_templates, readme_excerpt
 from chatd.log_event import LogEvent
@@ -38,6 +40,31 @@ from chatd.store.workspace import templates
 
 _SPACE: Final = UUID("5c1b7f0e-9a53-4c0f-8d2e-7a6f3f1f0b55")
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # the database sets its own
+
+
+def _here(backend: BackendKind, description: str) -> TemplateDefinition:
+    """The person who starts the runner chooses the directory and the network, and it is their own
+    machine: nothing stops or limits the workspace."""
+    limits = ResourceLimits(
+        memory_bytes=0, processes=0, file_bytes=0, disk_bytes=0, open_files=0, cpu_weight=0
+    )
+    return TemplateDefinition(
+        name=HERE_TEMPLATES[backend],
+        display_name="Here",
+        description=description,
+        backend=backend,
+        agents_allowed=False,
+        spec=TemplateSpec(limits=limits),
+        parameters=(
+            Parameter(
+                name=DIRECTORY_PARAMETER,
+                required=True,
+                mutable=False,
+                display_name="Directory",
+                description="The directory for which the runner was started.",
+            ),
+        ),
+    )
 
 
 _WORKDAY_S: Final = 8 * 3600
@@ -81,6 +108,8 @@ BUILT_IN_TEMPLATES: Final = (
         readme="A few files of Python and a test that fails. Ask the model to repair it.",
         spec=TemplateSpec(seed=DemoSeed(), network="none", directory="demo"),
     ),
+    _here("sandbox", "The directory in which chatd chat --here or chatd run --here was started."),
+    _here("machine", "The same without a sandbox: commands can do what that person can."),
 )
 
 

@@ -20,6 +20,7 @@ from chatd.domain.description import (
     BUILD_ID,
     CHAT_ID,
     CREATED_AT,
+    RUNNER_ID,
     TEMPLATE_ID,
     UPDATED_AT,
     USER_ID,
@@ -71,7 +72,8 @@ Values = Annotated[dict[str, str], Meta(max_length=100)]
 
 
 class NewWorkspaceBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A workspace to create; its template is given by name or by id."""
+    """A workspace to create; its template is given by name or by id. With `runner_id` and without a
+    template it works in the directory for which that runner was started."""
 
     openapi_example: ClassVar[Mapping[str, object]] = {
         "template": "python",
@@ -90,6 +92,12 @@ class NewWorkspaceBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     parameters: Annotated[
         Values, describe("Values of the template's parameters.", {"python": "3.12"})
     ] = {}
+    runner_id: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=128)] | None,
+        describe(
+            "A connected runner that you have started for yourself, which is to have it.", RUNNER_ID
+        ),
+    ] = None
 
 
 class NewBuildBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,11 +11,16 @@ import typer
 from chatd.cli.options import (
     AsJson,
     DataDir,
+    Here,
+    HereNetwork,
+    NoSandbox,
     Profile,
     ServerFinder,
     TokenFile,
     Url,
+    Yes,
     return_flags,
+    target_flags,
     with_target,
 )
 
@@ -53,26 +58,42 @@ def chat(
             help="Ring when a chat that you do not look at needs you or ends",
         ),
     ] = True,
+    continue_last: Annotated[
+        bool, typer.Option("--continue", "-c", help="With --here: the last chat of this directory")
+    ] = False,
+    here: Here = False,
+    network: HereNetwork = None,
+    no_sandbox: NoSandbox = False,
+    yes: Yes = False,
 ) -> None:
     """Open the terminal UI: chats, live answers, approvals, all in this terminal.
 
-    Chats run on the server. Ctrl-D leaves, and they go on; F1 shows all keys.
+    Chats run on the server. Ctrl-D leaves, and they go on; F1 shows all keys. With --here new
+    chats work in the current directory.
     """
     from chatd.cli import api_session, process, target, terminal_ui
+    from chatd.cli.chats import here_commands
 
     terminal_ui.require_installed()
     if not has_screen(sys.stdin, sys.stdout, os.environ):
         terminal_ui.refuse_no_screen()
     with api_session.report_errors():
-        found = target.find_server(url, token_file, profile, data_dir)
         flags = {"url": url, "token_file": token_file, "profile": profile, "data_dir": data_dir}
         options = terminal_ui.TerminalOptions(
             chat_id=chat_id,
             theme=theme,
             rings=bell,
-            return_flags=return_flags(flags),
+            return_flags=return_flags(flags) + (" --here" if here else ""),
         )
-        code = process.run_to_completion(terminal_ui.run_terminal(found, options))
+        choice = here_commands.read_choice(
+            here=here, network=network, no_sandbox=no_sandbox, yes=yes, continues=continue_last
+        )
+        if choice is None:
+            found = target.find_server(url, token_file, profile, data_dir)
+            work = terminal_ui.run_terminal(found, options)
+        else:
+            work = here_commands.open_terminal(flags, choice, options, continues=continue_last)
+        code = process.run_to_completion(work)
     raise typer.Exit(code)
 
 
@@ -143,9 +164,15 @@ def run(
         bool, typer.Option("--detach", help="Print the chat's id and do not wait")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress")] = False,
+    here: Here = False,
+    network: HereNetwork = None,
+    no_sandbox: NoSandbox = False,
+    yes: Yes = False,
     server: ServerFinder,
 ) -> None:
     """Send a prompt, wait, and print the answer.
+
+    With --here the chat works in the current directory, and -c continues the last one of it.
 
     Standard output gets the answer only; progress, and the chat's id, go to standard error. Ctrl-C
     interrupts the chat, a second one leaves at once.
@@ -154,7 +181,7 @@ def run(
     needs an approval or an answer, 124 time-out, 130 interrupted.
     """
     from chatd.cli.api_session import report_errors, run_command
-    from chatd.cli.chats import run_report
+    from chatd.cli.chats import here_commands, run_report
     from chatd.cli.chats.run_request import RunRequest, read_prompt
 
     with report_errors():
@@ -173,8 +200,22 @@ def run(
             max_cost_micros=run_report.read_dollars(max_cost),
         )
         run_report.check_choices(request)
+        choice = here_commands.read_choice(
+            here=here, network=network, no_sandbox=no_sandbox, yes=yes
+        )
+        if choice is not None:
+            here_commands.check_request(request, detach=detach)
     form = "json" if as_json else form
-    if detach:
+    if choice is not None:
+        code = here_commands.run_here(
+            target_flags(),
+            choice,
+            request,
+            lambda api, wanted: run_report.run(
+                api, wanted, form=form, timeout_s=timeout, quiet=quiet
+            ),
+        )
+    elif detach:
         code = run_command(server, lambda api: run_report.run_detached(api, request, form=form))
     else:
         code = run_command(

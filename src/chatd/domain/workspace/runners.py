@@ -5,7 +5,7 @@ backend, the pool and the labels that its workspaces need. The first runner that
 workspace, and the workspace stays there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal, NewType
 from uuid import UUID
@@ -18,6 +18,11 @@ from chatd.domain.ids import UserId
 RunnerId = NewType("RunnerId", str)
 RunnerTokenId = NewType("RunnerTokenId", UUID)
 BackendKind = Literal["sandbox", "container", "kubernetes", "machine"]
+
+HERE_TEMPLATES: Final[Mapping[BackendKind, str]] = {"sandbox": "here", "machine": "here-machine"}
+"""Built-in templates of workspaces in a directory for which a user has started a runner, by its
+backend. The parameter names the directory; the runner accepts no other one."""
+DIRECTORY_PARAMETER: Final = "directory"
 
 SERVER_POOL: Final = ""
 """The pool of the runners that servers contain."""
@@ -118,6 +123,13 @@ def fits(runner: Runner, needs: Requirements) -> bool:
     """Whether the runner could have a workspace of this template, leaving capacity aside."""
     offers = any(offer.kind == needs.backend for offer in runner.backends)
     return offers and runner.pool == needs.pool and set(needs.labels) <= set(runner.labels)
+
+
+def here_template(runner: Runner) -> str | None:
+    """The template for the directory of a user's own runner. None if it offers no backend that
+    could work there."""
+    offered = (HERE_TEMPLATES.get(offer.kind) for offer in runner.backends)
+    return next((name for name in offered if name is not None), None)
 
 
 def explain_wait(

@@ -15,6 +15,7 @@ from msgspec import Struct
 from chatd.domain.access.permissions import Role
 from chatd.domain.text import clip
 from chatd.domain.workspace.entities import FieldProblem, Parameter, Template, TemplateId
+from chatd.domain.workspace.runners import HERE_TEMPLATES
 
 TEMPLATES_PER_PAGE: Final = 10
 README_EXCERPT_CHARS: Final = 1000
@@ -34,6 +35,12 @@ class TemplateUser(Struct, frozen=True, kw_only=True):
     username: str
     email: str | None = None
     groups: tuple[str, ...] = ()
+
+
+def needs_own_runner(template: Template) -> bool:
+    """Whether its workspaces exist only on a runner that their user has started: it is not offered
+    for a choice."""
+    return template.origin == "builtin" and template.name in HERE_TEMPLATES.values()
 
 
 def may_use_template(template: Template, user: TemplateUser | None) -> bool:

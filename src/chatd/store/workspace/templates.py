@@ -23,7 +23,12 @@ from chatd.domain.workspace.entities import (
     VersionId,
 )
 from chatd.domain.workspace.template_definition import MAX_TEMPLATE_VERSIONS, MAX_TEMPLATES
-from chatd.domain.workspace.templates import TemplateUsage, TemplateUser, may_use_template
+from chatd.domain.workspace.templates import (
+    TemplateUsage,
+    TemplateUser,
+    may_use_template,
+    needs_own_runner,
+)
 from chatd.store.conn import (
     Conn,
     DatabaseSession,
@@ -208,10 +213,10 @@ async def list_usage(conn: Conn, actor: Actor, owner_id: UserId) -> dict[Templat
 
 
 async def list_usable(conn: Conn, actor: Actor, user_id: UserId) -> list[Template]:
-    """Those that are not deleted and that this user may use, by name. Raises Forbidden if the actor
-    may not read that user's workspaces."""
+    """Those that are not deleted and that this user may choose, by name. Raises Forbidden if the
+    actor may not read that user's workspaces."""
     require_allowed(actor, "workspaces.read", user_id)
-    found = await list_all(conn)
+    found = [template for template in await list_all(conn) if not needs_own_runner(template)]
     if not any(template.users or template.groups for template in found):
         return found
     user = await _get_user(conn, user_id)

@@ -71,17 +71,24 @@ def draft_key(chat_id: ChatId | None) -> str:
     return NEW_CHAT if chat_id is None else str(chat_id)
 
 
-def state_directory(root: Path, server_url: str) -> Path:
-    """File ids and the new chat belong to one server."""
-    return root / "drafts" / hashlib.sha256(server_url.encode()).hexdigest()[:16]
+def state_directory(root: Path, server_url: str, workspace_id: str = "") -> Path:
+    """File ids and the new chat belong to one server, and to the workspace of new chats."""
+    key = f"{server_url} {workspace_id}" if workspace_id else server_url
+    return root / "drafts" / hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 class DraftStore:
     """One file for each draft, so that two terminals do not overwrite each other's. Without a
-    directory drafts last as long as the terminal; so they do if the disk refuses."""
+    directory drafts last as long as the terminal; so they do if the disk refuses. `new_chat` is
+    what the draft of a new chat begins with."""
 
-    def __init__(self, directory: Path | None) -> None:
+    def __init__(
+        self,
+        directory: Path | None,
+        new_chat: WrittenDraft = WrittenDraft(),  # noqa: B008
+    ) -> None:
         self._directory = directory
+        self._new_chat = new_chat
         self._drafts: dict[str, WrittenDraft] = {}
         self._unsaved: set[str] = set()
 
@@ -100,8 +107,12 @@ class DraftStore:
 
     def clear(self, key: str) -> None:
         """What was written is gone; the model stays chosen."""
-        self.change(key, lambda was: WrittenDraft(model_id=was.model_id, effort=was.effort))
+        empty = self._empty(key)
+        self.change(key, lambda was: replace(empty, model_id=was.model_id, effort=was.effort))
         self.save()
+
+    def _empty(self, key: str) -> WrittenDraft:
+        return self._new_chat if key == NEW_CHAT else WrittenDraft()
 
     def save(self) -> None:
         """Writes what has changed since. Short and rare: at a pause in typing and at the end."""
@@ -116,11 +127,11 @@ class DraftStore:
     def _stored(self, key: str) -> WrittenDraft:
         path = self._path(key)
         if path is None:
-            return WrittenDraft()
+            return self._empty(key)
         try:
             return msgspec.json.decode(path.read_bytes(), type=WrittenDraft)
         except (OSError, msgspec.MsgspecError):
-            return WrittenDraft()
+            return self._empty(key)
 
     def _write(self, key: str, draft: WrittenDraft) -> None:
         path = self._path(key)
@@ -129,7 +140,7 @@ class DraftStore:
         kept = replace(
             draft, attachments=tuple(one for one in draft.attachments if one.state == "done")
         )
-        if kept == WrittenDraft() or len(kept.text) > MAX_STORED_CHARS:
+        if kept == self._empty(key) or len(kept.text) > MAX_STORED_CHARS:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -168,8 +168,12 @@ class OpenDraft:
         self.chat: FollowedChat | None = None
         self.busy = BusyChoice()
         self.edited: Edited | None = None
-        root = session.machine.state_directory
-        self.store = DraftStore(None if root is None else state_directory(root, session.server.url))
+        machine = session.machine
+        root, place = machine.state_directory, machine.workspace_id
+        self.store = DraftStore(
+            None if root is None else state_directory(root, session.server.url, place),
+            WrittenDraft(workspace_id=place, workspace_name=machine.workspace_name),
+        )
         self.facts = ChatFacts(host, session, on_change)
         self.files = DraftFiles(host, session.api, session.machine, self.store, on_change)
 

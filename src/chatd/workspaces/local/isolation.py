@@ -80,10 +80,12 @@ async def detect_isolation(
     *,
     allow_unsafe: bool,
     levels: Sequence[IsolationLevel] = ISOLATION_LEVELS,
+    own_account: bool = False,
 ) -> IsolationReport:
-    """The first of the levels that works."""
+    """The first of the levels that works. `own_account`: workspaces are to run under the account of
+    this process, whichever it is."""
     host = HostSupport(
-        is_root=os.geteuid() == 0,
+        is_root=os.geteuid() == 0 and not own_account,
         has_accounts=uids is not None,
         has_bubblewrap=find_bubblewrap() is not None,
         landlock_version=landlock_version(),

@@ -34,9 +34,11 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     Workspace,
 )
+from chatd.domain.workspace.runners import DIRECTORY_PARAMETER, BackendKind
 from chatd.domain.workspace.template_definition import MAX_ENV_BYTES, MAX_MOUNTS, PLACEHOLDER
 from chatd.workspaces.build_backend import BuildContext, BuildFailed
 from chatd.workspaces.local import isolation, workspace_dirs
+from chatd.workspaces.local.here import HereView, explain_refusal
 from chatd.workspaces.local.kit import WorkspaceKit, build_kit
 from chatd.workspaces.local.sandbox_command import (
     INSIDE_HOME,
@@ -156,16 +158,42 @@ AGENT_NAME: Final = "main"
 class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`roots`: host directories that templates may copy, clone or mount.
     `allow_unsafe`: run workspaces even without isolation from the host.
-    `levels`: the isolation levels to try, best first."""
+    `levels`: the isolation levels to try, best first.
+    `own_account`: workspaces run under the account of this process, also if it is root.
+    `here`: all workspaces work in this directory; templates and servers cannot name another one."""
 
     data_dir: Path
     host_id: str
+    kind: BackendKind = "sandbox"
+    own_account: bool = False
+    here: HereView | None = None
     roots: tuple[Path, ...] = ()
     allow_unsafe: bool = False
     levels: tuple[IsolationLevel, ...] = ISOLATION_LEVELS
     supervisor_idle_s: float = 60.0
     disk_interval_s: float = 3.0
     clone_timeout_s: float = GIT_CLONE_TIMEOUT_S
+
+
+def machine_config(data_dir: Path, runner_id: str, here: HereView | None = None) -> LocalConfig:
+    """Workspaces without isolation, under the account of this process."""
+    return LocalConfig(
+        data_dir=data_dir,
+        host_id=runner_id,
+        kind="machine",
+        own_account=True,
+        here=here,
+        allow_unsafe=True,
+        levels=("none",),
+    )
+
+
+def here_config(data_dir: Path, runner_id: str, here: HereView) -> LocalConfig:
+    """Sandboxes that work in a directory of the person who runs this process, under their account:
+    another one could not write there. Weaker levels would not protect the rest of the machine."""
+    return LocalConfig(
+        data_dir=data_dir, host_id=runner_id, own_account=True, here=here, levels=("bwrap",)
+    )
 
 
 class LocalBackend:
@@ -185,14 +213,14 @@ class LocalBackend:
         self._supervisor = SupervisorClient(
             self._layout.supervisor, clock, idle_s=config.supervisor_idle_s
         )
-        self._uids = isolation.host_uid_range(config.data_dir)
+        self._uids = None if config.own_account else isolation.host_uid_range(config.data_dir)
         self._prepared: tuple[isolation.IsolationReport, WorkspaceKit] | None = None
         self._kit_lock: workspace_dirs.KitLock | None = None
         self._preparing = asyncio.Lock()
 
     @property
     def kind(self) -> str:
-        return "sandbox"
+        return self._config.kind
 
     @property
     def level(self) -> str:
@@ -228,6 +256,7 @@ class LocalBackend:
             self._uids,
             allow_unsafe=self._config.allow_unsafe,
             levels=self._config.levels,
+            own_account=self._config.own_account,
         )
         if report.level is not None and not has_namespaces(report.level):
             await asyncio.to_thread(self._layout.create_dirs, reached_by_host_path=True)
@@ -236,8 +265,17 @@ class LocalBackend:
     async def validate(
         self, spec: TemplateSpec, params: Mapping[str, str]
     ) -> Sequence[FieldProblem]:
-        expanded = expand_parameters(spec, params)
-        return await asyncio.to_thread(lambda: tuple(find_problems(expanded, self._allowed)))
+        return await self._find_problems(expand_parameters(spec, params), params)
+
+    async def _find_problems(
+        self, expanded: TemplateSpec, params: Mapping[str, str]
+    ) -> Sequence[FieldProblem]:
+        return await asyncio.to_thread(
+            lambda: (
+                *_check_here(self._config, params),
+                *find_problems(expanded, self._allowed),
+            )
+        )
 
     async def start(self, context: BuildContext) -> Sequence[AgentSpec]:
         report, kit = await self._prepare()
@@ -257,7 +295,7 @@ class LocalBackend:
             level=level,
             view=view,
             paths=paths,
-            directory=str(Path(inside_paths(level, view).home, spec.directory)),
+            directory=_working_directory(level, view, spec),
             disk_interval_s=self._config.disk_interval_s,
             clone_timeout_s=self._config.clone_timeout_s,
         )
@@ -278,7 +316,7 @@ class LocalBackend:
             directory=setup.directory,
             endpoints=self._endpoints(workspace),
             isolation=level,
-            network=spec.network,
+            network="full" if view.network else "none",
             limits=effective_limits(spec.limits, found.controllers),
         )
         return [agent]
@@ -329,6 +367,7 @@ class LocalBackend:
         if level != "bwrap" and self._uids is not None:
             uid = assign_uid(self._layout, paths, self._uids)
         create_workspace_dirs(paths, uid=uid, reached_by_host_path=not has_namespaces(level))
+        here = self._config.here
         return SandboxView(
             name=paths.root.name,
             home=paths.home,
@@ -336,9 +375,10 @@ class LocalBackend:
             kit=kit,
             uid=uid,
             limits=spec.limits,
-            network=spec.network == "full",
+            network=spec.network == "full" if here is None else here.network,
             mounts=spec.mounts,
             env=spec.env,
+            here=here,
         )
 
     async def _checked_spec(self, context: BuildContext) -> TemplateSpec:
@@ -347,7 +387,7 @@ class LocalBackend:
         home = self._layout.workspace_paths(context.workspace.id).home
         if await asyncio.to_thread(home.exists):
             spec = msgspec.structs.replace(spec, seed=EmptySeed())
-        for problem in await self.validate(spec, {}):
+        for problem in await self._find_problems(spec, context.params):
             raise BuildFailed(f"The template cannot be used here: {problem.field} {problem.detail}")
         return spec
 
@@ -375,6 +415,24 @@ class LocalBackend:
         with describe_os_error("The files cannot be removed"):
             await asyncio.to_thread(workspace_dirs.move_to_trash, root, self._layout.trash)
             await asyncio.to_thread(workspace_dirs.empty_trash, self._layout.trash)
+
+
+def _check_here(config: LocalConfig, params: Mapping[str, str]) -> Iterator[FieldProblem]:
+    """The person who started the runner has chosen the directory: a server cannot."""
+    here = config.here
+    if here is None:
+        return
+    if params.get(DIRECTORY_PARAMETER) != str(here.directory):
+        detail = f"this runner works in {here.directory} only"
+        yield FieldProblem(field=DIRECTORY_PARAMETER, detail=detail)
+    if config.kind == "sandbox" and (refusal := explain_refusal(here)) is not None:
+        yield FieldProblem(field=DIRECTORY_PARAMETER, detail=refusal)
+
+
+def _working_directory(level: IsolationLevel, view: SandboxView, spec: TemplateSpec) -> str:
+    if view.here is not None:
+        return str(view.here.directory)
+    return str(Path(inside_paths(level, view).home, spec.directory))
 
 
 def effective_limits(limits: ResourceLimits, controllers: Collection[str]) -> EffectiveLimits:

@@ -27,6 +27,13 @@ import msgspec
 
 from chatd.domain.workspace.entities import Mount, ResourceLimits
 from chatd.workspaces.build_backend import BuildCancelled, BuildFailed
+from chatd.workspaces.local.here import (
+    HERE_HOME,
+    HERE_KIT,
+    HereView,
+    directory_words,
+    root_words,
+)
 from chatd.workspaces.local.kit import WorkspaceKit
 from chatd.workspaces.local.supervisor import cgroups, disk_quota, sandbox_processes
 from chatd.workspaces.local.supervisor.plan import CONFIG_FD, PathRules, ProcessPlan
@@ -82,6 +89,8 @@ class SandboxView(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = {}
+    here: HereView | None = None
+    """Set if it works in a directory of the person who started the runner."""
 
 
 class InsidePaths(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +117,8 @@ def find_bubblewrap() -> str | None:
 
 def inside_paths(level: IsolationLevel, view: SandboxView) -> InsidePaths:
     if has_namespaces(level):
+        if view.here is not None:
+            return InsidePaths(home=HERE_HOME, run=INSIDE_RUN, kit=HERE_KIT)
         return InsidePaths(home=INSIDE_HOME, run=INSIDE_RUN, kit=INSIDE_KIT)
     return InsidePaths(home=str(view.home), run=str(view.run), kit=str(view.kit.path))
 
@@ -115,6 +126,11 @@ def inside_paths(level: IsolationLevel, view: SandboxView) -> InsidePaths:
 def base_environment(level: IsolationLevel, view: SandboxView) -> dict[str, str]:
     """The environment of every process. Contains nothing of the server's."""
     inside = inside_paths(level, view)
+    if view.here is not None:
+        # The tools, and without a sandbox the home, of the person whose directory it is.
+        home = inside.home if has_namespaces(level) else str(view.here.home)
+        workspace = {"HOME": home, "CHATD_WORKSPACE_ID": view.name}
+        return {"PATH": PATH, "SHELL": "/bin/sh", **view.here.env, **workspace, **view.env}
     env = {
         "PATH": f"{inside.kit}/bin:{PATH}",
         "HOME": inside.home,
@@ -142,7 +158,8 @@ def plan_process(
 ) -> ProcessPlan:
     """`directory` is the working directory as seen inside; the default is the home."""
     if has_namespaces(level):
-        return _plan_bubblewrap(level, view, argv, directory or INSIDE_HOME, config)
+        home = inside_paths(level, view).home
+        return _plan_bubblewrap(level, view, argv, directory or home, config)
     inside = inside_paths(level, view)
     return ProcessPlan(
         argv=list(argv),
@@ -160,10 +177,11 @@ def _plan_bubblewrap(
     level: IsolationLevel, view: SandboxView, argv: Sequence[str], directory: str, config: str
 ) -> ProcessPlan:
     """A workspace's own account may not reach the data directory, so binds are staged for it."""
+    inside = inside_paths(level, view)
     sources = [
-        VisiblePath(source=view.home, target=INSIDE_HOME, writable=True),
-        VisiblePath(source=view.run, target=INSIDE_RUN, writable=True),
-        VisiblePath(source=view.kit.path, target=INSIDE_KIT),
+        VisiblePath(source=view.home, target=inside.home, writable=True),
+        VisiblePath(source=view.run, target=inside.run, writable=True),
+        VisiblePath(source=view.kit.path, target=inside.kit),
         *(VisiblePath(source=Path(m.source).resolve(), target=m.target) for m in view.mounts),
     ]
     stage = ""
@@ -176,12 +194,16 @@ def _plan_bubblewrap(
             for number, each in enumerate(sources)
         ]
     kit = sources[2].source
-    visible = [*_kit_files(kit, view), *_host_files(network=view.network), *sources]
+    visible = sources
+    if view.here is None:
+        visible = [*_kit_files(kit, view), *_host_files(network=view.network), *sources]
     # The template's environment may contain secrets: an agent gets it in its configuration.
     assert not (view.env and config)
     env = base_environment(level, msgspec.structs.replace(view, env={}))
     args_fd = CONFIG_FD if view.env else None
-    words = bubblewrap_command(visible, env, directory, network=view.network, args_fd=args_fd)
+    words = bubblewrap_command(
+        visible, env, directory, network=view.network, args_fd=args_fd, here=view.here
+    )
     if config:
         # The agent is the first process itself. That of bubblewrap would keep the agent's log open,
         # and commands could write to it through /proc or with a debugger.
@@ -241,16 +263,20 @@ def bubblewrap_command(
     *,
     network: bool,
     args_fd: int | None = None,
+    here: HereView | None = None,
 ) -> list[str]:
     """The command line up to the command. Every account of the host can read it; bubblewrap reads
     further arguments, which may be secret, from the descriptor `args_fd`."""
     words = [find_bubblewrap() or BWRAP[0], "--unshare-all"]
     if network:
         words.append("--share-net")
-    words += ["--unshare-user", "--disable-userns", "--uid", INSIDE_UID, "--gid", INSIDE_UID]
+    uid, gid = _inside_ids(here)
+    words += ["--unshare-user", "--disable-userns", "--uid", uid, "--gid", gid]
     words += ["--cap-drop", "ALL", "--new-session", "--die-with-parent", "--clearenv"]
     words += ["--hostname", "workspace"]
-    words += ["--ro-bind", "/usr", "/usr", *_merged_dirs()]
+    words += (
+        root_words(here) if here is not None else ["--ro-bind", "/usr", "/usr", *_merged_dirs()]
+    )
     words += ["--proc", "/proc", "--dev", "/dev"]
     for path in HIDDEN_FILES:
         if os.path.exists(path):
@@ -258,14 +284,23 @@ def bubblewrap_command(
     words += ["--perms", "1777", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm"]
     words += ["--remount-ro", "/dev"]
     words += ["--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp"]
-    for parent in ("/etc", "/home", "/run", "/opt"):
+    for parent in ("/run",) if here is not None else ("/etc", "/home", "/run", "/opt"):
         words += ["--perms", "0755", "--dir", parent]
     for each in visible:
         words += ["--bind" if each.writable else "--ro-bind", str(each.source), each.target]
+    words += [] if here is None else directory_words(here)
     words += ["--remount-ro", "/", *_env_args(env)]
     if args_fd is not None:
         words += ["--args", str(args_fd)]
     return [*words, "--chdir", directory, "--"]
+
+
+def _inside_ids(here: HereView | None) -> tuple[str, str]:
+    """A person finds their own account inside. Root is an ordinary one there: programs would try
+    what it may not do without its capabilities."""
+    if here is None or os.geteuid() == 0:
+        return INSIDE_UID, INSIDE_UID
+    return str(os.geteuid()), str(os.getegid())
 
 
 def encode_env_args(env: Mapping[str, str]) -> str:

@@ -42,9 +42,15 @@ from chatd.domain.workspace.entities import (
     TemplateVersion,
 )
 from chatd.domain.workspace.rules import WorkspaceSnapshot, workspace_ttl_s
-from chatd.domain.workspace.templates import generated_name, is_valid_name, resolve_parameters
+from chatd.domain.workspace.runners import Runner, RunnerId, here_template, is_connected
+from chatd.domain.workspace.templates import (
+    generated_name,
+    is_valid_name,
+    needs_own_runner,
+    resolve_parameters,
+)
 from chatd.services.runner_administration import explain_builds
-from chatd.store.workspace import templates, workspaces
+from chatd.store.workspace import runners, templates, workspaces
 from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken
 
 
@@ -107,7 +113,12 @@ async def _with_version(
 
 
 async def usable_template(
-    deps: ApiDeps, caller: ApiCaller, *, name: str | None, template_id: TemplateId | None
+    deps: ApiDeps,
+    caller: ApiCaller,
+    *,
+    name: str | None,
+    template_id: TemplateId | None,
+    on_own_runner: bool = False,
 ) -> tuple[Template, TemplateVersion]:
     """The selected template, if the caller can use it for new workspaces. Raises InvalidInput."""
     field = "template" if template_id is None else "template_id"
@@ -121,6 +132,8 @@ async def usable_template(
     ):
         raise InvalidInput(field, "there is no such template")
     template, version = found
+    if needs_own_runner(template) and not on_own_runner:
+        raise InvalidInput(field, "its workspaces are on a runner of yours: give runner_id")
     if template.deprecated:
         raise InvalidInput(field, "the template is deprecated")
     if version.has_external_agent:
@@ -132,6 +145,18 @@ async def _id_of(deps: ApiDeps, name: str) -> TemplateId | None:
     found = await templates.list_all(deps.pool)
     lowered = name.lower()
     return next((one.id for one in found if one.name.lower() == lowered), None)
+
+
+async def _own_runner(deps: ApiDeps, caller: ApiCaller, runner_id: RunnerId) -> Runner:
+    """A runner is its owner's machine: nobody else puts workspaces there, administrators neither.
+    Raises InvalidInput, Conflict."""
+    found = await runners.get(deps.pool, caller.actor, runner_id)
+    if found is None or found.runner.owner_id != caller.user_id:
+        raise InvalidInput("runner_id", "you have started no such runner")
+    if not is_connected(found.runner, found.now):
+        text = f"The runner {found.runner.name} is not connected. Start it again."
+        raise Conflict(text, code="runner_not_connected")
+    return found.runner
 
 
 _CREATE: Final = BodySpec(NewWorkspaceBody)
@@ -158,7 +183,7 @@ class WorkspaceRoutes:
                 handle=self.create_workspace,
                 body_spec=_CREATE,
                 replies={201: WorkspaceReply},
-                errors=("name_taken", "workspaces_off"),
+                errors=("name_taken", "runner_not_connected", "workspaces_off"),
                 keyed=True,
                 starts_work=True,
             ),
@@ -197,18 +222,25 @@ class WorkspaceRoutes:
     async def create_workspace(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_CREATE)
         control, actor = require_workspaces(deps), request.caller.actor
-        template_id = body.template_id
+        template_id, wanted, caller = body.template_id, body.runner_id, request.caller
+        runner = None
+        if wanted is not None:
+            runner = await deps.retry(lambda: _own_runner(deps, caller, RunnerId(wanted)))
+        is_here = runner is not None and body.template is None and template_id is None
         template, version = await deps.retry(
             lambda: usable_template(
                 deps,
-                request.caller,
-                name=body.template,
+                caller,
+                name=here_template(runner) if runner is not None and is_here else body.template,
                 template_id=None if template_id is None else TemplateId(template_id),
+                on_own_runner=runner is not None,
             ),
         )
-        values = await _values(control, template, version, body.parameters)
+        values = await _values(control, template, version, body.parameters, runner)
         new = self._new(request, control, body.name, template, version.spec)
         new = replace(new, version_id=version.id, params=values)
+        if runner is not None:
+            new = replace(new, host_id=runner.id, ttl_s=0 if is_here else new.ttl_s)
         created = await deps.retry(lambda: _insert(deps, actor, new, named=body.name is not None))
         if created.replayed:
             _check_same(created, new, named=body.name is not None)
@@ -277,11 +309,15 @@ async def _values(
     template: Template,
     version: TemplateVersion,
     given: Mapping[str, str],
+    runner: Runner | None,
 ) -> Mapping[str, str]:
+    """Raises InvalidFields, InvalidInput. What a user's own runner cannot do, its build reports."""
     resolved = resolve_parameters(version.parameters, validation.check_parameters(given))
-    problems = resolved.problems or await control.find_problems(
-        template, version.spec, resolved.values
-    )
+    problems = resolved.problems
+    if not problems and runner is None:
+        problems = await control.find_problems(template, version.spec, resolved.values)
+    if runner is not None and all(offer.kind != template.backend for offer in runner.backends):
+        raise InvalidInput("runner_id", f"it offers no {template.backend} workspaces")
     if problems:
         raise parameters_error(problems)
     return resolved.values
