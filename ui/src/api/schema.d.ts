@@ -660,6 +660,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/workspaces/{workspace_id}/archive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["load_archive"];
+        put: operations["unpack_archive"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/workspace/processes": {
         parameters: {
             query?: never;
@@ -4003,6 +4019,8 @@ export interface components {
             parameters?: {
                 [key: string]: string;
             };
+            /** @default null */
+            runner_id?: string | null;
         };
         NoticePart: {
             /** @enum {unknown} */
@@ -5255,6 +5273,22 @@ export interface components {
             /** @enum {unknown} */
             outcome: "archived" | "failed" | "finished" | "interrupted" | "lost" | "needs_action" | "released" | "replaced" | "retry" | "running" | "suspended" | "unknown";
             attempts: components["schemas"]["AttemptItem"][];
+        };
+        UnpackedFiles: {
+            /** @default 0 */
+            files?: number;
+            /** @default 0 */
+            bytes?: number;
+            /** @default 0 */
+            links?: number;
+            /** @default 0 */
+            directories?: number;
+            /** @default 0 */
+            skipped?: number;
+            /** @default [] */
+            left_out?: string[];
+            /** @default 0 */
+            left_out_count?: number;
         };
         Unsubscribe: {
             /** @enum {unknown} */
@@ -6801,6 +6835,60 @@ export interface operations {
                     "image/png": string;
                     "image/webp": string;
                     "text/plain": string;
+                };
+            };
+        };
+    };
+    load_archive: {
+        parameters: {
+            query?: {
+                path?: string;
+                gzip?: boolean;
+            };
+            header?: never;
+            path: {
+                workspace_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-tar": string;
+                    "application/gzip": string;
+                };
+            };
+        };
+    };
+    unpack_archive: {
+        parameters: {
+            query?: {
+                path?: string;
+            };
+            header?: never;
+            path: {
+                workspace_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-tar": string;
+                "application/gzip": string;
+                "application/octet-stream": string;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UnpackedFiles"];
                 };
             };
         };
