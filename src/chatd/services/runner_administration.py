@@ -105,12 +105,12 @@ class RunnerAdministration:
             if is_connected(found.runner, found.now):
                 text = f"The runner {name} is connected. {_how_to_stop(found.runner)}"
                 raise Conflict(text, code="runner_connected")
-            lost = 0
-            if with_workspaces:
-                lost = await runners.forget_workspaces(session, by.actor, runner_id)
-            if not await runners.delete(session, by.actor, runner_id):
+            is_gone = await runners.delete(
+                session, by.actor, runner_id, with_workspaces=with_workspaces
+            )
+            if not is_gone:
                 raise await self._has_workspaces(session, by.actor, found.runner)
-            detail = {"name": name, "pool": found.runner.pool, "workspaces": lost}
+            detail = {"name": name, "pool": found.runner.pool, "workspaces": found.workspaces}
             await _record(session, by, "runner.delete", runner_id, detail)
             await publish(session, ConfigChange(kind="runner", id=runner_id))
 

@@ -65,7 +65,9 @@ DELETE: Final[LiteralString] = """
 # The files are on a machine that is gone: nothing is left to delete there.
 FORGET_WORKSPACES: Final[LiteralString] = """
     WITH gone AS (
-        UPDATE workspaces SET deleted = true WHERE host_id = $1 AND NOT deleted RETURNING id),
+        UPDATE workspaces SET deleted = true WHERE host_id = $1 AND NOT deleted
+          AND EXISTS (SELECT FROM runners r WHERE r.id = $1
+                      AND ($2::uuid IS NULL OR r.owner_id = $2)) RETURNING id),
     ended AS (
         UPDATE workspace_builds b SET status = 'failed', completed_at = now(), worker_id = NULL,
             heartbeat_at = NULL, error = 'The runner of the workspace was removed.',
@@ -236,20 +238,18 @@ async def update(
     return found is not None
 
 
-async def delete(session: DatabaseSession, actor: Actor, runner_id: RunnerId) -> bool:
-    """With the rows of its tunnels. False if there is no such runner, or if it has workspaces."""
+async def delete(
+    session: DatabaseSession, actor: Actor, runner_id: RunnerId, *, with_workspaces: bool = False
+) -> bool:
+    """With the rows of its tunnels. False if there is no such runner, or if it has workspaces.
+    `with_workspaces`: they count as deleted, and their builds end."""
     reach = row_filter(actor, "runners.write").owner_id
+    if with_workspaces:
+        await session.execute(FORGET_WORKSPACES, strip_unstorable(runner_id), reach)
     if await session.fetchval(DELETE, strip_unstorable(runner_id), reach) is None:
         return False
     await session.execute(DELETE_TUNNELS, runner_id)
     return True
-
-
-async def forget_workspaces(session: DatabaseSession, actor: Actor, runner_id: RunnerId) -> int:
-    """Count the workspaces of a runner that is gone for good as deleted, and end their builds.
-    Returns how many there were."""
-    require_permission(actor, "runners.write")
-    return await session.fetchval(FORGET_WORKSPACES, strip_unstorable(runner_id))
 
 
 async def list_workspaces(
