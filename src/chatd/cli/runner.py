@@ -1,6 +1,5 @@
 """`chatd runner`: offer workspaces of this machine to a server."""
 
-import asyncio
 import getpass
 import os
 import shutil
@@ -127,6 +126,8 @@ def here(
 ) -> None:
     """The runner of `chatd chat --here` and `chatd run --here`, which start it: it reads its token
     from the first line of its input, and ends with its input."""
+    import asyncio
+
     from chatd.app.runner_process import RunnerOptions, run_runner
     from chatd.cli import process
     from chatd.clock import SystemClock
