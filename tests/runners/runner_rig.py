@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import aiohttp
 from msgspec.structs import replace
 
 from chatd.clock import SystemClock
@@ -37,6 +38,17 @@ from chatd.workspaces.agents.agent_client import HttpAgentClient
 from chatd.workspaces.build_backend import BuildContext
 from chatd.workspaces.runner.backend_calls import BackendCalls
 from chatd.workspaces.runner.runner_client import RunnerClient, RunnerConfig
+from chatd.workspaces.tunnels.wire import (
+    CONTROL_PATH,
+    EPOCH_HEADER,
+    EXCHANGE_PATH,
+    PROTOCOL,
+    RUNNER_HEADER,
+    SERVER_MESSAGES,
+    Hello,
+    Welcome,
+    encode,
+)
 from tests.support.api.server import ApiOptions, ApiServer, serve_api
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS, OWNER
@@ -245,6 +257,52 @@ async def runner(
         await asyncio.wait({rig.ended})
         if backend is None:
             own.close()
+
+
+class HandMadeRunner:
+    """The sockets of a runner, on which the test speaks for itself."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, token: str, hello: Hello) -> None:
+        self._http = http
+        self._url = url
+        self._token = {"Authorization": f"Bearer {token}"}
+        self._hello = hello
+        self._epoch = 0
+        self._control: aiohttp.ClientWebSocketResponse | None = None
+
+    @property
+    def control(self) -> aiohttp.ClientWebSocketResponse:
+        return present(self._control)
+
+    async def connect(self) -> None:
+        self._control = await self._http.ws_connect(self._url + CONTROL_PATH, headers=self._token)
+        await self.control.send_str(encode(self._hello))
+
+    async def welcomed(self) -> Welcome:
+        welcome = SERVER_MESSAGES.decode(await self.control.receive_str(timeout=WAIT_S))
+        assert isinstance(welcome, Welcome), welcome
+        self._epoch = welcome.epoch
+        return welcome
+
+    async def exchange(self, url: str = "") -> aiohttp.ClientWebSocketResponse:
+        """A socket that waits for exchanges."""
+        names = {RUNNER_HEADER: self._hello.runner_id, EPOCH_HEADER: str(self._epoch)}
+        address = (url or self._url) + EXCHANGE_PATH
+        return await self._http.ws_connect(address, headers=self._token | names)
+
+
+@asynccontextmanager
+async def hand_made_runner(first: ReplicaRig, hello: Hello) -> AsyncGenerator[HandMadeRunner]:
+    token = await make_token(first.services.pool)
+    async with aiohttp.ClientSession() as http:
+        made = HandMadeRunner(http, first.url, token, hello)
+        await made.connect()
+        yield made
+        await made.control.close()
+
+
+def hello_of(runner_id: str = "mute", arch: str = "", protocol: int = PROTOCOL) -> Hello:
+    return Hello(protocol=protocol, version="dev", runner_id=runner_id, name="mute", arch=arch)
 
 
 async def ask_for_workspace(

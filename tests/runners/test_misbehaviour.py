@@ -2,12 +2,11 @@
 that are wrong."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import aiohttp
 import msgspec
 import pytest
 
@@ -31,16 +30,17 @@ from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.build_backend import BuildCancelled, BuildContext, BuildFailed
 from chatd.workspaces.runner.backend_calls import BackendCalls
 from chatd.workspaces.runner.runner_client import RunnerClient, RunnerConfig
-from chatd.workspaces.tunnels import runner_link
+from chatd.workspaces.tunnels import exchanges, runner_link
 from chatd.workspaces.tunnels.remote_backend import RemoteBackend
-from chatd.workspaces.tunnels.wire import CONTROL_PATH, PROTOCOL, Hello, encode
+from chatd.workspaces.tunnels.wire import Hello
 from tests.runners.runner_rig import (
     SECRET,
     WAIT_S,
     ProcessBackend,
-    ReplicaRig,
     ask_for_workspace,
     built,
+    hand_made_runner,
+    hello_of,
     make_token,
     replica,
     row_of,
@@ -55,48 +55,29 @@ from tests.workspaces.agent_process import new_chat_id
 AGENT = AgentId(new_chat_id())
 
 
-@asynccontextmanager
-async def hand_made_runner(
-    first: ReplicaRig, hello: Hello
-) -> AsyncGenerator[aiohttp.ClientWebSocketResponse]:
-    """A control socket on which the test speaks for itself."""
-    token = await make_token(first.services.pool)
-    headers = {"Authorization": f"Bearer {token}"}
-    async with (
-        aiohttp.ClientSession() as http,
-        http.ws_connect(first.url + CONTROL_PATH, headers=headers) as control,
-    ):
-        await control.send_str(encode(hello))
-        yield control
-
-
-def hello_of(runner_id: str = "mute", arch: str = "") -> Hello:
-    return Hello(protocol=PROTOCOL, version="dev", runner_id=runner_id, name="mute", arch=arch)
-
-
 async def test_a_runner_that_opens_no_exchange_is_waited_for_from_every_replica(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_link, "EXCHANGE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(exchanges, "EXCHANGE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(runner_link, "MAX_WAITING_EXCHANGES", 1)
     async with (
         replica(dsn, 1) as first,
         replica(dsn, 2) as second,
-        hand_made_runner(first, hello_of()) as control,
+        hand_made_runner(first, hello_of()) as made,
     ):
-        assert '"welcome"' in await control.receive_str()
+        await made.welcomed()
         endpoint = Endpoint(kind="unix", path="/nowhere", host_id="mute")
         for each in (first, second, first):
             with pytest.raises(RunnerDisconnected, match="mute, which does not answer"):
                 await each.services.open_stream(AGENT, endpoint)
             # It is asked each time: one that has given up does not count as waiting.
-            assert '"more"' in await control.receive_str()
+            assert '"more"' in await made.control.receive_str()
 
 
 @pytest.mark.parametrize("hello", [hello_of("a\0b"), hello_of("../x"), hello_of(arch="\0")])
 async def test_a_hello_that_cannot_be_stored_is_refused_for_good(dsn: str, hello: Hello) -> None:
-    async with replica(dsn, 1) as first, hand_made_runner(first, hello) as control:
-        assert '"invalid_hello"' in await control.receive_str()
+    async with replica(dsn, 1) as first, hand_made_runner(first, hello) as made:
+        assert '"invalid_hello"' in await made.control.receive_str()
 
 
 async def test_closing_does_not_wait_for_a_client_that_reads_nothing(
@@ -258,7 +239,7 @@ class NotingClock(SystemClock):
 async def test_a_runner_does_not_storm_a_server_that_takes_no_exchange(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_link, "EXCHANGE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(exchanges, "EXCHANGE_TIMEOUT_S", 0.5)
     async with replica(dsn, 1) as first:
         token = await make_token(first.services.pool)
         config = RunnerConfig(server_url=first.url, token=token, runner_id="r", name="r")

@@ -57,6 +57,7 @@ from chatd.workspaces.tunnels.wire import (
     CLOSE_REFUSED,
     CLOSE_SUPERSEDED,
     EPOCH_HEADER,
+    PROTOCOL,
     RUNNER_HEADER,
     RUNNER_MESSAGES,
     Hello,
@@ -215,7 +216,7 @@ class RunnerServices:
             )
             await _refuse(messages, "runner_id_taken", text)
             return
-        await self._serve_link(RunnerLink(messages, row), messages)
+        await self._serve_link(RunnerLink(messages, row, hello.protocol), messages)
 
     def _connected(self, hello: Hello, identity: RunnerIdentity) -> ConnectedRunner:
         return ConnectedRunner(
@@ -238,7 +239,12 @@ class RunnerServices:
             before.close(CLOSE_SUPERSEDED, "another process with this runner's id has connected")
         runner = link.runner
         self._env.emit("runner_connected", runner_id=runner.id, name=runner.name, pool=runner.pool)
-        welcome = Welcome(epoch=runner.epoch, version=self._version, idle_exchanges=IDLE_EXCHANGES)
+        welcome = Welcome(
+            epoch=runner.epoch,
+            version=self._version,
+            idle_exchanges=IDLE_EXCHANGES,
+            protocol=PROTOCOL,
+        )
         try:
             with suppress(OSError):
                 await messages.send(encode(welcome))
@@ -255,7 +261,7 @@ class RunnerServices:
     async def serve_exchange(
         self, messages: MessageSocket, identity: RunnerIdentity, runner_id: str, epoch: str
     ) -> None:
-        """Keep an exchange socket until its exchange is over."""
+        """Keep an exchange socket until it ends."""
         link = self.links.get(runner_id)
         row = None if link is None else link.runner
         is_same = row is not None and (

@@ -25,7 +25,8 @@ from chatd.domain.ports import Clock
 from chatd.domain.workspace.runners import BackendOffer
 from chatd.log_event import LogEvent
 from chatd.workspaces.runner.backend_calls import BackendCalls
-from chatd.workspaces.tunnels.byte_streams import MessageStream, open_socket, pipe
+from chatd.workspaces.tunnels.byte_streams import ByteStream, open_socket
+from chatd.workspaces.tunnels.exchanges import OpenRefused, serve_exchange
 from chatd.workspaces.tunnels.wire import (
     CLOSE_REFUSED,
     CLOSE_SUPERSEDED,
@@ -33,8 +34,8 @@ from chatd.workspaces.tunnels.wire import (
     EPOCH_HEADER,
     EXCHANGE_PATH,
     MAX_SERVER_MESSAGE_BYTES,
-    OPEN_AGENT,
     PROTOCOL,
+    REUSE_PROTOCOL,
     RUNNER_HEADER,
     SERVER_MESSAGES,
     AgentOpened,
@@ -44,6 +45,7 @@ from chatd.workspaces.tunnels.wire import (
     CallReply,
     Hello,
     MoreExchanges,
+    OpenAgent,
     Refused,
     RunnerState,
     Welcome,
@@ -345,23 +347,28 @@ class _ServerConnection:
             self._wanted.clear()
 
     async def _exchange(self) -> None:
-        is_idle = True
+        """One socket, until the server closes it."""
+        is_idle, was_used = True, False
+        is_reused = self._welcome.protocol >= REUSE_PROTOCOL
         try:
             with suppress(aiohttp.ClientError, OSError):
                 messages = await self._client.open_exchange(self._http, self._welcome.epoch)
                 try:
-                    text = await messages.receive()
-                    if isinstance(text, str):
-                        is_idle = False
+                    while isinstance(text := await messages.receive(), str):
+                        is_idle, was_used = False, True
                         self._unused = 0
                         self._idle -= 1
                         self._wanted.set()
-                        await self._connect_agent(messages, text)
+                        if not await serve_exchange(
+                            messages, text, self._open_agent, is_reused=is_reused
+                        ):
+                            break
+                        is_idle = True
+                        self._idle += 1
                 finally:
                     await messages.close()
-            if is_idle:
-                # The control socket tells whether the server is there; a pause avoids a storm. A
-                # load balancer may have led to another server, so the first pauses are short.
+            if not was_used:
+                # The control socket tells whether the server is there; a pause avoids a storm.
                 self._unused += 1
                 pause_s = min(self._unused * MIN_EXCHANGE_PAUSE_S, MAX_EXCHANGE_PAUSE_S)
                 await self._client.clock.sleep(pause_s, "exchange_retry")
@@ -371,24 +378,16 @@ class _ServerConnection:
                 self._idle -= 1
             self._wanted.set()
 
-    async def _connect_agent(self, messages: _ClientMessages, text: str) -> None:
-        try:
-            request = OPEN_AGENT.decode(text)
-        except msgspec.DecodeError:
-            await messages.send(encode(AgentOpened(error="the request cannot be read")))
-            return
+    async def _open_agent(self, request: OpenAgent) -> ByteStream:
+        """Raises OpenRefused."""
         path = request.endpoint.path
         if not self._client.calls.is_agent_socket(path):
-            await messages.send(encode(AgentOpened(error="it is not an agent of this runner")))
-            return
+            raise OpenRefused(AgentOpened(error="it is not an agent of this runner"))
         try:
-            stream = await open_socket(path)
+            return await open_socket(path)
         except OSError as error:
             reason = (error.strerror or type(error).__name__).lower()
-            await messages.send(encode(AgentOpened(error=reason)))
-            return
-        await messages.send(encode(AgentOpened()))
-        await pipe(stream, MessageStream(messages))
+            raise OpenRefused(AgentOpened(error=reason)) from None
 
 
 def _inner_errors(error: BaseException | None) -> tuple[BaseException, ...]:

@@ -1,13 +1,11 @@
 """Byte streams to an agent, and an HTTP connection over one.
 
-A stream is a socket of this host, a connection to another replica, or an exchange socket of a
-runner. aiohttp speaks HTTP over a socket pair, and the other end of the pair is piped to the
-stream.
+A stream is a socket of this host, or an exchange on a socket of a runner or of another replica.
+aiohttp speaks HTTP over it by a transport of its own.
 """
 
 import asyncio
 import os
-import socket
 import stat
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -21,6 +19,8 @@ from aiohttp.tracing import Trace
 from chatd.workspaces.tunnels.wire import MAX_BYTES_FRAME, MessageSocket
 
 CLOSE_TIMEOUT_S: Final = 2.0
+MAX_UNSENT_BYTES: Final = 128 * 1024
+"""A request's body waits while more than this was not passed on."""
 
 
 class ByteStream(Protocol):
@@ -126,38 +126,121 @@ async def _copy(source: ByteStream, target: ByteStream) -> None:
             await target.write(data)
 
 
-class _PairConnector(aiohttp.BaseConnector):
-    """Connects once, to a socket that is connected already."""
+class _StreamTransport(asyncio.Transport):
+    """A stream as the transport of a protocol. Two tasks copy; `finish` ends them."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, stream: ByteStream, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self._stream = stream
+        self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._is_paused = False
+        self._is_closing = False
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._writing: asyncio.Task[None] | None = None
+        protocol.connection_made(self)
+        self._reading = self._loop.create_task(self._read())
+
+    async def finish(self) -> None:
+        """Nothing reads or writes the stream after it."""
+        self.close()
+        tasks = {self._reading} if self._writing is None else {self._reading, self._writing}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        self._lose(None)
+
+    def abort(self) -> None:
+        self._lose(None)
+
+    def pause_reading(self) -> None:
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        self._may_read.set()
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent_bytes
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._is_closing or not data:
+            return
+        self._unsent.append(bytes(data))
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes > MAX_UNSENT_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._protocol.pause_writing()
+        if self._writing is None:
+            self._writing = self._loop.create_task(self._write())
+
+    async def _write(self) -> None:
+        try:
+            while self._unsent:
+                data = b"".join(self._unsent)
+                self._unsent.clear()
+                await self._stream.write(data)
+                self._unsent_bytes -= len(data)
+                if self._is_paused and self._unsent_bytes <= MAX_UNSENT_BYTES:
+                    self._is_paused = False
+                    self._protocol.resume_writing()
+        except OSError as error:
+            self._lose(error)
+        finally:
+            self._writing = None
+
+    async def _read(self) -> None:
+        lost: OSError | None = None
+        try:
+            while True:
+                await self._may_read.wait()
+                if not (data := await self._stream.read()):
+                    break
+                if self._is_closing:
+                    return
+                self._protocol.data_received(data)
+            self._protocol.eof_received()
+        except OSError as error:
+            lost = error
+        self._lose(lost)
+
+    def _lose(self, error: OSError | None) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._loop.call_soon(self._protocol.connection_lost, error)
+
+
+class _StreamConnector(aiohttp.BaseConnector):
+    """Connects once, over a stream that is open already."""
+
+    def __init__(self, stream: ByteStream) -> None:
         super().__init__(force_close=True)
-        self._connected = connected
+        self._stream = stream
+        self.transport: _StreamTransport | None = None
 
     async def _create_connection(
         self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
     ) -> ResponseHandler:
         del req, traces, timeout
-        _, protocol = await self._loop.create_unix_connection(self._factory, sock=self._connected)
+        protocol = self._factory()
+        self.transport = _StreamTransport(self._stream, protocol)
         return protocol
 
 
 @asynccontextmanager
 async def http_over(stream: ByteStream) -> AsyncGenerator[aiohttp.BaseConnector]:
     """A connector for one request. Closes the stream."""
-    ours, theirs = socket.socketpair()
-    ours.settimeout(0)
-    theirs.settimeout(0)
+    connector = _StreamConnector(stream)
     try:
-        end = SocketStream(*await asyncio.open_unix_connection(sock=ours))
-    except BaseException:
-        ours.close()
-        theirs.close()
-        await stream.close()
-        raise
-    piping = asyncio.get_running_loop().create_task(pipe(end, stream), name="agent exchange")
-    try:
-        yield _PairConnector(theirs)
+        yield connector
     finally:
-        theirs.close()
-        piping.cancel()
-        await asyncio.wait({piping})
+        if connector.transport is not None:
+            await connector.transport.finish()
+        await stream.close()

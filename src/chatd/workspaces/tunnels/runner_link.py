@@ -20,9 +20,11 @@ from chatd.domain.workspace.agent_api import ConnectFailed, RunnerDisconnected
 from chatd.domain.workspace.entities import AgentId, Endpoint
 from chatd.domain.workspace.runners import Runner, RunnerId
 from chatd.workspaces.build_backend import BuildInterrupted, LogSink
-from chatd.workspaces.tunnels.byte_streams import MessageStream
+from chatd.workspaces.tunnels import exchanges
+from chatd.workspaces.tunnels.byte_streams import ByteStream
+from chatd.workspaces.tunnels.exchanges import ExchangeSocket, OpenRefused
 from chatd.workspaces.tunnels.wire import (
-    AGENT_OPENED,
+    REUSE_PROTOCOL,
     RUNNER_MESSAGES,
     BackendCall,
     CallCancel,
@@ -39,8 +41,8 @@ IDLE_EXCHANGES: Final = 4
 """Exchange sockets that a runner keeps open in advance."""
 MAX_IDLE_EXCHANGES: Final = 32
 MAX_WAITING_EXCHANGES: Final = 256
-EXCHANGE_TIMEOUT_S: Final = 10.0
-"""To get an exchange socket, and for the runner to reach the agent on it."""
+MAX_CLOSED_EXCHANGES: Final = 3
+"""How many sockets that the runner closes in the moment of use one request tries."""
 STATE_TIMEOUT_S: Final = 30.0
 """A runner reports its state every few seconds; after this silence its connection is lost."""
 MAX_CALLS: Final = 64
@@ -53,66 +55,6 @@ class RunnerMisbehaved(ChatdError):
     code = "runner_misbehaved"
 
 
-class _Exchange:
-    """A socket that waits for its agent. The only text that the runner sends on it is read in
-    advance, so that a closed socket is noticed."""
-
-    def __init__(self, messages: MessageSocket) -> None:
-        self._messages = messages
-        self._first = asyncio.get_running_loop().create_task(messages.receive())
-        self.ended = asyncio.Event()
-        self.is_taken = False
-
-    @property
-    def is_usable(self) -> bool:
-        return not self.is_taken and not self._first.done()
-
-    async def wait_ended(self) -> None:
-        """Until the exchange is over, or the runner has closed the socket while it was idle."""
-        await asyncio.wait({self._first})
-        if not self.is_taken:
-            return
-        await self.ended.wait()
-
-    async def open(self, request: OpenAgent) -> "_ExchangeStream":
-        """Raises ConnectFailed, or ConnectionError if the runner does not answer: nothing was sent
-        to the agent."""
-        self.is_taken = True
-        try:
-            async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
-                await self._messages.send(encode(request))
-                text = await asyncio.shield(self._first)
-            if not isinstance(text, str):
-                raise ConnectionError("closed")
-            opened = AGENT_OPENED.decode(text)
-        except (OSError, TimeoutError, msgspec.DecodeError):
-            await self.close()
-            raise ConnectionError("no answer") from None
-        except BaseException:
-            await self.close()
-            raise
-        if opened.error:
-            await self.close()
-            raise ConnectFailed(f"The workspace agent cannot be reached: {opened.error[:500]}.")
-        return _ExchangeStream(self._messages, self.ended)
-
-    async def close(self) -> None:
-        self.is_taken = True
-        self._first.cancel()
-        self.ended.set()
-        await self._messages.close()
-
-
-class _ExchangeStream(MessageStream):
-    def __init__(self, messages: MessageSocket, ended: asyncio.Event) -> None:
-        super().__init__(messages)
-        self._ended = ended
-
-    async def close(self) -> None:
-        await super().close()
-        self._ended.set()
-
-
 class _Call:
     def __init__(self, log: LogSink | None) -> None:
         self.reply: asyncio.Future[CallReply] = asyncio.get_running_loop().create_future()
@@ -123,14 +65,15 @@ class RunnerLink:
     """`run` serves the control socket until it is closed, by either side. `runner` is the row as it
     was written when the runner connected, with its state since then."""
 
-    def __init__(self, messages: MessageSocket, runner: Runner) -> None:
+    def __init__(self, messages: MessageSocket, runner: Runner, protocol: int) -> None:
         self.runner = runner
+        self._protocol = protocol
         self._messages = messages
         self._numbers = count(1)
         self._calls: dict[int, _Call] = {}
-        self._idle: deque[_Exchange] = deque()
-        self._busy: set[_Exchange] = set()
-        self._waiting: deque[asyncio.Future[_Exchange]] = deque()
+        self._exchanges: set[ExchangeSocket] = set()
+        self._idle: deque[ExchangeSocket] = deque()
+        self._waiting: deque[asyncio.Future[ExchangeSocket]] = deque()
         self._closed = asyncio.Event()
         self._sending = asyncio.Lock()
         self._close_with = (1000, "")
@@ -163,8 +106,7 @@ class RunnerLink:
             for waiter in self._open_waiters():
                 waiter.set_exception(self._away())
                 waiter.exception()  # a caller that was cancelled does not retrieve it
-            exchanges = [*self._idle, *self._busy]
-            await asyncio.gather(*(exchange.close() for exchange in exchanges))
+            await asyncio.gather(*(exchange.close() for exchange in tuple(self._exchanges)))
             await self._messages.close(*self._close_with)
 
     def count_started(self) -> None:
@@ -216,63 +158,70 @@ class RunnerLink:
     # Exchanges
 
     async def serve_exchange(self, messages: MessageSocket) -> None:
-        """Until the exchange on this socket is over."""
-        if not self.is_open or len(self._idle) >= MAX_IDLE_EXCHANGES:
-            await messages.close(1013, "enough")
+        """Use the socket for exchanges until it ends."""
+        if not self.is_open:
+            await messages.close(1013, "the runner is not connected")
             return
-        exchange = _Exchange(messages)
+        exchange = ExchangeSocket(messages, is_reused=self._protocol >= REUSE_PROTOCOL)
+        self._exchanges.add(exchange)
         try:
-            self._offer(exchange)
-            await exchange.wait_ended()
+            await exchange.run(self._offer)
         finally:
+            self._exchanges.discard(exchange)
             with suppress(ValueError):
                 self._idle.remove(exchange)
-            self._busy.discard(exchange)
-            await exchange.close()
 
-    def _offer(self, exchange: _Exchange) -> None:
+    def _offer(self, exchange: ExchangeSocket) -> bool:
+        """False if too many are idle."""
+        if not self.is_open or (len(self._idle) >= MAX_IDLE_EXCHANGES and not self._waiting):
+            return False
+        self._hand_out(exchange)
+        return True
+
+    def _hand_out(self, exchange: ExchangeSocket) -> None:
         """To the request that waits longest, or to the next one."""
         waiter = next(self._open_waiters(), None)
         if waiter is None:
             self._idle.append(exchange)
         else:
+            exchange.take()
             waiter.set_result(exchange)
 
-    def _open_waiters(self) -> Iterator[asyncio.Future[_Exchange]]:
+    def _open_waiters(self) -> Iterator[asyncio.Future[ExchangeSocket]]:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 yield waiter
 
-    async def open(self, agent_id: AgentId, endpoint: Endpoint) -> MessageStream:
+    async def open(self, agent_id: AgentId, endpoint: Endpoint) -> ByteStream:
         """A byte stream to an agent of this runner. Raises RunnerDisconnected if the runner does
         not answer, ConnectFailed if it does not reach the agent."""
-        exchange = await self._take_exchange()
-        self._busy.add(exchange)
-        try:
-            return await exchange.open(OpenAgent(agent_id=str(agent_id), endpoint=endpoint))
-        except OSError:
-            self._busy.discard(exchange)
-            raise self._away() from None
-        except BaseException:
-            self._busy.discard(exchange)
-            raise
+        request = OpenAgent(agent_id=str(agent_id), endpoint=endpoint)
+        for _ in range(MAX_CLOSED_EXCHANGES):
+            exchange = await self._take_exchange()
+            try:
+                return await exchange.open(request)
+            except OpenRefused as refused:
+                text = f"The workspace agent cannot be reached: {refused.message[:500]}."
+                raise ConnectFailed(text) from None
+            except TimeoutError:
+                break
+            except OSError:
+                continue  # It was closed at this moment: nothing was sent to the agent.
+        raise self._away()
 
-    async def _take_exchange(self) -> _Exchange:
+    async def _take_exchange(self) -> ExchangeSocket:
         while self._idle:
-            if (exchange := self._idle.popleft()).is_usable:
-                exchange.is_taken = True
+            if (exchange := self._idle.popleft()).take():
                 return exchange
         if not self.is_open or len(self._waiting) >= MAX_WAITING_EXCHANGES:
             raise self._away()
-        waiter: asyncio.Future[_Exchange] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[ExchangeSocket] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
-            async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
+            async with asyncio.timeout(exchanges.EXCHANGE_TIMEOUT_S):
                 await self._send(MoreExchanges(count=len(self._waiting)))
-                exchange = await waiter
-                exchange.is_taken = True
-                return exchange
+                return await waiter
         except (TimeoutError, BuildInterrupted):
             self._give_up(waiter)
             raise self._away() from None
@@ -280,14 +229,16 @@ class RunnerLink:
             self._give_up(waiter)
             raise
 
-    def _give_up(self, waiter: asyncio.Future[_Exchange]) -> None:
+    def _give_up(self, waiter: asyncio.Future[ExchangeSocket]) -> None:
         """A socket that came at the same moment serves the next exchange."""
         with suppress(ValueError):
             self._waiting.remove(waiter)
         if not waiter.done():
             waiter.cancel()
         elif not waiter.cancelled() and waiter.exception() is None:
-            self._offer(waiter.result())
+            exchange = waiter.result()
+            if exchange.give_back():
+                self._hand_out(exchange)
 
     def _away(self) -> RunnerDisconnected:
         return RunnerDisconnected(

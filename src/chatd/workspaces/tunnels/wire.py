@@ -2,8 +2,9 @@
 
 The control socket carries calls of the server to the runner's backends, their replies and log
 lines, and the state of the runner. Each exchange socket waits until the server names an agent on
-it; then it carries the bytes of one HTTP exchange with that agent, and ends with it. Unknown fields
-are ignored, so that versions next to each other work together.
+it; then it carries the bytes of one HTTP exchange with that agent. With protocol 2 each side ends
+the exchange by a text, and the socket waits for the next one; with protocol 1 the socket ends with
+its exchange. Unknown fields are ignored, so that versions next to each other work together.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,9 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.domain.workspace.runners import BackendOffer
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
+REUSE_PROTOCOL: Final = 2
+"""From this one on a socket serves one exchange after another."""
 MAX_RUNNER_MESSAGE_BYTES: Final = 60 * 1024
 """From a runner to the server, whose WebSockets refuse longer messages."""
 MAX_SERVER_MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -111,6 +114,7 @@ class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
     epoch: int
     version: str
     idle_exchanges: int
+    protocol: int = 1
 
 
 class Refused(_Message, frozen=True, kw_only=True, tag="refused"):
@@ -158,22 +162,36 @@ ServerMessage = Welcome | Refused | BackendCall | CallCancel | MoreExchanges
 
 
 class OpenAgent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """From the server: connect to this agent. Bytes follow once the reply came."""
+    """From the side that wants the exchange: connect to this agent. Bytes follow once the reply
+    came."""
 
     agent_id: str
     endpoint: Endpoint
 
 
 class AgentOpened(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """From the runner. `error` says why the agent cannot be reached: nothing was sent to it."""
+    """The reply. `error` says why the agent cannot be reached: nothing was sent to it, and the
+    socket is closed. Only replicas set the other fields."""
 
     error: str = ""
+    unknown: bool = False
+    """The replica does not reach this runner: ask another one."""
+    away: bool = False
+    """The runner does not answer; it may come back."""
+
+
+class ExchangeEnd(Struct, frozen=True, kw_only=True):
+    """From each side once, in protocol 2: it sends no more bytes of this exchange, and drops those
+    that it still receives. When both have sent it, the socket waits for the next `OpenAgent`."""
+
+    end: bool
 
 
 RUNNER_MESSAGES: Final = msgspec.json.Decoder(RunnerMessage)
 SERVER_MESSAGES: Final = msgspec.json.Decoder(ServerMessage)
 OPEN_AGENT: Final = msgspec.json.Decoder(OpenAgent)
 AGENT_OPENED: Final = msgspec.json.Decoder(AgentOpened)
+EXCHANGE_END: Final = msgspec.json.Decoder(ExchangeEnd)
 
 
 def encode(message: Struct) -> str:
