@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chatd.domain.ids import ChatId, ToolCallId
 from chatd.domain.prompt.instructions import plan_path
 from chatd.settings.schema import Settings, WorkspaceSettings
+from chatd.terminal.answers.ask_form import EntryField
 from chatd.terminal.answers.asks import ProposedPlan
 from chatd.terminal.answers.plan_form import PlanForm, plan_content
 from chatd.terminal.answers.plan_screen import PlanScreen
@@ -29,7 +30,6 @@ from tests.support.terminal import (
 from tests.support.terminal_answers import (
     panel_awake,
     panel_gone,
-    panel_of,
     results_of,
     tool_call,
     will_call,
@@ -193,15 +193,21 @@ async def test_what_a_subagent_asks_is_answered_at_its_parent(
         will_call(server, tool_call(1, "execute", {"command": "make deploy"}))
     chat_id = await server.create_chat("Go.", "scripted", tool_rules=[EXECUTE])
     async with run_terminal(server, chat_id) as pilot:
-        await panel_awake(pilot)
+        panel = await panel_awake(pilot)
         shown = await until_shown(pilot, " of 2")
-        await pilot.press("f3", *([] if "Helper ·" in shown else ["right"]))
+        await pilot.press("f3")
+        await until(pilot, lambda: panel.has_focus_within)
+        await pilot.press(*([] if "Helper ·" in shown else ["right"]))
         await until_shown(pilot, "Helper · 3 d left · 2 of 2")
+        # A key that comes before the form has the focus goes to the message box.
+        await until(pilot, lambda: panel.has_focus_within)
         server.will_answer("Then not.")
-        await pilot.press("n", *"Not now.", "enter")
-        await until(pilot, lambda: "Helper ·" not in screen_text(pilot))
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(pilot.app.focused, EntryField))
+        await pilot.press(*"Not now.", "enter")
+        await until(pilot, lambda: panel.item is not None and panel.item.chat_id == chat_id)
         page = await server.call("GET", f"/chats/{chat_id}/subagents")
         (child,) = msgspec.convert(page["items"], list[dict[str, object]])
         results = await results_of(server, msgspec.convert(child["id"], ChatId))
         assert "Not now." in msgspec.json.encode(results).decode()
-        assert panel_of(pilot).form is not None, "the parent's own call still waits"
+        assert panel.form is not None, "the parent's own call still waits"

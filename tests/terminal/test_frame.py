@@ -6,7 +6,9 @@ from textual.pilot import Pilot
 
 from chatd.terminal.app import ChatTerminal
 from chatd.terminal.chat_frame import DEMOS, ConnectionBanner
+from chatd.terminal.chats.chat_list import ChatList
 from chatd.terminal.chats.switch_screen import SwitchScreen
+from chatd.terminal.keys import KEYS
 from chatd.terminal.main_screen import MainScreen
 from chatd.terminal.screens.info_screens import HelpScreen, SignedOutScreen
 from chatd.terminal.session import session_of
@@ -39,6 +41,22 @@ async def test_escape_interrupts_the_answer_and_says_so(server: TerminalServer) 
         await until_shown(pilot, "Waiting for you")
     assert await server.status_of(chat) == "waiting"
     gate.open()
+
+
+async def test_a_key_that_comes_while_the_screen_is_empty_does_nothing(
+    server: TerminalServer,
+) -> None:
+    """Before its widgets are there, and while they are removed at the end."""
+    async with run_terminal(server) as pilot:
+        main = main_screen(pilot)
+        await until_shown(pilot, "What should it do?")
+        await main.query_one("#columns").remove()
+        for key in KEYS["anywhere"]:
+            if key.action not in ("detach", "app.suspend_process"):
+                await pilot.press(key.keys.split(",")[0])
+        main.post_message(ChatList.Left())
+        await pilot.pause()
+        assert pilot.app.screen is main
 
 
 async def test_one_control_c_interrupts_and_the_second_leaves(server: TerminalServer) -> None:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -277,15 +277,49 @@ def script_text(name: str, *calls: Call) -> str:
     return msgspec.json.encode(Script(name, calls)).decode()
 
 
+Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def socket_taken(socket: Path, connected: Connected) -> AsyncGenerator[Path]:
+    """Listens in the place of an agent; yields where the agent's own socket is meanwhile. Every
+    second the agent makes a socket again that was taken from it: its place is taken again."""
+    behind, own = socket.with_suffix(".real"), socket.with_suffix(".held")
+
+    def is_taken() -> bool:
+        return socket.exists() and socket.samefile(own)
+
+    def take_place() -> None:
+        if socket.exists() and not is_taken():
+            socket.rename(behind)
+            socket.hardlink_to(own)
+
+    async def stand() -> None:
+        while True:
+            await SystemClock().sleep(0.01, "stand")
+            take_place()
+
+    server = await asyncio.start_unix_server(connected, own)
+    own.chmod(0o666)
+    take_place()
+    standing = asyncio.get_running_loop().create_task(stand())
+    try:
+        yield behind
+    finally:
+        standing.cancel()
+        server.close()
+        if is_taken():
+            behind.rename(socket)
+        own.unlink(missing_ok=True)
+
+
 class ReplyHoldingProxy:
     """Replaces the socket of an agent and holds the reply to one kind of request, once it has taken
-    effect. All else passes. The agent makes a socket that was taken from it again, every second:
-    the proxy takes its place again."""
+    effect. All else passes."""
 
     def __init__(self, socket: Path, target: bytes) -> None:
         self._socket = socket
-        self._behind = socket.with_suffix(".real")
-        self._own = socket.with_suffix(".held")
+        self._behind = socket
         self._target = target
         self.replied = asyncio.Event()
         """The agent has replied."""
@@ -293,28 +327,11 @@ class ReplyHoldingProxy:
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator["ReplyHoldingProxy"]:
-        server = await asyncio.start_unix_server(self._connected, self._own)
-        self._own.chmod(0o666)
-        self._take_place()
-        standing = asyncio.get_running_loop().create_task(self._stand())
-        try:
-            yield self
-        finally:
-            standing.cancel()
-            server.close()
-            self._behind.rename(self._socket)
-            self._own.unlink(missing_ok=True)
-            self.release()
-
-    def _take_place(self) -> None:
-        self._socket.rename(self._behind)
-        self._socket.hardlink_to(self._own)
-
-    async def _stand(self) -> None:
-        while True:
-            await SystemClock().sleep(0.01, "stand")
-            if self._socket.exists() and not self._socket.samefile(self._own):
-                self._take_place()
+        async with socket_taken(self._socket, self._connected) as self._behind:
+            try:
+                yield self
+            finally:
+                self.release()
 
     def release(self) -> None:
         """Let the held replies pass."""

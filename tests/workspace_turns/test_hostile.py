@@ -1,8 +1,8 @@
 """A hostile workspace, and a second chat on the same server that is not affected."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from tests.workspace_turns.servers import (
     WorkspacePaths,
     WorkspaceServer,
     execute,
+    socket_taken,
 )
 
 pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
@@ -34,16 +35,6 @@ def behind(command: str) -> Call:
     return ("execute", {"command": command, "run_in_background": True})
 
 
-@contextmanager
-def set_aside(socket: Path) -> Generator[None]:
-    aside = socket.with_suffix(".aside")
-    socket.rename(aside)
-    try:
-        yield
-    finally:
-        aside.rename(socket)
-
-
 @asynccontextmanager
 async def in_its_place(socket: Path, other: Path | None) -> AsyncGenerator[list[bytes]]:
     """An impostor listens instead of the agent: it redirects every request or, with another
@@ -58,12 +49,8 @@ async def in_its_place(socket: Path, other: Path | None) -> AsyncGenerator[list[
             await writer.drain()
         writer.close()
 
-    with set_aside(socket):
-        server = await asyncio.start_unix_server(connected, socket)
-        try:
-            yield asked
-        finally:
-            server.close()
+    async with socket_taken(socket, connected):
+        yield asked
 
 
 async def answer_of(socket: Path, head: bytes) -> bytes:

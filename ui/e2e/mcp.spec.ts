@@ -24,6 +24,8 @@ test("an MCP server is connected by OAuth, its tools are called, its hostile tex
   await page.goto("/settings/connections");
   await expect(page.getByText("Not connected", { exact: true })).toBeVisible();
   await page.getByRole("button", { name: "Connect", exact: true }).click();
+  // The plain page of the way back is headed «Connected» too, and leads here.
+  await expect(page.getByRole("button", { name: "Disconnect" })).toBeVisible();
   await expect(page.getByText("Connected", { exact: true })).toBeVisible();
   await expectGoodState(page, "a connected MCP server");
 

@@ -223,7 +223,7 @@ class MainScreen(Screen[None]):
     @on(ChatList.Left)
     def leave_list(self) -> None:
         self.remove_class("-list")
-        self.query_one(Composer).focus()
+        self.query(Composer).focus()
 
     @on(EditMessage)
     def edit_message(self, message: EditMessage) -> None:
@@ -301,6 +301,10 @@ class MainScreen(Screen[None]):
             self.post_message(self.Alerted(event.alert))
 
     # Keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A key may come before the widgets are there, and while they are removed at the end."""
+        return bool(self.query(Composer)) and super().check_action(action, parameters)
 
     def action_messages(self) -> None:
         self.query_one(Timeline).focus()
