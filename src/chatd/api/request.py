@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import aclosing
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import Any, Final, Generic, Literal, TypeVar, cast, get_origin
 from urllib.parse import parse_qsl
@@ -389,8 +389,13 @@ def read_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise InvalidInput("body", "is nested too deeply", code="invalid_json") from None
 
 
+@lru_cache(1024)
+def _query_fields(kind: type[Struct]) -> Mapping[str, object]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+
+
 def read_query(kind: type[S], query: bytes) -> S:
-    known = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    known = _query_fields(kind)
     values: dict[str, object] = {}
     for name, text in _parse_query(query):
         if name not in known:

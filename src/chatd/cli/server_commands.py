@@ -20,7 +20,7 @@ from chatd.api.web_page import is_built
 from chatd.app import process
 from chatd.app.composition import LifecycleCallbacks, ProcessRole, ReadyInfo
 from chatd.cli.admin import administration_command, database_name, print_line
-from chatd.cli.process import StopSignal
+from chatd.cli.process import StopSignal, tune_collector
 from chatd.cli.target import forget_address, write_address
 from chatd.client import desktop
 from chatd.client.desktop import can_open_browser
@@ -123,6 +123,7 @@ async def serve(
         if role.serves == "api":
             print_line(_first_chat(f"{info.url}{API_PATH}", info.token_file))
         print_line(READY_LINE)
+        tune_collector()
 
     def stopping(running: int) -> None:
         print_line(_stopping_text(running, settings.worker.drain_s))

@@ -8,6 +8,7 @@ what the original accepts.
 import hashlib
 import re
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import Final, TypeGuard
 
 import msgspec
@@ -51,6 +52,24 @@ def normalize_schema(schema: Raw) -> Schema:
     clean["type"] = "object"
     clean.setdefault("properties", {})
     return clean
+
+
+MAX_KEPT_SCHEMA_BYTES: Final = 16 * 1024
+MAX_KEPT_SCHEMAS: Final = 1024
+
+
+def encode_schema(schema: Raw) -> Raw:
+    """A normalized schema as JSON. The schemas of tools recur in every step of every chat, so the
+    result is kept."""
+    raw = bytes(schema)
+    return _kept_schema(raw) if len(raw) <= MAX_KEPT_SCHEMA_BYTES else _encode_schema(raw)
+
+
+def _encode_schema(raw: bytes) -> Raw:
+    return Raw(msgspec.json.encode(normalize_schema(Raw(raw))))
+
+
+_kept_schema: Final = lru_cache(MAX_KEPT_SCHEMAS)(_encode_schema)
 
 
 def close_schema(schema: Raw) -> Schema:
@@ -224,6 +243,20 @@ class ToolNames:
             taken.add(wire)
             self._wire[name] = wire
             self._own[wire] = name
+
+    @staticmethod
+    @lru_cache(256)
+    def of(
+        names: tuple[str, ...],
+        *,
+        reserved: tuple[str, ...] = (),
+        max_chars: int = MAX_TOOL_NAME_CHARS,
+        starts_with_letter: bool = False,
+    ) -> "ToolNames":
+        """The same tools recur in every step of every chat, so the translation is kept."""
+        return ToolNames(
+            names, reserved=reserved, max_chars=max_chars, starts_with_letter=starts_with_letter
+        )
 
     def to_wire(self, name: str) -> str:
         """Also translates names in history of tools that no longer exist."""

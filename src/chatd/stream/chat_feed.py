@@ -17,6 +17,7 @@ from chatd.domain.access.permissions import SystemActor
 from chatd.domain.chat.row import UNKNOWN_CHANGE, Chat, Episode
 from chatd.domain.chat_views.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.chat_views.events import (
+    START,
     Cursor,
     DurableEvent,
     HistoryReset,
@@ -68,7 +69,8 @@ class Wakeable(Protocol):
 
 
 class ChatFeed:
-    """`schedule(feed)` schedules `catch_up`. Joining viewers read inside `join_slots`."""
+    """`schedule(feed)` schedules `catch_up`. Joining viewers read inside `join_slots`. `created`:
+    this replica has just created the chat, so that its first viewer needs no read."""
 
     def __init__(
         self,
@@ -77,6 +79,8 @@ class ChatFeed:
         live: LivePartSource,
         schedule: Callable[["ChatFeed"], None],
         join_slots: AbstractAsyncContextManager[object],
+        *,
+        created: ChatSnapshot | None = None,
     ) -> None:
         self.chat_id = chat_id
         self.chat: Chat | None = None
@@ -87,6 +91,7 @@ class ChatFeed:
         self._live = live
         self._schedule = schedule
         self._join_slots = join_slots
+        self._created = created
         self._shared_joins = VersionedSharedRead(self._read_join)
         self._hinted_version = 0
         self._must_read = False
@@ -99,6 +104,10 @@ class ChatFeed:
         viewer's version. The viewer must take its position in the broadcast first, so that later
         groups follow that position. Viewers that join from the same cursor at once share the read
         and the encoding."""
+        created, self._created = self._created, None
+        if created is not None and cursor == START and self.chat is None:
+            self._on_join_read(None, created.chat)
+            return build_group(cursor, created.chat, diff(None, created))
         return await self._shared_joins.get(cursor)
 
     async def _read_join(self, cursor: Cursor) -> EventGroup:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from chatd.aio import Backoff, InterruptibleSleep
 from chatd.domain.access.permissions import Actor, is_allowed
 from chatd.domain.chat.row import Chat, Episode, Hint
+from chatd.domain.chat_views.diff import ChatSnapshot
 from chatd.domain.chat_views.events import START, Cursor
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import ChatId
@@ -134,6 +135,40 @@ DEFAULT_FEED_REGISTRY_CONFIG: Final = FeedRegistryConfig()
 DATABASE_BUSY: Final = "database_busy"
 
 
+MAX_NEW_CHATS: Final = 512
+NEW_CHAT_S: Final = 10.0
+MAX_NEW_CHAT_MESSAGES: Final = 8
+
+
+class NewChats:
+    """Chats that this replica has created a moment ago, for their first viewers, who mostly come
+    at once: what the statement has written needs no read. The next change ends it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: dict[ChatId, tuple[float, ChatSnapshot]] = {}
+
+    def on_applied(self, applied: AppliedChange) -> None:
+        chat = applied.chat
+        change = applied.change
+        self._kept.pop(chat.id, None)
+        if change is None or change.before is not None or applied.replayed or chat.queue_len:
+            return
+        if len(applied.messages) > MAX_NEW_CHAT_MESSAGES:
+            return  # a copy or an import, which may be large
+        if len(self._kept) >= MAX_NEW_CHATS:
+            del self._kept[next(iter(self._kept))]
+        snapshot = ChatSnapshot(chat=chat, since=0, messages=applied.messages, queue=())
+        self._kept[chat.id] = (self._clock.monotonic() + NEW_CHAT_S, snapshot)
+
+    def forget(self, chat_id: ChatId) -> None:
+        self._kept.pop(chat_id, None)
+
+    def take(self, chat_id: ChatId) -> ChatSnapshot | None:
+        until, snapshot = self._kept.pop(chat_id, (0.0, None))
+        return snapshot if until > self._clock.monotonic() else None
+
+
 class FeedRegistry:
     """`run` must be running. The `on_` callbacks do not block."""
 
@@ -152,6 +187,7 @@ class FeedRegistry:
         self._config = config
         self._draw = draw
         self._feeds: dict[ChatId, ChatFeed] = {}
+        self._new_chats = NewChats(env.clock)
         self._requested: dict[ChatFeed, None] = {}
         self._being_read: set[ChatFeed] = set()
         self._has_requested = asyncio.Event()
@@ -226,11 +262,15 @@ class FeedRegistry:
         """This replica wrote the row, by a transition or by another statement."""
         if (feed := self._feeds.get(applied.chat.id)) is not None:
             feed.on_applied(applied)
+        else:
+            self._new_chats.on_applied(applied)
 
     def on_hint(self, hint: Hint) -> None:
         if (feed := self._feeds.get(hint.chat_id)) is not None:
             feed.on_hint(Cursor(hint.snapshot_version, hint.change_id))
             self._live.hurry(hint.chat_id)
+        elif hint.snapshot_version > 1:
+            self._new_chats.forget(hint.chat_id)
 
     def mark_all_dirty(self) -> None:
         """Hints may have been missed: poll now."""
@@ -245,7 +285,14 @@ class FeedRegistry:
                 group.create_task(self._read(), name=f"feeds_read_{number}")
 
     def _new(self, chat_id: ChatId) -> ChatFeed:
-        feed = ChatFeed(chat_id, self._conn, self._live, self._request_read, self._join_slots)
+        feed = ChatFeed(
+            chat_id,
+            self._conn,
+            self._live,
+            self._request_read,
+            self._join_slots,
+            created=self._new_chats.take(chat_id),
+        )
         self._feeds[chat_id] = feed
         self._live.watch(chat_id, feed.on_parts)
         self._has_feeds.set()

@@ -136,7 +136,7 @@ class Message(Struct, frozen=True, kw_only=True):
 class FunctionTool(Struct, frozen=True, kw_only=True):
     name: str
     description: str
-    input_schema: Schema
+    input_schema: Raw
 
 
 class ComputerTool(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -47,7 +47,7 @@ from chatd.providers.anthropic.anthropic_models import (
 )
 from chatd.providers.http import encode_list
 from chatd.providers.options import AnthropicOptions, parse_options
-from chatd.providers.tool_schema import ToolNames, close_schema, normalize_schema, sort_by_name
+from chatd.providers.tool_schema import ToolNames, close_schema, encode_schema, sort_by_name
 
 API_VERSION: Final = "2023-06-01"
 BEDROCK_VERSION: Final = "bedrock-2023-05-31"
@@ -140,12 +140,10 @@ def _prefill(request: ModelRequest) -> tuple[Message, ...]:
 
 
 def _tool_names(request: ModelRequest, options: AnthropicOptions) -> ToolNames:
-    reserved: set[str] = set()
-    if request.computer is not None:
-        reserved.add("computer")
+    reserved = ("computer",) if request.computer is not None else ()
     if options.web_search_enabled:
-        reserved.add("web_search")
-    return ToolNames((tool.name for tool in request.tools), reserved=reserved)
+        reserved = (*reserved, "web_search")
+    return ToolNames.of(tuple(tool.name for tool in request.tools), reserved=reserved)
 
 
 def _betas(
@@ -168,7 +166,7 @@ def _tools(
         FunctionTool(
             name=names.to_wire(tool.name),
             description=tool.description,
-            input_schema=normalize_schema(tool.input_schema),
+            input_schema=encode_schema(tool.input_schema),
         )
         for tool in sort_by_name(request.tools)
     ]

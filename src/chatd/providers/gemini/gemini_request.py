@@ -282,7 +282,7 @@ _CATEGORIES: Final[tuple[Category, ...]] = (
 
 
 def gemini_tool_names(request: ModelRequest) -> ToolNames:
-    return ToolNames((tool.name for tool in request.tools), starts_with_letter=True)
+    return ToolNames.of(tuple(tool.name for tool in request.tools), starts_with_letter=True)
 
 
 def encode_request(request: ModelRequest, options: GoogleOptions, names: ToolNames) -> bytes:

@@ -4,6 +4,7 @@ Azure has OpenAI's options. An option that only one of the two APIs knows is ign
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -282,6 +283,7 @@ def model_family(model: str) -> str:
     return model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
 
 
+@lru_cache(1024)
 def find_model(model: str) -> OpenAIModel | None:
     """The row with the most words of the name. None if the name is of no known family."""
     words = model_family(model).partition(":")[0].split("-")

@@ -4,6 +4,7 @@ tools of the Responses API, web search and the computer.
 
 import hashlib
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -15,11 +16,12 @@ from chatd.domain.text import Json, decode_lenient, replace_json_surrogates
 from chatd.providers.openai.responses_wire import Item
 from chatd.providers.sse import decode_event
 from chatd.providers.tool_schema import (
+    MAX_KEPT_SCHEMAS,
     Schema,
     ToolNames,
+    encode_schema,
     is_list,
     is_object,
-    normalize_schema,
     sort_by_name,
 )
 
@@ -35,13 +37,15 @@ class FunctionTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     description: str = ""
-    parameters: Schema
+    parameters: Raw
     strict: bool | None = None
 
 
 def build_tool_names(request: ModelRequest, reserved: Collection[str] = ()) -> ToolNames:
-    return ToolNames(
-        (tool.name for tool in request.tools), reserved=reserved, max_chars=MAX_FUNCTION_NAME_CHARS
+    return ToolNames.of(
+        tuple(tool.name for tool in request.tools),
+        reserved=tuple(reserved),
+        max_chars=MAX_FUNCTION_NAME_CHARS,
     )
 
 
@@ -51,16 +55,21 @@ def build_functions(
     """`strict` applies where a schema allows it; None omits it for servers that do not know it."""
     found: list[FunctionTool] = []
     for tool in sort_by_name(request.tools):
-        schema = normalize_schema(tool.input_schema)
+        schema = encode_schema(tool.input_schema)
         found.append(
             FunctionTool(
                 name=names.to_wire(tool.name),
                 description=tool.description,
                 parameters=schema,
-                strict=None if strict is None else strict and is_strict(schema),
+                strict=None if strict is None else strict and _is_strict(bytes(schema)),
             )
         )
     return found
+
+
+@lru_cache(MAX_KEPT_SCHEMAS)
+def _is_strict(schema: bytes) -> bool:
+    return is_strict(msgspec.json.decode(schema))
 
 
 def is_strict(schema: object) -> bool:
