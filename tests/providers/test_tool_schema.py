@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from chatd.domain.model.protocol import ToolSpec
-from chatd.providers.tool_schema import ToolNames, close_schema, normalize_schema, sort_by_name
+from chatd.providers.tool_schema import (
+    MAX_KEPT_SCHEMA_BYTES,
+    ToolNames,
+    close_schema,
+    encode_schema,
+    normalize_schema,
+    sort_by_name,
+)
 from tests.support.run_length import fuzzed
 
 Schema = dict[str, object]
@@ -295,3 +302,16 @@ def test_unknown_names_are_made_valid() -> None:
     names = ToolNames(["now"])
     assert names.to_wire("gone.tool") == "gone_tool"
     assert names.from_wire("invented") == "invented"
+
+
+@pytest.mark.parametrize("size", [10, MAX_KEPT_SCHEMA_BYTES])
+def test_an_encoded_schema_is_the_normalized_one(size: int) -> None:
+    schema = Raw(msgspec.json.encode({"type": "object", "title": "x" * size, "required": 3}))
+    expected = msgspec.json.encode(normalize_schema(schema))
+    assert bytes(encode_schema(schema)) == bytes(encode_schema(schema)) == expected
+
+
+def test_kept_tool_names_are_those_of_the_same_tools() -> None:
+    one, other = ToolNames.of(("a b", "a_b")), ToolNames.of(("a b", "a_b"), reserved=("a_b",))
+    assert one is ToolNames.of(("a b", "a_b"))
+    assert one.to_wire("a_b") == "a_b" != other.to_wire("a_b")

@@ -10,6 +10,7 @@ from chatd.domain.errors import NotFound
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.workers import acquire
+from chatd.stream.feed_registry import NEW_CHAT_S
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
@@ -34,6 +35,37 @@ async def test_a_new_viewer_gets_everything_beginning_with_the_status(pair: Repl
     assert isinstance(client.events[0], StatusEvent)
     assert isinstance(client.events[-1], VersionReached)
     assert client.state == await read_state(pair.pool, chat.id)
+
+
+@pytest.mark.promise("P8")
+async def test_the_first_viewer_of_a_chat_that_was_created_here_needs_no_read(
+    pair: ReplicaPair,
+) -> None:
+    chat = await pair.here.create()
+    client = StreamClient(chat.id)
+    pair.sent_here.clear()
+    async with client.connected(pair.here.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        assert reads(pair.sent_here) == []
+        chat = await pair.here.do(chat, finishes("done"))
+        await client.watch(viewer, at(2))
+        assert reads(pair.sent_here) == []
+    assert client.state == await read_state(pair.pool, chat.id)
+
+
+@pytest.mark.promise("P8")
+async def test_a_new_chat_is_read_for_its_first_viewer_once_it_has_changed(
+    pair: ReplicaPair, clock: FakeClock
+) -> None:
+    changed, old = await pair.here.create(), await pair.here.create()
+    changed = await pair.here.do(changed, finishes("done"))
+    clock.advance(NEW_CHAT_S)
+    for chat in (changed, old):
+        client = StreamClient(chat.id)
+        pair.sent_here.clear()
+        await client.see(pair.here.feeds, at(chat.snapshot_version))
+        assert reads(pair.sent_here) == ["whole"]
+        assert client.state == await read_state(pair.pool, chat.id)
 
 
 @pytest.mark.promise("P8")
@@ -186,7 +218,7 @@ async def test_a_feed_ends_with_its_last_viewer(pair: ReplicaPair) -> None:
     assert pair.there.tail.find(chat.id) is None
     pair.sent_there.clear()
     await pair.here.do(chat, says("to no viewer"))
-    other = await pair.there.create(2)
+    other = await pair.here.create(2)
     await StreamClient(other.id).see(pair.there.feeds, at(1))
     assert reads(pair.sent_there) == ["whole"]
 
