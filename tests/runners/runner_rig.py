@@ -284,9 +284,12 @@ class HandMadeRunner:
         self._epoch = welcome.epoch
         return welcome
 
-    async def exchange(self, url: str = "") -> aiohttp.ClientWebSocketResponse:
+    async def exchange(
+        self, url: str = "", epoch: int | None = None
+    ) -> aiohttp.ClientWebSocketResponse:
         """A socket that waits for exchanges."""
-        names = {RUNNER_HEADER: self._hello.runner_id, EPOCH_HEADER: str(self._epoch)}
+        of = self._epoch if epoch is None else epoch
+        names = {RUNNER_HEADER: self._hello.runner_id, EPOCH_HEADER: str(of)}
         address = (url or self._url) + EXCHANGE_PATH
         return await self._http.ws_connect(address, headers=self._token | names)
 

@@ -7,6 +7,7 @@ import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -35,10 +36,11 @@ COUNTED = "".join(f"line {number}\n" for number in range(1, LINES + 1))
 
 
 class Front:
-    """An address that leads to one server after the other, as a load balancer's does."""
+    """An address whose connections go to these servers in turn, as a load balancer's does."""
 
     def __init__(self) -> None:
-        self.target = ""
+        self.targets: list[str] = []
+        self._turns = count()
         self.url = ""
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -60,7 +62,7 @@ class Front:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            at = urlsplit(self.target)
+            at = urlsplit(self.targets[next(self._turns) % len(self.targets)])
             there = await asyncio.open_connection(at.hostname, at.port)
             self._writers.add(there[1])
             async with asyncio.TaskGroup() as group:
@@ -141,7 +143,7 @@ async def test_a_command_on_a_runner_survives_the_death_of_runner_and_server_and
         stack.push_async_callback(LocalRig(LocalConfig(data_dir=where, host_id=HOST)).close)
         front = await stack.enter_async_context(Front().listening())
         victim = await stack.enter_async_context(site.server())
-        front.target = victim.url
+        front.targets = [victim.url]
         token_file, template = await prepare(victim, site.data_dir.parent)
 
         async with runner(front.url, token_file, where) as machine:
@@ -161,6 +163,7 @@ async def test_a_command_on_a_runner_survives_the_death_of_runner_and_server_and
             )
             await holds(lines, "line 2\n")
             heir = await stack.enter_async_context(site.server())
-            front.target = heir.url
+            # Connections to the dead one are refused.
+            front.targets = [victim.url, heir.url]
             await victim.kill()
             told((await heir.wait_idle(chat))[4:])

@@ -49,7 +49,8 @@ from chatd.workspaces.build_backend import Backend, BuildCancelled, BuildFailed
 from chatd.workspaces.build_maintenance import Reconciler
 from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig, OfferedBackend
 from chatd.workspaces.local.local_backend import LocalBackend
-from chatd.workspaces.tunnels.peers import PeerDialler, bind_peer_address, listen_to_peers
+from chatd.workspaces.tunnels.peer_sockets import bind_peer_address
+from chatd.workspaces.tunnels.peers import PeerDialler, PeerServer, RunnerSocket
 from chatd.workspaces.tunnels.reach import Reach
 from chatd.workspaces.tunnels.remote_backend import RemoteBackend
 from chatd.workspaces.tunnels.runner_link import IDLE_EXCHANGES, RunnerLink, RunnerLinks
@@ -82,6 +83,7 @@ MAX_RUNNERS: Final = 500
 MAX_NAME_CHARS: Final = 64
 MAX_LABELS: Final = 32
 MAX_BACKENDS: Final = 8
+EPOCH: Final = re.compile("[0-9]{1,18}")
 RUNNER_ID: Final = re.compile("[A-Za-z0-9._-]{1,128}")
 BUILD_WORKER_GONE_AFTER_S: Final = 15.0
 """A build without a heartbeat for this long is taken over if the row of its worker is deleted. It
@@ -131,7 +133,7 @@ class RunnerServices:
         self._version = metadata.version("chatd")
         self.pool = pool
         self.links = RunnerLinks()
-        self._peers = PeerDialler(config.secret, env.clock)
+        self.peers = PeerDialler(config.secret)
         self._reach = Reach(
             pool,
             env.clock,
@@ -139,7 +141,7 @@ class RunnerServices:
             host_id=config.host_id,
             is_own_socket=_no_sockets if own is None else own.is_agent_socket,
             links=self.links,
-            peers=self._peers,
+            peers=self.peers,
         )
         self.open_stream = self._reach.open
         self.connector = AgentConnector(
@@ -261,16 +263,15 @@ class RunnerServices:
     async def serve_exchange(
         self, messages: MessageSocket, identity: RunnerIdentity, runner_id: str, epoch: str
     ) -> None:
-        """Keep an exchange socket until it ends."""
-        link = self.links.get(runner_id)
-        row = None if link is None else link.runner
-        is_same = row is not None and (
-            (row.pool, row.owner_id, str(row.epoch)) == (identity.pool, identity.owner_id, epoch)
+        """Keep an exchange socket until it ends. It may have come to another replica than the
+        runner's control socket."""
+        request = RunnerSocket(
+            runner_id=runner_id,
+            epoch=int(epoch) if EPOCH.fullmatch(epoch) else 0,
+            pool=identity.pool,
+            owner_id=identity.owner_id,
         )
-        if link is None or not is_same:
-            await messages.close(1008, "the runner is not connected to this server")
-            return
-        await link.serve_exchange(messages)
+        await self._reach.serve_runner_socket(messages, request)
 
     # What this replica does for its runners
 
@@ -332,7 +333,7 @@ class RunnerServices:
             with suppress(ChatdError, TimeoutError):
                 async with asyncio.timeout(STORE_TIMEOUT_S):
                     await tunnels.disconnect(self.pool, self._replica, self._config.host_id)
-            await self._peers.close()
+            await self.peers.close()
             await self.pool.close()
 
     async def _listen(self, stack: AsyncExitStack) -> None:
@@ -343,9 +344,8 @@ class RunnerServices:
         stack.callback(listening.close)
         port = listening.getsockname()[1]
         self._peer_address = f"{address.rpartition(':')[0]}:{port}"
-        await stack.enter_async_context(
-            listen_to_peers(listening, self._config.secret, self._reach.open_here)
-        )
+        server = PeerServer(self._reach.open_here, self._reach.serve_handed_over)
+        await stack.enter_async_context(server.listening(listening, self._config.secret))
 
     async def _register_own(self) -> None:
         if self._own is None:

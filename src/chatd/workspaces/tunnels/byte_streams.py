@@ -49,18 +49,6 @@ class SocketStream:
     async def read(self) -> bytes:
         return await self._reader.read(MAX_BYTES_FRAME)
 
-    @property
-    def is_at_end(self) -> bool:
-        """Whether the other side has closed it."""
-        return self._reader.at_eof() or self._writer.is_closing()
-
-    async def read_line(self) -> bytes:
-        """At most 64 KiB. Raises ConnectionError."""
-        try:
-            return await self._reader.readuntil(b"\n")
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            raise ConnectionError("no line") from error
-
     async def write(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()

@@ -100,12 +100,12 @@ class ExchangeSocket:
         self._is_taken = False
         return True
 
-    async def open(self, request: OpenAgent) -> ByteStream:
+    async def open(self, request: OpenAgent, *, timeout_s: float | None = None) -> ByteStream:
         """On a socket that was taken. Raises OpenRefused, TimeoutError, or ConnectionError if the
         socket is closed: nothing was sent to the agent."""
         assert self._next is not None
         try:
-            async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s or EXCHANGE_TIMEOUT_S):
                 await self._messages.send(encode(request))
                 text = await self._next
             if not isinstance(text, str):

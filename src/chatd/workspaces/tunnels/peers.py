@@ -1,37 +1,24 @@
-"""Byte streams between replicas.
+"""Exchanges with agents that another replica reaches, and sockets of runners that reach another
+replica than their control socket did.
 
-A replica connects to the one that reaches a runner, names the agent in one line of JSON, and gets
-one line back; then bytes follow. Both sides show the same certificate, whose key derives from the
-deployment's secret: replicas know each other without any set-up, and everything between them is
-encrypted. Nothing is sent to an agent before the reply, so a refused stream is always safe to open
-elsewhere.
+A replica connects to the one that holds the runner. It then either opens exchanges there, one after
+another, or hands over one exchange socket of the runner, whose messages it passes on both ways.
+Nothing is sent to an agent before the reply, so what was refused is always safe to open elsewhere.
 """
 
 import asyncio
-import datetime
-import hashlib
-import hmac
 import logging
-import os
 import socket
-import ssl
-import tempfile
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 import msgspec
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
-from chatd.domain.errors import ChatdError
-from chatd.domain.ports import Clock
+from chatd.domain.ids import UserId
 from chatd.domain.workspace.agent_api import (
     AgentUnreachable,
     ConnectFailed,
@@ -39,133 +26,130 @@ from chatd.domain.workspace.agent_api import (
 )
 from chatd.domain.workspace.entities import AgentId, Endpoint
 from chatd.log_event import LogEvent
-from chatd.workspaces.tunnels.byte_streams import ByteStream, SocketStream, pipe
+from chatd.workspaces.tunnels.byte_streams import ByteStream
+from chatd.workspaces.tunnels.exchanges import ExchangeSocket, OpenRefused, serve_exchange
+from chatd.workspaces.tunnels.peer_sockets import PeerSocket, peer_tls
+from chatd.workspaces.tunnels.wire import (
+    AGENT_OPENED,
+    AgentOpened,
+    MessageSocket,
+    OpenAgent,
+    encode,
+)
 
 log = logging.getLogger(__name__)
 
 PEER_CONNECT_TIMEOUT_S: Final = 3.0
-PEER_REPLY_TIMEOUT_S: Final = 12.0
-"""Longer than the other replica waits for the runner."""
-READY_PEER_STREAMS: Final = 4
-READY_PEER_S: Final = 20.0
-"""How long a connection that was made in advance is used. The other replica waits longer."""
-FIRST_LINE_TIMEOUT_S: Final = 30.0
-MAX_PEER_STREAMS: Final = 512
+PEER_OPEN_TIMEOUT_S: Final = 12.0
+"""For the holder to reach the agent. It waits less for the runner."""
+PEER_REPLY_TIMEOUT_S: Final = 15.0
+IDLE_PEER_SOCKETS: Final = 8
+"""Kept for each replica that was used lately: a TLS handshake takes longer than an exchange."""
+IDLE_PEER_S: Final = 20.0
+FIRST_MESSAGE_TIMEOUT_S: Final = 30.0
+"""Also for the next exchange. Longer than the other replica keeps an idle connection."""
+MAX_PEER_SOCKETS: Final = 4096
 
 
-class PeerRequest(Struct, frozen=True, kw_only=True):
-    """The first line: the agent to reach, at an endpoint of this runner."""
+class RunnerSocket(Struct, frozen=True, kw_only=True, tag="runner_socket", tag_field="type"):
+    """The first message on a connection that carries an exchange socket of this runner. The sender
+    has checked the runner's token, and the holder compares what the token allows."""
 
-    agent_id: UUID
-    endpoint: Endpoint
-
-
-class PeerReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    error: str = ""
-    unknown: bool = False
-    """The replica does not reach this runner: ask another one."""
-    away: bool = False
-    """The runner does not answer; it may come back."""
+    runner_id: str
+    epoch: int
+    pool: str = ""
+    owner_id: UserId | None = None
 
 
-_REQUEST: Final = msgspec.json.Decoder(PeerRequest)
-_REPLY: Final = msgspec.json.Decoder(PeerReply)
+_RUNNER_SOCKET: Final = msgspec.json.Decoder(RunnerSocket)
 
 
 class PeerUnknown(ConnectFailed):
     """The replica does not reach the runner, or cannot be reached itself: ask another one."""
 
 
-def peer_certificate(secret: bytes) -> tuple[bytes, bytes]:
-    """The certificate and its key, as PEM: the same for the same secret."""
-    seed = hmac.digest(secret, b"chatd peers", hashlib.sha256)
-    key = Ed25519PrivateKey.from_private_bytes(seed)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "chatd replica")])
-    # Clocks of hosts may be wrong, and the secret is what is trusted.
-    start = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-    serial = int.from_bytes(hashlib.sha256(seed).digest()[:15], "big") | 1
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(serial)
-        .not_valid_before(start)
-        .not_valid_after(start.replace(year=2120))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, None)
-    )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return certificate.public_bytes(Encoding.PEM), private
-
-
-def _tls(secret: bytes, *, server: bool) -> ssl.SSLContext:
-    certificate, key = peer_certificate(secret)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=certificate.decode())
-    # `ssl` reads keys from files only.
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory, "peer.pem")
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(certificate + key)
-        context.load_cert_chain(path)
-    return context
-
-
 class PeerDialler:
-    """Keeps connections ready for replicas that were used lately, because a TLS handshake takes
-    longer than the exchange. One that the other replica has closed meanwhile is not used."""
+    """Connects to other replicas, and uses a connection for one exchange after another."""
 
-    def __init__(self, secret: bytes, clock: Clock) -> None:
-        self._tls = _tls(secret, server=False)
-        self._clock = clock
-        self._ready: dict[str, deque[tuple[float, SocketStream]]] = {}
-        self._preparing: set[asyncio.Task[None]] = set()
+    def __init__(self, secret: bytes) -> None:
+        self._tls = peer_tls(secret, server=False)
+        self._idle: dict[str, deque[ExchangeSocket]] = {}
+        self._running: set[asyncio.Task[None]] = set()
 
     async def open(self, address: str, agent_id: AgentId, endpoint: Endpoint) -> ByteStream:
         """Raises PeerUnknown, RunnerDisconnected if that replica waits for the runner in vain, or
         ConnectFailed if it reaches the runner and not the agent."""
-        ready = await self._take_ready(address)
-        stream: ByteStream | None = None
-        if ready is not None:
-            with suppress(PeerUnknown):  # It was closed in this moment, or the replica restarted.
-                stream = await self._ask(ready, address, agent_id, endpoint)
-        if stream is None:
-            stream = await self._ask(await self._connect(address), address, agent_id, endpoint)
-        if len(self._ready.get(address, ())) + len(self._preparing) < READY_PEER_STREAMS:
-            preparing = asyncio.get_running_loop().create_task(self._prepare(address))
-            self._preparing.add(preparing)
-            preparing.add_done_callback(self._preparing.discard)
-        return stream
+        request = OpenAgent(agent_id=str(agent_id), endpoint=endpoint)
+        idle = self._idle.get(address)
+        while idle:
+            if (exchange := idle.pop()).take():
+                with suppress(ConnectionError):  # It was closed at this moment.
+                    return await _ask(exchange, address, request)
+        try:
+            return await _ask(await self._new_exchange(address), address, request)
+        except ConnectionError:
+            raise PeerUnknown(f"The server at {address} does not answer.") from None
+
+    async def hand_over(self, address: str, request: RunnerSocket) -> MessageSocket:
+        """A connection that the other replica uses as an exchange socket of the runner. Raises
+        PeerUnknown if it does not hold the runner."""
+        messages = await self._connect(address)
+        try:
+            async with asyncio.timeout(PEER_REPLY_TIMEOUT_S):
+                await messages.send(encode(request))
+                reply = AGENT_OPENED.decode(await messages.receive() or b"")
+            if reply.error:
+                raise PeerUnknown(reply.error)
+        except (OSError, msgspec.DecodeError):
+            await messages.close()
+            raise PeerUnknown(f"The server at {address} does not answer.") from None
+        except BaseException:
+            await messages.close()
+            raise
+        return messages
 
     async def close(self) -> None:
-        for preparing in self._preparing:
-            preparing.cancel()
-        ready, self._ready = self._ready, {}
-        streams = [stream for each in ready.values() for _, stream in each]
-        await asyncio.gather(*(stream.close() for stream in streams))
+        for running in tuple(self._running):
+            running.cancel()
+        if self._running:
+            await asyncio.wait(tuple(self._running))
 
-    async def _take_ready(self, address: str) -> SocketStream | None:
-        waiting = self._ready.get(address, deque[tuple[float, SocketStream]]())
-        while waiting:
-            until, stream = waiting.popleft()
-            if until > self._clock.monotonic() and not stream.is_at_end:
-                return stream
-            await stream.close()
-        self._ready.pop(address, None)
-        return None
+    async def _new_exchange(self, address: str) -> ExchangeSocket:
+        """Taken already."""
+        exchange = ExchangeSocket(await self._connect(address), is_reused=True)
+        loop = asyncio.get_running_loop()
+        first: asyncio.Future[None] = loop.create_future()
 
-    async def _prepare(self, address: str) -> None:
-        with suppress(PeerUnknown):
-            stream = await self._connect(address)
-            until = self._clock.monotonic() + READY_PEER_S
-            self._ready.setdefault(address, deque()).append((until, stream))
+        def offer(offered: ExchangeSocket) -> bool:
+            if not first.done():
+                offered.take()
+                first.set_result(None)
+                return True
+            idle = self._idle.setdefault(address, deque())
+            if len(idle) >= IDLE_PEER_SOCKETS:
+                return False
+            idle.append(offered)
+            return True
 
-    async def _connect(self, address: str) -> SocketStream:
+        running = loop.create_task(self._run(exchange, address, offer))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        await first
+        return exchange
+
+    async def _run(
+        self, exchange: ExchangeSocket, address: str, offer: Callable[[ExchangeSocket], bool]
+    ) -> None:
+        try:
+            await exchange.run(offer, idle_s=IDLE_PEER_S)
+        finally:
+            idle = self._idle.get(address, deque[ExchangeSocket]())
+            with suppress(ValueError):
+                idle.remove(exchange)
+            if not idle:
+                self._idle.pop(address, None)
+
+    async def _connect(self, address: str) -> PeerSocket:
         host, _, port = address.rpartition(":")
         try:
             async with asyncio.timeout(PEER_CONNECT_TIMEOUT_S):
@@ -175,124 +159,125 @@ class PeerDialler:
         except (OSError, ValueError, TimeoutError) as error:
             text = f"The server at {address} cannot be reached ({type(error).__name__})."
             raise PeerUnknown(text) from None
-        return SocketStream(*pair)
+        return PeerSocket(*pair)
 
-    async def _ask(
-        self, stream: SocketStream, address: str, agent_id: AgentId, endpoint: Endpoint
-    ) -> ByteStream:
-        try:
-            async with asyncio.timeout(PEER_REPLY_TIMEOUT_S):
-                request = PeerRequest(agent_id=agent_id, endpoint=endpoint)
-                await stream.write(msgspec.json.encode(request) + b"\n")
-                reply = _REPLY.decode(await stream.read_line())
-        except (OSError, TimeoutError, msgspec.DecodeError):
-            await stream.close()
-            raise PeerUnknown(f"The server at {address} does not answer.") from None
-        except BaseException:
-            await stream.close()
-            raise
-        if reply.error:
-            await stream.close()
-            if reply.away:
-                raise RunnerDisconnected(reply.error)
-            raise (PeerUnknown if reply.unknown else ConnectFailed)(reply.error)
-        return stream
+
+async def _ask(exchange: ExchangeSocket, address: str, request: OpenAgent) -> ByteStream:
+    """Raises ConnectionError if the connection was closed, and as `PeerDialler.open`."""
+    try:
+        return await exchange.open(request, timeout_s=PEER_REPLY_TIMEOUT_S)
+    except OpenRefused as refused:
+        if refused.reply.away:
+            raise RunnerDisconnected(refused.message) from None
+        raise (PeerUnknown if refused.reply.unknown else ConnectFailed)(refused.message) from None
+    except TimeoutError:
+        raise PeerUnknown(f"The server at {address} does not answer.") from None
+
+
+async def pass_messages(one: MessageSocket, other: MessageSocket) -> None:
+    """Both ways until either side ends, then close both. Never raises but CancelledError."""
+    loop = asyncio.get_running_loop()
+    ways = {loop.create_task(_pass(one, other)), loop.create_task(_pass(other, one))}
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.wait(ways)
+        await asyncio.gather(one.close(), other.close())
+
+
+async def _pass(source: MessageSocket, target: MessageSocket) -> None:
+    with suppress(OSError):
+        while (message := await source.receive()) is not None:
+            await target.send(message)
 
 
 OpenHere = Callable[[AgentId, Endpoint], Awaitable[ByteStream]]
 """Open a stream to an agent without another replica. Raises PeerUnknown and AgentUnreachable."""
+ServeRunnerSocket = Callable[[MessageSocket, RunnerSocket], Awaitable[None]]
+"""Reply with `AgentOpened`, and use the socket for exchanges until it ends."""
 
 
-@asynccontextmanager
-async def listen_to_peers(
-    listening: socket.socket, secret: bytes, open_here: OpenHere
-) -> AsyncGenerator[None]:
-    """Serve streams to other replicas. At the end streams in progress are aborted."""
-    serving: set[asyncio.Task[None]] = set()
+class PeerServer:
+    """What other replicas are served on their connections."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        serving.add(task)
-        try:
-            if len(serving) <= MAX_PEER_STREAMS:
-                await _serve_peer(SocketStream(reader, writer), open_here)
-        finally:
-            serving.discard(task)
-            writer.close()
+    def __init__(self, open_here: OpenHere, serve_runner_socket: ServeRunnerSocket) -> None:
+        self._open_here = open_here
+        self._serve_runner_socket = serve_runner_socket
 
-    server = await asyncio.start_server(
-        serve,
-        sock=listening,
-        ssl=_tls(secret, server=True),
-        ssl_handshake_timeout=PEER_CONNECT_TIMEOUT_S,
-    )
-    try:
-        yield
-    finally:
-        server.close()
-        for task in tuple(serving):
-            task.cancel()
-        if serving:
-            await asyncio.wait(tuple(serving))
+    @asynccontextmanager
+    async def listening(self, listening: socket.socket, secret: bytes) -> AsyncGenerator[None]:
+        """At the end exchanges in progress are aborted."""
+        serving: set[asyncio.Task[None]] = set()
 
-
-async def _serve_peer(peer: SocketStream, open_here: OpenHere) -> None:
-    stream: ByteStream | None = None
-    try:
-        async with asyncio.timeout(FIRST_LINE_TIMEOUT_S):
-            request = _REQUEST.decode(await peer.read_line())
-        async with asyncio.timeout(PEER_REPLY_TIMEOUT_S):
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            serving.add(task)
             try:
-                stream = await open_here(AgentId(request.agent_id), request.endpoint)
-                reply = PeerReply()
-            except AgentUnreachable as error:
-                reply = PeerReply(
-                    error=error.message,
-                    unknown=isinstance(error, PeerUnknown),
-                    away=isinstance(error, RunnerDisconnected),
-                )
-            await peer.write(msgspec.json.encode(reply) + b"\n")
-    except (OSError, TimeoutError, msgspec.DecodeError, UnicodeDecodeError):
-        if stream is not None:
-            await stream.close()
-        return
-    except BaseException:
-        if stream is not None:
-            await stream.close()
-        raise
-    if stream is not None:
-        await pipe(peer, stream)
+                if len(serving) <= MAX_PEER_SOCKETS:
+                    await self._serve(PeerSocket(reader, writer))
+            finally:
+                serving.discard(task)
+                writer.close()
 
-
-def bind_peer_address(address: str) -> socket.socket:
-    """Listen on `host:port`; port 0 takes a free one. A host that is a name is listened for on all
-    addresses, because it may be one that only others see. Raises ChatdError."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    try:
-        number = int(port)
-        listening = socket.create_server(
-            (host if _is_address(host) else "", number),
-            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-            reuse_port=False,
+        server = await asyncio.start_server(
+            serve,
+            sock=listening,
+            ssl=peer_tls(secret, server=True),
+            ssl_handshake_timeout=PEER_CONNECT_TIMEOUT_S,
         )
-    except (OSError, ValueError, OverflowError) as error:
-        raise ChatdError(
-            f"server.peer_address: cannot listen on {address!r}: {error}. It is the host and port"
-            " at which other replicas reach this one, such as 10.0.0.2:7871.",
-            code="settings",
-        ) from None
-    listening.settimeout(0)
-    return listening
+        try:
+            yield
+        finally:
+            server.close()
+            for task in tuple(serving):
+                task.cancel()
+            if serving:
+                await asyncio.wait(tuple(serving))
+
+    async def _serve(self, messages: PeerSocket) -> None:
+        with suppress(OSError):  # TimeoutError is one too
+            text = await _next_text(messages)
+            if text is not None and (forwarded := _runner_socket(text)) is not None:
+                await self._serve_runner_socket(messages, forwarded)
+                return
+            while text is not None:
+                if not await serve_exchange(messages, text, self._open, is_reused=True):
+                    return
+                text = await _next_text(messages)
+
+    async def _open(self, request: OpenAgent) -> ByteStream:
+        """Raises OpenRefused."""
+        try:
+            async with asyncio.timeout(PEER_OPEN_TIMEOUT_S):
+                return await self._open_here(AgentId(UUID(request.agent_id)), request.endpoint)
+        except AgentUnreachable as error:
+            reply = AgentOpened(
+                error=error.message,
+                unknown=isinstance(error, PeerUnknown),
+                away=isinstance(error, RunnerDisconnected),
+            )
+        except TimeoutError:
+            reply = AgentOpened(error="The workspace's machine does not answer.", away=True)
+        except ValueError:
+            reply = AgentOpened(error="The request cannot be read.")
+        raise OpenRefused(reply)
 
 
-def _is_address(host: str) -> bool:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with suppress(OSError):
-            socket.inet_pton(family, host)
-            return True
-    return False
+async def _next_text(messages: MessageSocket) -> str | None:
+    """Raises TimeoutError."""
+    async with asyncio.timeout(FIRST_MESSAGE_TIMEOUT_S):
+        message = await messages.receive()
+    return message if isinstance(message, str) else None
+
+
+def _runner_socket(text: str) -> RunnerSocket | None:
+    try:
+        return _RUNNER_SOCKET.decode(text)
+    except msgspec.DecodeError:
+        return None
 
 
 def log_peer_refused(address: str, reason: str) -> None:

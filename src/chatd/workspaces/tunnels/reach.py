@@ -1,4 +1,5 @@
-"""Opens a byte stream to an agent from any replica.
+"""Opens a byte stream to an agent from any replica, and brings a runner's exchange socket to the
+replica that holds the runner.
 
 An agent is at an endpoint of a runner. The runner may be connected to this replica, or to another
 one, which a row of `tunnels` names. A row may be out of date: the replica that it names refuses,
@@ -19,11 +20,19 @@ from chatd.store.conn import Conn
 from chatd.store.workspace import tunnels
 from chatd.store.workspace.tunnels import Holder
 from chatd.workspaces.tunnels.byte_streams import ByteStream, open_socket
-from chatd.workspaces.tunnels.peers import PeerDialler, PeerUnknown, log_peer_refused
+from chatd.workspaces.tunnels.peers import (
+    PeerDialler,
+    PeerUnknown,
+    RunnerSocket,
+    log_peer_refused,
+    pass_messages,
+)
 from chatd.workspaces.tunnels.runner_link import RunnerLinks
+from chatd.workspaces.tunnels.wire import AgentOpened, MessageSocket, encode
 
 HOLDER_CACHE_S: Final = 5.0
 MAX_CACHED_HOLDERS: Final = 1000
+MAX_FORWARDED_SOCKETS: Final = 2048
 
 
 class Reach:
@@ -48,6 +57,7 @@ class Reach:
         self._links = links
         self._peers = peers
         self._holders: dict[str, tuple[float, Holder]] = {}
+        self._forwarded = 0
 
     async def open(self, agent_id: AgentId, endpoint: Endpoint) -> ByteStream:
         """Raises RunnerDisconnected if no replica reaches the runner, ConnectFailed if the runner
@@ -76,6 +86,62 @@ class Reach:
         except OSError as error:
             reason = (error.strerror or type(error).__name__).lower()
             raise ConnectFailed(f"The workspace agent cannot be reached: {reason}.") from None
+
+    async def serve_runner_socket(self, messages: MessageSocket, request: RunnerSocket) -> None:
+        """Use an exchange socket of a runner, which another replica may hold, until it ends."""
+        if self._serves(request) or self._forwarded >= MAX_FORWARDED_SOCKETS:
+            await self._serve_here(messages, request)
+            return
+        self._forwarded += 1
+        try:
+            there = await self._hand_over(request)
+            if there is None:
+                await messages.close(1008, "the runner is not connected")
+            else:
+                await pass_messages(messages, there)
+        finally:
+            self._forwarded -= 1
+
+    async def serve_handed_over(self, messages: MessageSocket, request: RunnerSocket) -> None:
+        """For another replica, to which the runner's socket came."""
+        is_here = self._serves(request)
+        error = "" if is_here else "This server does not hold the runner."
+        await messages.send(encode(AgentOpened(error=error, unknown=not is_here)))
+        await self._serve_here(messages, request)
+
+    async def _serve_here(self, messages: MessageSocket, request: RunnerSocket) -> None:
+        link = self._links.get(request.runner_id)
+        if link is None or not self._serves(request):
+            await messages.close(1008, "the runner is not connected to this server")
+        else:
+            await link.serve_exchange(messages)
+
+    def _serves(self, request: RunnerSocket) -> bool:
+        link = self._links.get(request.runner_id)
+        return link is not None and _is_of(request, link.runner)
+
+    async def _hand_over(self, request: RunnerSocket) -> MessageSocket | None:
+        """None if no replica holds the runner under this epoch."""
+        cached = self._cached(request.runner_id)
+        if cached is not None and (there := await self._hand_over_to(cached, request)):
+            return there
+        try:
+            return await self._hand_over_to(await self._find(request.runner_id), request)
+        except ConnectFailed:
+            return None
+
+    async def _hand_over_to(self, holder: Holder, request: RunnerSocket) -> MessageSocket | None:
+        if not _is_of(request, holder.runner):
+            return None
+        for replica, address in holder.addresses:
+            if replica == self._replica or not address:
+                continue
+            try:
+                return await self._peers.hand_over(address, request)
+            except PeerUnknown as error:
+                self._holders.pop(request.runner_id, None)
+                log_peer_refused(address, error.message)
+        return None
 
     async def _open_at(
         self, holder: Holder, agent_id: AgentId, endpoint: Endpoint
@@ -110,6 +176,12 @@ class Reach:
             self._holders.clear()
         self._holders[runner_id] = (self._clock.monotonic() + HOLDER_CACHE_S, holder)
         return holder
+
+
+def _is_of(request: RunnerSocket, runner: Runner) -> bool:
+    """Whether the socket belongs to this connection of the runner."""
+    asked = (request.runner_id, request.epoch, request.pool, request.owner_id)
+    return asked == (runner.id, runner.epoch, runner.pool, runner.owner_id)
 
 
 def _missing_text(holder: Holder) -> str:
