@@ -78,6 +78,7 @@ NOT_PAGES = {
     "/usage-limits overrides": "the first 200; the whole list is a page of its own",
     "/usage-limits/status warnings": "the limits of one user that are nearly reached",
     "/workspaces/{workspace_id} agents": "a part of the workspace",
+    "/diagnosis findings": "a finding for each check",
 }
 """Lists of objects that are not pages, and why."""
 

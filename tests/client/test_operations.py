@@ -147,6 +147,7 @@ ASKED: dict[str, Ask] = {
     "delete_provider": lambda api: api.delete_provider(ID),
     "test_provider": lambda api: api.test_provider(ID, "gpt"),
     "list_offered_models": lambda api: api.list_offered_models(ID),
+    "get_diagnosis": lambda api: api.get_diagnosis(),
     "list_mcp_servers": lambda api: api.list_mcp_servers(limit=5, cursor="c"),
     "disconnect_mcp_server": lambda api: api.disconnect_mcp_server(MCP),
     "test_mcp_server": lambda api: api.test_mcp_server(MCP),

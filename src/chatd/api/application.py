@@ -52,6 +52,7 @@ from chatd.api.routes.account.webhooks import WebhookRoutes
 from chatd.api.routes.administration.audit import AuditRoutes
 from chatd.api.routes.administration.costs import CostRoutes
 from chatd.api.routes.administration.demo import DemoRoutes
+from chatd.api.routes.administration.diagnosis import DiagnosisRoutes
 from chatd.api.routes.administration.models import ModelRoutes
 from chatd.api.routes.administration.providers import ProviderRoutes
 from chatd.api.routes.administration.runners import RunnerRoutes
@@ -207,6 +208,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *AuditRoutes(deps).routes(),
         *GroupRoutes(deps).routes(),
         *DemoRoutes(deps).routes(),
+        *DiagnosisRoutes(deps).routes(),
     )
 
 

@@ -34,6 +34,7 @@ from chatd.engine.spend_guard import SpendGuard
 from chatd.engine.subagents import ReserveSlot
 from chatd.sealed_secrets import KeyRing
 from chatd.services.demo_worker import DemoWorker
+from chatd.services.diagnosis import Doctor
 from chatd.services.mcp_servers import McpServers
 from chatd.services.models.model_administration import ModelAdministration
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
@@ -235,6 +236,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     demo: DemoWorker | None = None
     stops_subagents: bool = False
     mcp: McpServers | None = None
+    doctor: Doctor | None = None
 
     async def read(
         self,

@@ -8,6 +8,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Coroutine, Mapping
+from importlib import metadata
 from typing import Final, Literal
 from uuid import uuid4
 
@@ -22,12 +23,14 @@ from chatd.api.accounts.site import SiteConfig, is_loopback
 from chatd.api.application import HealthApplication, HealthRoutes, build_application
 from chatd.api.deps import ApiDeps, RetentionDays, StreamLimits
 from chatd.api.server import Application
+from chatd.api.web_page import is_built
 from chatd.app.replica import Replica, ReplicaOptions, open_database_pools, replica_config
 from chatd.app.telemetry import Gauges, Telemetry
 from chatd.clock import new_change_id
 from chatd.domain.access.accounts import IdentityRules
 from chatd.domain.access.permissions import ADMIN_USER_ID
 from chatd.domain.chat.row import Chat
+from chatd.domain.deployment.diagnosis import SandboxFacts
 from chatd.domain.files import FileLimits
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Clock, Env, ToolFamily, ToolSource
@@ -36,6 +39,7 @@ from chatd.domain.subagents import SubagentLimits
 from chatd.engine.subagents import SubagentService
 from chatd.providers.registry import ProviderRegistry
 from chatd.services.demo_worker import DemoWorker, worker_environment
+from chatd.services.diagnosis import Doctor, HostFacts, sandbox_facts
 from chatd.services.mcp_servers import McpServers, declared_servers, private_hosts
 from chatd.services.models.configuration import DEMO_MODEL
 from chatd.services.models.directory import ModelDirectory
@@ -52,6 +56,7 @@ from chatd.services.templates import TemplateAdministration
 from chatd.services.webhooks import DEFAULT_CONTACT, PushRequests, WebhookSender
 from chatd.services.workspaces import LocalWorkspaceControl, WorkspaceServices, workspace_config
 from chatd.settings.schema import OidcSettings, Settings, SettingsError
+from chatd.settings.shown import shared_digests
 from chatd.store.conn import ConnectConfig
 from chatd.store.file_stores import build_file_stores
 from chatd.store.notifications import ConfigChanges
@@ -125,9 +130,15 @@ class Composition:
         replicating = replica_config(settings, connect, runs_chats=role.runs_chats)
         database = open_database_pools(replicating)
         self.pool = pool = database.pool
+        self.connect = connect
+        self.keys_from = keys_from
         self.changes = changes = ConfigChanges()
         self.secret_keys = SecretKeys(
-            keys_from, env, f"{socket.gethostname()}, process {os.getpid()}"
+            keys_from,
+            env,
+            f"{socket.gethostname()}, process {os.getpid()}",
+            version=metadata.version("chatd"),
+            settings=shared_digests(settings),
         )
         self.key_ring = ring = self.secret_keys.ring
         clients = ProviderClients(ring, env, variables)
@@ -142,12 +153,14 @@ class Composition:
         worker_id = WorkerId(env.new_id())
         self.runners: RunnerServices | None = None
         self.workspaces: WorkspaceServices | None = None
+        self._own_backend: LocalBackend | None = None
         self.workspace_control: LocalWorkspaceControl | None = None
         if settings.workspaces.enabled and (role.runs_chats or role.serves == "api"):
             config = workspace_config(settings, variables, connect, has_worker=role.runs_chats)
             own = None
             if role.runs_chats:
                 own = LocalBackend(config.local, agent=agent_zip(), clock=env.clock)
+                self._own_backend = own
             runner_pool = Pool(PoolConfig(connect=connect, max_size=RUNNER_POOL_SIZE))
             self.runners = runners = RunnerServices(
                 config.runners, env, worker_id, runner_pool, own=own
@@ -245,6 +258,11 @@ class Composition:
 
     def _on_turn_end(self) -> None:
         self.webhooks.on_turn_end()
+
+    async def sandbox_facts(self) -> SandboxFacts | None:
+        """None where this process has no workspaces, or has not yet tried what works."""
+        report = None if self._own_backend is None else self._own_backend.detected
+        return None if report is None else sandbox_facts(report)
 
     async def _is_demo_wanted(self) -> bool:
         """Only where this machine's browsers alone reach a server that runs chats itself."""
@@ -426,6 +444,18 @@ def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> A
         demo=built.demo,
         stops_subagents=settings.chats.interrupt_subagents == "stop",
         mcp=built.mcp,
+        doctor=Doctor(
+            replica.database.pool,
+            built.connect,
+            built.keys_from,
+            HostFacts(
+                data_dir=settings.data_dir,
+                version=metadata.version("chatd"),
+                is_page_built=is_built(),
+                sandbox=built.sandbox_facts,
+            ),
+            replica.env.clock,
+        ),
     )
 
 

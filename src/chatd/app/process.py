@@ -141,7 +141,7 @@ async def serve(
     """Run until `stop` is set, then stop everything that was started except workspaces. Returns the
     number of workspaces that keep running."""
     token = _token_from_environment(env, settings)
-    _check_settings(settings, env)
+    check_settings(settings, env)
     keys_from = _key_source(settings, env)
     provider_registry = build_registry(settings, env, clock)
     try:
@@ -243,7 +243,7 @@ async def _running(built: Composition, settings: Settings, clock: Clock) -> Asyn
         yield
 
 
-def _check_settings(settings: Settings, env: Mapping[str, str]) -> None:
+def check_settings(settings: Settings, env: Mapping[str, str]) -> None:
     """Raises SettingsError before anything is started."""
     check_workspace_settings(settings, env)
     declared_servers(settings, env)

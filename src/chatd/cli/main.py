@@ -17,12 +17,16 @@ from typer.core import TyperGroup
 from chatd.cli import completion, runner, workspace_commands
 from chatd.cli.account import account_commands, template_commands
 from chatd.cli.chats import chat_commands
+from chatd.cli.operator import operator_commands
 from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port
 
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Work with agents": ("chat", "run", "chats", "workspaces", "models", "usage"),
     "Your account at a server": ("login", "logout", "whoami", "mcp", "skills", "files", "tokens"),
-    "Run a server": ("serve", "worker", "runner", "providers", "migrate", "admin", "bench"),
+    "Run a server": (
+        *("serve", "worker", "runner", "providers", "migrate", "admin"),
+        *("doctor", "config", "upgrade", "debug", "bench"),
+    ),
     "Other": ("completion", "version"),
 }
 """The commands of `chatd --help`: what a user needs first."""
@@ -397,5 +401,8 @@ def audit_log(
 
 
 # Further commands have a module per group, which registers them.
-for commands_of in (chat_commands, workspace_commands, account_commands, completion):
+for commands_of in (
+    *(chat_commands, workspace_commands, account_commands),
+    *(operator_commands, completion),
+):
     commands_of.register(app)

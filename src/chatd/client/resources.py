@@ -309,6 +309,23 @@ class Provider(Struct, frozen=True, kw_only=True):
     base_url: str | None = None
 
 
+class Diagnosed(Struct, frozen=True, kw_only=True):
+    """The result of one check; a newer server may have verdicts that this program does not know."""
+
+    check: str = ""
+    verdict: str = ""
+    text: str = ""
+    remedy: str = ""
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """What a server found when it examined its deployment."""
+
+    version: str = ""
+    time: datetime | None = None
+    findings: tuple[Diagnosed, ...] = ()
+
+
 class Trial(Struct, frozen=True, kw_only=True):
     """The outcome of one small call to a provider."""
 

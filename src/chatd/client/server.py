@@ -50,6 +50,7 @@ from chatd.client.resources import (
     CostSummary,
     CreatedRunnerToken,
     CreatedToken,
+    Diagnosis,
     Directory,
     ListedChat,
     ListedSkill,
@@ -377,6 +378,11 @@ class ServerApi:
 
     def list_offered_models(self, provider_id: UUID) -> ListCall[OfferedModel]:
         return self._list(f"/providers/{provider_id}/models", Page[OfferedModel])
+
+    # The deployment
+
+    def get_diagnosis(self) -> Call[Diagnosis]:
+        return self._get("/diagnosis", Diagnosis)
 
     # MCP servers
 

@@ -9,15 +9,18 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd import sealed_secrets
 from chatd.aio import InterruptibleSleep
 from chatd.domain.chat.lease import LEASE_TTL_S
 from chatd.domain.deployment.config_change import ConfigChange
+from chatd.domain.deployment.diagnosis import ReplicaReport
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ports import Clock, Env
 from chatd.sealed_secrets import (
@@ -126,12 +129,21 @@ def current_key(known: Sequence[KeyRecord]) -> str | None:
 
 
 class SecretKeys:
-    """Keeps the key ring of this process in step with the file and the database."""
+    """Keeps the key ring of this process in step with the file and the database. Other processes
+    read which keys it holds, its version and the digests of its `settings`."""
 
-    def __init__(self, source: KeySource, env: Env, process_name: str) -> None:
+    def __init__(
+        self,
+        source: KeySource,
+        env: Env,
+        process_name: str,
+        *,
+        version: str = "",
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._source = source
         self._env = env
-        self._name = process_name
+        self._shown_report = ReplicaReport(name=process_name, version=version, settings=settings)
         self._process_id: UUID = env.new_id()
         self._pause = InterruptibleSleep(env.clock)
         self.ring = KeyRing(remedy=source.remedy)
@@ -203,7 +215,8 @@ class SecretKeys:
             await sealed_columns.remove_holder(pool, self._process_id)
 
     async def _renew(self, pool: Pool) -> None:
-        await sealed_columns.renew_holder(pool, self._process_id, self._name, self.ring.key_ids)
+        report = replace(self._shown_report, key_ids=tuple(self.ring.key_ids))
+        await sealed_columns.renew_holder(pool, self._process_id, report)
 
 
 # Replacing the key of the secrets at rest, while replicas run.

@@ -5,7 +5,7 @@ Precedence: file, then environment, then flags. Pure: `config_file` reads the fi
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -57,23 +57,50 @@ def load_settings(
     `data_dir` is the default."""
     values: dict[str, object] = {} if data_dir is None else {"data_dir": data_dir}
     if file is not None:
-        values |= _from_file(file, env)
-    values |= _from_environment(env)
+        values |= _from_file(file, env, _refuse)
+    values |= _from_environment(env, _refuse)
     values |= _from_flags(flags)
     if "data_dir" not in values:
         raise SettingsError("no data directory: HOME is not set; use --data-dir")
     return msgspec.convert(_nest(values, Settings, ()), Settings, dec_hook=_to_path)
 
 
-def _from_file(file: ConfigFile, env: Mapping[str, str]) -> dict[str, object]:
+def list_problems(file: ConfigFile | None, env: Mapping[str, str]) -> list[str]:
+    """Everything that `load_settings` would refuse, of which it reports the first."""
+    found: list[str] = []
+
+    def keep(error: SettingsError) -> None:
+        found.append(error.message)
+
+    if file is not None:
+        _from_file(file, env, keep)
+    _from_environment(env, keep)
+    return found
+
+
+_OnProblem = Callable[[SettingsError], None]
+
+
+def _refuse(error: SettingsError) -> None:
+    raise error
+
+
+def _from_file(
+    file: ConfigFile, env: Mapping[str, str], on_problem: _OnProblem
+) -> dict[str, object]:
     try:
         table = tomllib.loads(file.text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{file.path}: not valid TOML: {error}") from None
+        on_problem(SettingsError(f"{file.path}: not valid TOML: {error}"))
+        return {}
     values: dict[str, object] = {}
-    for name, value in _walk(file, table, Settings, ()):
+    for name, value in _walk(file, table, Settings, (), on_problem):
         key = setting_keys()[name]
-        converted = _convert(key, value, f"{file.path}: {name}", strict=True)
+        try:
+            converted = _convert(key, value, f"{file.path}: {name}", strict=True)
+        except SettingsError as error:
+            on_problem(error)
+            continue
         if isinstance(converted, Path):
             # A path in a file is relative to that file, not to the working directory.
             converted = file.path.parent / _at_home(converted, env)
@@ -86,6 +113,7 @@ def _walk(
     table: Mapping[str, object],
     section: type[msgspec.Struct],
     at: tuple[str, ...],
+    on_problem: _OnProblem,
 ) -> Iterator[tuple[str, object]]:
     for key, value in table.items():
         path = (*at, key)
@@ -93,18 +121,20 @@ def _walk(
         field = fields(section).get(key)
         if field is None:
             hint = _suggest(name, setting_keys()) or _those_of(section, at)
-            raise SettingsError(f"{file.path}: unknown key {name}{hint}")
-        if not is_section(field):
+            on_problem(SettingsError(f"{file.path}: unknown key {name}{hint}"))
+        elif not is_section(field):
             yield name, value
         elif isinstance(value, dict):
-            yield from _walk(file, msgspec.convert(value, dict[str, object]), field, path)
+            inner = msgspec.convert(value, dict[str, object])
+            yield from _walk(file, inner, field, path, on_problem)
         else:
             # A text may be the database's address with its password.
             given = "a text" if isinstance(value, str) else show_value(value)
-            raise SettingsError(f"{file.path}: {name}: expected a table, [{name}], got {given}")
+            text = f"{file.path}: {name}: expected a table, [{name}], got {given}"
+            on_problem(SettingsError(text))
 
 
-def _from_environment(env: Mapping[str, str]) -> dict[str, object]:
+def _from_environment(env: Mapping[str, str], on_problem: _OnProblem) -> dict[str, object]:
     variables = {key.variable: key for key in setting_keys().values()}
     values: dict[str, object] = {}
     for variable in sorted(env):
@@ -115,12 +145,18 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, object]:
             if SERVICE_LINK.fullmatch(variable):
                 continue
             hint = _suggest(variable, variables) or "; unset it, or see docs/operating.md"
-            raise SettingsError(f"unknown environment variable {variable}{hint}")
+            on_problem(SettingsError(f"unknown environment variable {variable}{hint}"))
+            continue
         # Compose files and shells write "not set" as an empty value.
-        if env[variable]:
+        if not env[variable]:
+            continue
+        try:
             given = _listed(env[variable], variable) if key.is_list else env[variable]
             value = _convert(key, given, variable, strict=False)
-            values[key.name] = _at_home(value, env) if isinstance(value, Path) else value
+        except SettingsError as error:
+            on_problem(error)
+            continue
+        values[key.name] = _at_home(value, env) if isinstance(value, Path) else value
     return values
 
 

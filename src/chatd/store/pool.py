@@ -17,6 +17,7 @@ from typing import Any, Final, LiteralString
 
 import msgspec
 
+from chatd.domain.deployment.diagnosis import MIN_POSTGRES_MAJOR
 from chatd.domain.errors import ChatdError, InvariantBroken, Unavailable
 from chatd.store.conn import ConnectConfig, DatabaseSession, Row, StatementHook, connect
 
@@ -228,7 +229,6 @@ FACTS: Final[LiteralString] = """
         current_setting('synchronous_commit') AS synchronous_commit,
         current_setting('fsync') AS fsync,
         current_setting('full_page_writes') AS full_page_writes"""
-MIN_POSTGRES_MAJOR: Final = 15
 
 TEMPORARY_CODES: Final = frozenset({"database_busy", "database_starting"})
 """The server answers, and takes no connection now: it starts, or all connections are in use."""

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, LiteralString
 from uuid import UUID
 
+import msgspec
 from msgspec import Struct
 
+from chatd.domain.deployment.diagnosis import ReplicaReport
 from chatd.domain.errors import NotFound
 from chatd.sealed_secrets import seal_context
-from chatd.store.conn import Conn, DatabaseSession
+from chatd.store.conn import Conn, DatabaseSession, json_text
 
 RESEAL_BATCH: Final = 100
 _FIRST_ID: Final = UUID(int=0)
@@ -60,6 +62,14 @@ async def count_by_key(conn: Conn, columns: Sequence[SealedColumn]) -> Mapping[s
         for row in await conn.fetch(query):
             counts[row["key_id"]] = counts.get(row["key_id"], 0) + row["count"]
     return counts
+
+
+async def read_sealed(conn: Conn, at: SealedColumn, limit: int) -> Sequence[tuple[str, str]]:
+    """Sealed values, each with its context."""
+    query: LiteralString = (
+        f"SELECT id, {at.column} AS sealed FROM {at.table} WHERE {at.column} IS NOT NULL LIMIT $1"
+    )
+    return [(row["sealed"], at.context(row["id"])) for row in await conn.fetch(query, limit)]
 
 
 async def reseal_batch(
@@ -119,12 +129,16 @@ DELETE_RETIRED: Final[LiteralString] = """
 RENEW_HOLDER: Final[LiteralString] = """
     WITH dead AS (
         DELETE FROM secret_key_holders WHERE renewed_at < now() - interval '1 hour')
-    INSERT INTO secret_key_holders (process_id, name, key_ids) VALUES ($1, $2, $3)
+    INSERT INTO secret_key_holders (process_id, name, key_ids, version, settings)
+    VALUES ($1, $2, $3, $4, $5::jsonb)
     ON CONFLICT (process_id) DO UPDATE SET key_ids = excluded.key_ids, renewed_at = now()"""
 REMOVE_HOLDER: Final[LiteralString] = "DELETE FROM secret_key_holders WHERE process_id = $1"
 LIST_WITHOUT: Final[LiteralString] = """
     SELECT name FROM secret_key_holders
     WHERE $1 <> ALL (key_ids) AND renewed_at > now() - $2::float8 * interval '1 s' ORDER BY name"""
+LIST_PROCESSES: Final[LiteralString] = """
+    SELECT name, version, key_ids, settings::text AS settings FROM secret_key_holders
+    WHERE renewed_at > now() - $1::float8 * interval '1 s' ORDER BY name, process_id LIMIT 1000"""
 
 
 class KeyRecord(Struct, frozen=True, kw_only=True):
@@ -157,8 +171,24 @@ async def delete_retired(conn: Conn, key_id: str) -> None:
     await conn.execute(DELETE_RETIRED, key_id)
 
 
-async def renew_holder(conn: Conn, process_id: UUID, name: str, key_ids: Sequence[str]) -> None:
-    await conn.execute(RENEW_HOLDER, process_id, name, list(key_ids))
+async def renew_holder(conn: Conn, process_id: UUID, report: ReplicaReport) -> None:
+    settings = json_text(dict(report.settings))
+    await conn.execute(
+        RENEW_HOLDER, process_id, report.name, list(report.key_ids), report.version, settings
+    )
+
+
+async def list_processes(conn: Conn, lease_s: float) -> Sequence[ReplicaReport]:
+    """Those that have renewed their keys within `lease_s`."""
+    return [
+        ReplicaReport(
+            name=row["name"],
+            version=row["version"],
+            key_ids=tuple(row["key_ids"]),
+            settings=msgspec.json.decode(row["settings"], type=dict[str, str]),
+        )
+        for row in await conn.fetch(LIST_PROCESSES, lease_s)
+    ]
 
 
 async def remove_holder(conn: Conn, process_id: UUID) -> None:

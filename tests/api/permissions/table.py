@@ -487,6 +487,7 @@ ADMINISTRATION: Final = (
         records="group.remove_member",
     ),
     row("GET /settings", "administration read", "admin"),
+    row("GET /diagnosis", "administration read", "admin"),
     row("GET /settings/tool-policy", "administration read", "admin"),
     row("POST /settings/tool-policy/try", "administration read", "admin", TRIAL),
     row(

@@ -2356,6 +2356,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/diagnosis": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_diagnosis"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/events": {
         parameters: {
             query?: never;
@@ -3237,6 +3253,11 @@ export interface components {
             default_system_prompt: string;
             retention: components["schemas"]["RetentionDays"];
         };
+        DiagnosisReply: {
+            version: string;
+            time: string;
+            findings: components["schemas"]["Finding"][];
+        };
         DiffStatus: {
             branch: string;
             base: string;
@@ -3399,6 +3420,14 @@ export interface components {
             size_bytes: number;
             sha256: string;
             created_at: string;
+        };
+        Finding: {
+            check: string;
+            /** @enum {unknown} */
+            verdict: "failed" | "ok" | "skipped" | "warning";
+            text: string;
+            /** @default  */
+            remedy?: string;
         };
         ForkBody: {
             /** @default null */
@@ -10353,6 +10382,25 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    get_diagnosis: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DiagnosisReply"];
+                };
             };
         };
     };

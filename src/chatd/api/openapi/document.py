@@ -89,6 +89,7 @@ TAGS: Final[Mapping[str, str]] = {
     "account": "The caller's own account, tokens and keys.",
     "usage-limits": "How much users may spend, and what you have spent.",
     "cost": "What model calls have cost.",
+    "diagnosis": "What is wrong with a deployment.",
     "demo": "Kill a worker process, to see that the server goes on with its chats.",
     "audit": "What administrators changed.",
     "builds": "Starts, stops and deletions of workspaces.",

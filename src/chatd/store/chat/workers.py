@@ -433,3 +433,12 @@ async def read_backlog(conn: Conn) -> Backlog:
     row = await conn.fetchrow(READ_BACKLOG)
     assert row is not None
     return Backlog(**dict(row))
+
+
+COUNT_LIVING: Final[LiteralString] = """
+    SELECT count(*) FROM chat_workers WHERE lease_until > now() AND NOT draining"""
+
+
+async def count_living(conn: Conn) -> int:
+    """Workers that take chats."""
+    return await conn.fetchval(COUNT_LIVING)

@@ -227,6 +227,11 @@ class LocalBackend:
         """The level; empty until it is detected, and if this host can run no workspaces."""
         return "" if self._prepared is None else self._prepared[0].level or ""
 
+    @property
+    def detected(self) -> isolation.IsolationReport | None:
+        """None until it is detected."""
+        return None if self._prepared is None else self._prepared[0]
+
     def is_agent_socket(self, path: str) -> bool:
         """Whether it is the socket of a workspace here, so that others may be connected to it."""
         return self._layout.is_socket(path)

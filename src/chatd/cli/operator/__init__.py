@@ -1,0 +1,1 @@
+"""Commands of an operator: examine a deployment and its settings, collect what a report needs."""
