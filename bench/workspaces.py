@@ -49,6 +49,7 @@ from chatd.workspaces.agents.agent_client import HttpAgentClient
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.supervisor_client import SupervisorClient
+from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from chatd.workspaces.runner.backend_calls import BackendCalls
 from chatd.workspaces.runner.runner_client import RunnerClient, RunnerConfig
 from chatd.workspaces.templates import BUILT_IN_TEMPLATES, template_rows
@@ -107,7 +108,8 @@ async def open_tool_caller(database: BenchDatabase, data_dir: Path) -> AsyncGene
         local=LocalConfig(data_dir=data_dir, host_id="bench"),
     )
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=database.dsn), max_size=RUNNER_POOL_SIZE))
-    backend = LocalBackend(config.local, agent=agent_zip(), clock=clock)
+    networks = WorkspaceNetworks(data_dir, clock)
+    backend = LocalBackend(config.local, agent=agent_zip(), clock=clock, networks=networks)
     runners = RunnerServices(config.runners, env, WORKER, pool, own=backend)
     services = WorkspaceServices(
         config, env, runners, backend, announce=lambda _chat, _kind: None, ring=KeyRing()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from chatd.domain.deployment.addresses import is_public
+from chatd.domain.addresses import is_public
 from chatd.domain.errors import ChatdError
 
 DIAL_TIMEOUT_S: Final = 20.0
@@ -21,6 +21,8 @@ MAX_ADDRESSES: Final = 8
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[str, int], Awaitable[Connection]]
+"""Opens a connection to an address that has been checked."""
 
 
 class AddressRefused(ChatdError):
@@ -43,17 +45,19 @@ async def open_guarded_connection(
     host: str,
     port: int,
     *,
-    allow_private: bool = False,
+    is_allowed: Callable[[str], bool] = is_public,
+    allow_own_host: bool = False,
     resolve: Resolve = resolve_host,
+    connect: Connect = asyncio.open_connection,
     timeout_s: float = DIAL_TIMEOUT_S,
 ) -> Connection:
-    """Raises AddressRefused or DialFailed."""
+    """To an address of the host for which `is_allowed`. Raises AddressRefused or DialFailed."""
     try:
         async with asyncio.timeout(timeout_s):
             allowed = await find_allowed_addresses(
-                host, port, allow_private=allow_private, resolve=resolve
+                host, port, is_allowed=is_allowed, resolve=resolve
             )
-            return await _connect(host, port, allowed, allow_private=allow_private)
+            return await _connect(host, port, allowed, connect, allow_own_host=allow_own_host)
     except TimeoutError:
         raise DialFailed(f"{host}:{port} did not answer within {timeout_s:g} s.") from None
     except (OSError, UnicodeError) as error:
@@ -61,32 +65,40 @@ async def open_guarded_connection(
 
 
 async def find_allowed_addresses(
-    host: str, port: int, *, allow_private: bool = False, resolve: Resolve = resolve_host
+    host: str,
+    port: int,
+    *,
+    is_allowed: Callable[[str], bool] = is_public,
+    resolve: Resolve = resolve_host,
 ) -> list[str]:
     """Connect to one of these, not to the name. Raises AddressRefused and OSError."""
     addresses = (await resolve(host, port))[:MAX_ADDRESSES]
-    allowed = [each for each in addresses if allow_private or is_public(each)]
+    allowed = [each for each in addresses if is_allowed(each)]
     if addresses and not allowed:
         raise refusal(host)
     return allowed
 
 
 async def _connect(
-    host: str, port: int, addresses: Sequence[str], *, allow_private: bool
+    host: str, port: int, addresses: Sequence[str], connect: Connect, *, allow_own_host: bool
 ) -> Connection:
     last: OSError | None = None
     for address in addresses:
         try:
-            reader, writer = await asyncio.open_connection(address, port)
+            reader, writer = await connect(address, port)
         except OSError as error:
             last = error
             continue
         own, peer = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
-        if not allow_private and is_own_host(own, peer):
+        if not allow_own_host and is_own_host(own, peer):
             writer.transport.abort()
             raise refusal(host)
         return reader, writer
     raise last or OSError("the name has no address")
+
+
+def is_any_address(_address: str) -> bool:
+    return True
 
 
 def is_own_host(own: Sequence[object] | None, peer: Sequence[object] | None) -> bool:

@@ -20,6 +20,7 @@ from chatd.domain.workspace.entities import TemplateSpec
 from chatd.workspaces.container.container_backend import ContainerBackend, ContainerConfig
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalConfig
+from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from tests.support import podman
 from tests.support.backend_rig import HOST, BackendRig, RunningWorkspace
 from tests.support.local_rig import NO_BUBBLEWRAP, LocalRig
@@ -74,7 +75,8 @@ def _open_container(place: BackendPlace) -> BackendRig:
         clone_timeout_s=place.clone_timeout_s,
         disk_interval_s=place.disk_interval_s,
     )
-    backend = ContainerBackend(config, agent=agent_zip(), clock=SystemClock())
+    networks = WorkspaceNetworks(config.data_dir, SystemClock())
+    backend = ContainerBackend(config, agent=agent_zip(), clock=SystemClock(), networks=networks)
     return BackendRig(backend, TemplateSpec(image=podman.IMAGE))
 
 

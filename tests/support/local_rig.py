@@ -23,6 +23,8 @@ from chatd.workspaces.local.sandbox_command import ISOLATION_LEVELS, IsolationLe
 from chatd.workspaces.local.supervisor import syscalls
 from chatd.workspaces.local.supervisor.sandbox_processes import read_process_id
 from chatd.workspaces.local.supervisor_client import SupervisorClient, SupervisorReply
+from chatd.workspaces.network.network_proxy import Dialer
+from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from tests.support.backend_rig import HOST, TEST_TIMEOUT_S, BackendRig, RunningWorkspace
 from tests.support.database import scratch_space
 from tests.support.eventually import eventually
@@ -54,8 +56,11 @@ class LocalRig(BackendRig):
 
     backend: LocalBackend
 
-    def __init__(self, config: LocalConfig) -> None:
-        super().__init__(LocalBackend(config, agent=agent_zip(), clock=SystemClock()))
+    def __init__(self, config: LocalConfig, dialer: Dialer | None = None) -> None:
+        networks = WorkspaceNetworks(config.data_dir, SystemClock(), dialer)
+        super().__init__(
+            LocalBackend(config, agent=agent_zip(), clock=SystemClock(), networks=networks)
+        )
         self.data_dir = config.data_dir
         self.supervisor = GreetingSupervisorClient(
             config.data_dir / "ws-supervisor", SystemClock(), idle_s=config.supervisor_idle_s
@@ -77,6 +82,7 @@ class LocalRig(BackendRig):
 
     async def close(self) -> None:
         """Stop the supervisor with its sandboxes and its parent."""
+        await self.backend.networks.release_all()
         lock = self.data_dir / "ws-supervisor" / "lock"
         if not lock.exists():
             return
@@ -135,8 +141,8 @@ def shared_kits(factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def open_rig(config: LocalConfig) -> AsyncGenerator[LocalRig]:
-    rig = LocalRig(config)
+async def open_rig(config: LocalConfig, dialer: Dialer | None = None) -> AsyncGenerator[LocalRig]:
+    rig = LocalRig(config, dialer)
     try:
         yield rig
     finally:

@@ -5,8 +5,9 @@ import asyncio
 import sys
 from contextlib import suppress
 
+from chatd.domain.addresses import is_public
 from chatd.domain.errors import ChatdError
-from chatd.guarded_dial import open_guarded_connection
+from chatd.guarded_dial import is_any_address, open_guarded_connection
 from chatd.mcp.oauth_http import OauthHttp
 
 
@@ -35,7 +36,10 @@ async def main(address: str, *private_hosts: str) -> None:
             say(f"oauth: {error.message}")
         try:
             _, writer = await open_guarded_connection(
-                address, port, allow_private=address in private_hosts
+                address,
+                port,
+                is_allowed=is_any_address if address in private_hosts else is_public,
+                allow_own_host=address in private_hosts,
             )
             writer.close()
             say("dial: open")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.deployment.addresses import is_public, names_private_host
+from chatd.domain.addresses import is_public, names_private_host
 
 
 @pytest.mark.parametrize(

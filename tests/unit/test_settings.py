@@ -363,7 +363,7 @@ def test_a_bad_table_is_refused_without_showing_it(toml: str, said: str) -> None
     [
         ({"descripton": ""}, "unknown key descripton; did you mean description?"),
         ({"spec": {"netwrok": "none"}}, "spec: unknown key netwrok; did you mean network?"),
-        ({"spec": {"network": "some"}}, "spec: network: expected one of none, full"),
+        ({"spec": {"network": "some"}}, "spec: network: expected one of none, allow, full"),
         ({"spec": {"seed": {"kind": "gti"}}}, SEEDS),
         (
             {"spec": {"seed": {"kind": "git", "url": "", "rev": ""}}},

@@ -320,6 +320,31 @@ async def test_a_clone_without_a_network_reaches_public_addresses_only(
         await rig.start(rig.template(seed=GitSeed(url="git://example.org/x")))
 
 
+async def test_a_workspace_reaches_the_hosts_that_its_template_names(
+    rig: BackendRig, project: Path
+) -> None:
+    """Takes seconds: a workspace is built, with a start-up script."""
+    commit(project)
+    async with RepositoryServer(project).running() as server:
+        host = f"127.0.0.1:{server.port}"
+        fetch = f"git -c http.proxy=$http_proxy ls-remote http://{host}/.git"
+        spec = rig.template(
+            network="allow",
+            allow=(f"private:{host}",),
+            startup_script=f"no_proxy= {fetch} > at-start",
+        )
+        running = await rig.start(spec)
+        assert running.agent.network == "allow"
+        assert "refs/heads" in await rig.output_of(running, "cat at-start")
+        assert "refs/heads" in await rig.output_of(running, f"no_proxy= {fetch}")
+        asked = len(server.requests)
+        straight = await rig.run(running, f"env -u http_proxy -u all_proxy git ls-remote {host}")
+        assert straight.exit_code != 0
+        other = f"no_proxy= git ls-remote http://127.0.0.2:{server.port}/.git 2>&1"
+        assert "403" in await rig.output_of(running, other)
+        assert len(server.requests) == asked
+
+
 async def test_a_clone_that_hangs_is_given_up(place: BackendPlace) -> None:
     async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()

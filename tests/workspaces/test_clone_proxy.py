@@ -1,8 +1,8 @@
 """Git behind the proxy of clones: every address that it names is checked."""
 
 import asyncio
-import inspect
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from chatd.guarded_dial import Connection, open_guarded_connection
-from chatd.workspaces.local import clone_forward
-from chatd.workspaces.local.seeds import PROXY_SOCKET, CloneProxy
+from chatd.clock import SystemClock
+from chatd.domain.workspace.entities import GitSeed, TemplateSpec
+from chatd.workspaces.network.inside import forward_words, proxy_variables
+from chatd.workspaces.network.network_proxy import NetworkProxy
+from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
+from tests.support.network_names import TestNetwork
 
 TEST_TIMEOUT_S = 40.0
+OUTSIDE = "93.184.215.14"
+URL = "http://git.example.org/repo.git"
 
 
 class RepositoryServer:
@@ -66,32 +71,42 @@ def repository(tmp_path: Path) -> Path:
     return bare.parent
 
 
-async def clone(proxy: CloneProxy, tmp_path: Path, url: str) -> tuple[int | None, str]:
-    words = ["git", "clone", url, str(tmp_path / "cloned")]
+def clone_proxy(tmp_path: Path, outside_port: int, spec: TemplateSpec) -> NetworkProxy:
+    network = TestNetwork({"git.example.org": [[OUTSIDE]]}, {OUTSIDE: outside_port})
+    networks = WorkspaceNetworks(tmp_path, SystemClock(), network.dialer)
+    return networks.clone_proxy(spec, GitSeed(url=URL))
+
+
+async def clone(proxy: NetworkProxy, tmp_path: Path) -> tuple[int | None, str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    directory = tmp_path / "proxy"
+    words = [*forward_words((sys.executable,), str(directory), port)]
+    words += ["git", "clone", URL, str(tmp_path / "cloned")]
     env = {"PATH": os.defpath, "HOME": str(tmp_path), "GIT_ALLOW_PROTOCOL": "http:https"}
-    async with asyncio.timeout(TEST_TIMEOUT_S), proxy.listening(tmp_path / "proxy", None):
+    # Git asks no proxy about the loopback otherwise.
+    env |= {**proxy_variables(port), "NO_PROXY": "", "no_proxy": ""}
+    async with asyncio.timeout(TEST_TIMEOUT_S), proxy.listening(directory, None):
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-c", inspect.getsource(clone_forward),
-            str(tmp_path / "proxy" / PROXY_SOCKET), *words,
-            env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+            *words, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
         output = (await process.communicate())[0].decode()
     return process.returncode, output
 
 
-async def test_a_repository_is_cloned_through_the_proxy(tmp_path: Path, repository: Path) -> None:
+@pytest.mark.parametrize(
+    "spec", [TemplateSpec(), TemplateSpec(network="allow", allow=("pypi.org",))]
+)
+async def test_a_repository_is_cloned_through_the_proxy(
+    tmp_path: Path, repository: Path, spec: TemplateSpec
+) -> None:
     async with RepositoryServer(repository).running() as server:
-
-        async def dial(host: str, port: int) -> Connection:
-            assert (host, port) == ("git.example.org", 80)
-            return await open_guarded_connection("127.0.0.1", server.port, allow_private=True)
-
-        proxy = CloneProxy(dial)
-        code, output = await clone(proxy, tmp_path, "http://git.example.org/repo.git")
+        proxy = clone_proxy(tmp_path, server.port, spec)
+        code, output = await clone(proxy, tmp_path)
     assert code == 0, output
-    assert proxy.refusals == []
+    assert proxy.failures == []
     assert (tmp_path / "cloned" / ".git" / "HEAD").exists()
-    assert not (tmp_path / "proxy").exists()
     assert any("/objects/" in path for path in server.requests)
 
 
@@ -104,18 +119,12 @@ async def test_a_redirect_to_the_host_is_refused(
         RepositoryServer(repository).running() as secret,
     ):
         outside.redirect = target.format(port=secret.port)
-
-        async def dial(host: str, port: int) -> Connection:
-            if host == "git.example.org":
-                return await open_guarded_connection("127.0.0.1", outside.port, allow_private=True)
-            return await open_guarded_connection(host, port)
-
-        proxy = CloneProxy(dial)
-        code, _ = await clone(proxy, tmp_path, "http://git.example.org/repo.git")
+        proxy = clone_proxy(tmp_path, outside.port, TemplateSpec())
+        code, _ = await clone(proxy, tmp_path)
     assert code != 0
     assert outside.requests
     assert secret.requests == []
-    assert "not on the public internet" in proxy.refusals[-1]
+    assert "not on the public internet" in proxy.failures[-1]
 
 
 @pytest.mark.parametrize("target", ["file:///{path}", "ext::touch {path}/owned"])
@@ -124,25 +133,19 @@ async def test_a_redirect_to_another_protocol_is_refused(
 ) -> None:
     async with RepositoryServer(repository).running() as outside:
         outside.redirect = target.format(path=tmp_path)
-
-        async def dial(_host: str, _port: int) -> Connection:
-            return await open_guarded_connection("127.0.0.1", outside.port, allow_private=True)
-
-        code, _ = await clone(CloneProxy(dial), tmp_path, "http://git.example.org/repo.git")
+        code, _ = await clone(clone_proxy(tmp_path, outside.port, TemplateSpec()), tmp_path)
     assert code != 0
     assert not (tmp_path / "owned").exists()
     assert not (tmp_path / "cloned").exists()
 
 
-async def test_a_client_that_speaks_another_protocol_is_dropped(tmp_path: Path) -> None:
-    async def dial(_host: str, _port: int) -> Connection:
-        raise AssertionError
-
-    proxy = CloneProxy(dial)
-    async with asyncio.timeout(TEST_TIMEOUT_S), proxy.listening(tmp_path / "proxy", None):
-        for bad in (b"GET / HTTP/1.1\r\n\r\n", b"\5\1\0\5\1\0\7", b"\5\1\0\5\2\0\1\1\1\1\1\0\1"):
-            reader, writer = await asyncio.open_unix_connection(tmp_path / "proxy" / PROXY_SOCKET)
-            writer.write(bad)
-            writer.write_eof()
-            assert not (await reader.read()).startswith(b"\5\0\5\0")
-            writer.close()
+async def test_a_redirect_to_a_host_that_the_template_does_not_allow_is_refused(
+    tmp_path: Path, repository: Path
+) -> None:
+    async with RepositoryServer(repository).running() as outside:
+        outside.redirect = "http://elsewhere.example.org"
+        spec = TemplateSpec(network="allow", allow=("pypi.org",))
+        proxy = clone_proxy(tmp_path, outside.port, spec)
+        code, _ = await clone(proxy, tmp_path)
+    assert code != 0
+    assert "may not reach elsewhere.example.org:80" in proxy.failures[-1]

@@ -22,6 +22,7 @@ from chatd.workspaces.container.container_backend import ContainerBackend, Conta
 from chatd.workspaces.container.container_kit import ContainerKit, find_loader
 from chatd.workspaces.container.container_plan import ContainerNames, ContainerPlan
 from chatd.workspaces.container.engine_api import EngineClient, EngineInfo, split_image, split_log
+from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from tests.support.backend_kinds import BackendPlace, link_kits
 from tests.support.backend_rig import HOST, SECRET, TEST_TIMEOUT_S, BackendRig
 from tests.support.local_rig import data_directory, shared_kits
@@ -177,7 +178,9 @@ async def test_an_engine_that_does_not_run_is_reported(
 
     slept: list[float] = []
     config = ContainerConfig(socket_path=tmp_path / "none", data_dir=tmp_path, host_id=HOST)
-    backend = ContainerBackend(config, agent=b"", clock=NoWait())
+    backend = ContainerBackend(
+        config, agent=b"", clock=NoWait(), networks=WorkspaceNetworks(tmp_path, NoWait())
+    )
     rig = BackendRig(backend, SPEC)
     assert await backend.detect() is None
     assert "it does not run" in caplog.text
@@ -195,7 +198,12 @@ async def test_a_template_needs_an_image_and_its_mounts_leave_our_paths_alone(
     tmp_path: Path,
 ) -> None:
     config = ContainerConfig(socket_path=tmp_path, data_dir=tmp_path / "data", host_id=HOST)
-    backend = ContainerBackend(config, agent=b"", clock=SystemClock())
+    backend = ContainerBackend(
+        config,
+        agent=b"",
+        clock=SystemClock(),
+        networks=WorkspaceNetworks(tmp_path, SystemClock()),
+    )
     (tmp_path / "data").mkdir()
     mounts = (Mount(source="/etc", target="/run/chatd-socket/d"),)
     problems = await backend.validate(TemplateSpec(mounts=mounts), {})

@@ -40,6 +40,7 @@ from chatd.agent.server.agent_server import AgentHttpServer, log_line
 from chatd.agent.server.auth import RequestVerifier
 from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest, Dispatcher
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply, read_fields
+from chatd.agent.server.network_forward import forward_port
 from chatd.agent.threads import AgentSystemClock, WorkerThreads
 
 # The agent's configuration, read from a descriptor or a private file.
@@ -60,7 +61,8 @@ class AgentConfig:
     `host` and `port`.
 
     Commands run in `directory` with the variables `env`. The agent's own files are in `run_dir`,
-    except the journal of calls if `journal_fd` is the first of two descriptors for it.
+    except the journal of calls if `journal_fd` is the first of two descriptors for it. It forwards
+    `network_port` of the loopback to the proxy behind `network_socket`.
     """
 
     agent_id: str
@@ -74,6 +76,8 @@ class AgentConfig:
     listen_fd: int = 0
     host: str = ""
     port: int = 0
+    network_socket: str = ""
+    network_port: int = 0
 
 
 def load_config(argv: Sequence[str]) -> AgentConfig:
@@ -133,6 +137,8 @@ def _build(value: object) -> AgentConfig:
         listen_fd=fields.count("listen_fd"),
         host=fields.text("host", ""),
         port=fields.count("port"),
+        network_socket=fields.text("network_socket", ""),
+        network_port=fields.count("network_port"),
     )
     fields.reject_unknown()
     if len(config.dial_key) != KEY_BYTES:
@@ -227,6 +233,8 @@ class AgentProcess:
         config = self._config
         self._tasks.append(asyncio.ensure_future(self._watcher.run()))
         self._tasks.append(asyncio.ensure_future(self._terminals.run()))
+        if config.network_socket:
+            self._tasks.append(asyncio.ensure_future(self._keep_forwarding()))
         if config.socket:
             os.makedirs(os.path.dirname(config.socket), mode=0o700, exist_ok=True)
             await self._listen_unix(config.socket)
@@ -240,6 +248,17 @@ class AgentProcess:
         write_atomic(
             os.path.join(config.run_dir, "port"), str(port).encode(), sync=False, mode=0o666
         )
+
+    async def _keep_forwarding(self) -> None:
+        """A command that an earlier agent started may still have the port."""
+        config = self._config
+        while True:
+            try:
+                server = await forward_port(config.network_socket, config.network_port)
+                await server.serve_forever()
+            except OSError as error:
+                log_line(f"the port of the proxy cannot be opened: {error}")
+            await asyncio.sleep(SOCKET_CHECK_INTERVAL_S)
 
     async def _listen_unix(self, path: str) -> None:
         umask = os.umask(0o177)

@@ -69,6 +69,7 @@ from chatd.tools.skills import SkillDirectory, SkillTools, no_workspace_skills
 from chatd.tools.subagents import SubagentTools
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalBackend
+from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 
 # What a process is started for, and what it tells its starter.
 
@@ -159,7 +160,12 @@ class Composition:
             config = workspace_config(settings, variables, connect, has_worker=role.runs_chats)
             own = None
             if role.runs_chats:
-                own = LocalBackend(config.local, agent=agent_zip(), clock=env.clock)
+                own = LocalBackend(
+                    config.local,
+                    agent=agent_zip(),
+                    clock=env.clock,
+                    networks=WorkspaceNetworks(config.local.data_dir, env.clock),
+                )
                 self._own_backend = own
             runner_pool = Pool(PoolConfig(connect=connect, max_size=RUNNER_POOL_SIZE))
             self.runners = runners = RunnerServices(

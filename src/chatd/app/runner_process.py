@@ -37,6 +37,7 @@ from chatd.workspaces.local.local_backend import (
     here_config,
     machine_config,
 )
+from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from chatd.workspaces.runner.backend_calls import BackendCalls, RunnerBackend
 from chatd.workspaces.runner.runner_client import RunnerClient, RunnerConfig
 
@@ -103,7 +104,8 @@ async def run_runner(
         raise SettingsError(f"--data-dir: {data_dir}: {error.strerror}") from None
     with ExitStack() as held:
         await _take_lock(held, options, stop, clock)
-        backends, offers = await _open_backends(options, runner_id, clock)
+        networks = WorkspaceNetworks(data_dir, clock)
+        backends, offers = await _open_backends(options, runner_id, clock, networks)
         name = options.name or socket.gethostname() or "runner"
         calls = BackendCalls(backends)
         config = RunnerConfig(
@@ -119,12 +121,16 @@ async def run_runner(
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(DRAIN_SIGNAL, lambda: setattr(client, "draining", True))
         loop.add_signal_handler(RESUME_SIGNAL, lambda: setattr(client, "draining", False))
-        reporting = loop.create_task(_report_status(client, config, options, calls, on_connected))
+        beside = {
+            loop.create_task(_report_status(client, config, options, calls, on_connected)),
+            loop.create_task(networks.run()),
+        }
         try:
             await client.run(stop)
         finally:
-            reporting.cancel()
-            await asyncio.wait({reporting})
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
             with suppress(OSError):
                 (data_dir / STATUS_FILE).unlink(missing_ok=True)
 
@@ -158,7 +164,7 @@ async def _take_lock(
 
 
 async def _open_backends(
-    options: RunnerOptions, runner_id: str, clock: Clock
+    options: RunnerOptions, runner_id: str, clock: Clock, networks: WorkspaceNetworks
 ) -> tuple[Mapping[str, RunnerBackend], Sequence[BackendOffer]]:
     """Raises ChatdError if a backend cannot be used on this machine."""
     backends: dict[str, RunnerBackend] = {}
@@ -166,9 +172,9 @@ async def _open_backends(
     for kind in options.backends:
         match kind:
             case "sandbox" | "machine":
-                backend, offer = await _open_local(kind, options, runner_id, clock)
+                backend, offer = await _open_local(kind, options, runner_id, clock, networks)
             case "container":
-                backend, offer = await _open_container(options, runner_id, clock)
+                backend, offer = await _open_container(options, runner_id, clock, networks)
             case _:
                 raise SettingsError(f"--backend: this version has no backend {kind!r}")
         backends[kind] = backend
@@ -177,7 +183,11 @@ async def _open_backends(
 
 
 async def _open_local(
-    kind: Literal["sandbox", "machine"], options: RunnerOptions, runner_id: str, clock: Clock
+    kind: Literal["sandbox", "machine"],
+    options: RunnerOptions,
+    runner_id: str,
+    clock: Clock,
+    networks: WorkspaceNetworks,
 ) -> tuple[LocalBackend, BackendOffer]:
     data_dir, here = options.data_dir, options.here
     if kind == "machine":
@@ -186,7 +196,7 @@ async def _open_local(
         config = here_config(data_dir, runner_id, here)
     else:
         config = LocalConfig(data_dir=data_dir, host_id=runner_id, roots=options.roots)
-    backend = LocalBackend(config, agent=agent_zip(), clock=clock)
+    backend = LocalBackend(config, agent=agent_zip(), clock=clock, networks=networks)
     report = await backend.prepare()
     if report.level is None:
         raise SettingsError(f"--backend {kind}: {report.text}")
@@ -197,7 +207,7 @@ async def _open_local(
 
 
 async def _open_container(
-    options: RunnerOptions, runner_id: str, clock: Clock
+    options: RunnerOptions, runner_id: str, clock: Clock, networks: WorkspaceNetworks
 ) -> tuple[ContainerBackend, BackendOffer]:
     path = options.engine_socket or find_engine_socket()
     if path is None:
@@ -208,7 +218,7 @@ async def _open_container(
     config = ContainerConfig(
         socket_path=path, data_dir=options.data_dir, host_id=runner_id, roots=options.roots
     )
-    backend = ContainerBackend(config, agent=agent_zip(), clock=clock)
+    backend = ContainerBackend(config, agent=agent_zip(), clock=clock, networks=networks)
     offer = await backend.detect()
     if offer is None:
         raise SettingsError(f"--backend container: the engine at {path} does not answer")

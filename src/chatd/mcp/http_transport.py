@@ -16,11 +16,13 @@ import httpcore2
 import httpx2
 from msgspec import Struct
 
+from chatd.domain.addresses import is_public
 from chatd.domain.mcp.results import FaultKind, McpFault, error_text, redact_url
 from chatd.guarded_dial import (
     AddressRefused,
     Resolve,
     find_allowed_addresses,
+    is_any_address,
     is_own_host,
     refusal,
     resolve_host,
@@ -112,7 +114,10 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         is_private = self._policy.allows_private(host)
         try:
             addresses = await find_allowed_addresses(
-                host, port, allow_private=is_private, resolve=self._policy.resolve
+                host,
+                port,
+                is_allowed=is_any_address if is_private else is_public,
+                resolve=self._policy.resolve,
             )
         except AddressRefused as error:
             raise _refused(error) from None

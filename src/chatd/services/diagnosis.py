@@ -46,6 +46,7 @@ from chatd.store.workspace import runners
 from chatd.workspaces.local.isolation import IsolationReport
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
+from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 
 MAX_OPENED_SECRETS: Final = 1000
 """Of each column: enough to tell whether the key fits."""
@@ -200,7 +201,8 @@ async def probe_sandbox(settings: Settings, clock: Clock) -> SandboxFacts | None
             host_id="doctor",
             allow_unsafe=settings.workspaces.allow_unsafe,
         )
-        backend = LocalBackend(config, agent=agent_zip(), clock=clock)
+        networks = WorkspaceNetworks(config.data_dir, clock)
+        backend = LocalBackend(config, agent=agent_zip(), clock=clock, networks=networks)
         return sandbox_facts(await backend.prepare())
 
 

@@ -124,7 +124,9 @@ class TemplateConfigItem(Struct, frozen=True, kw_only=True):
     workspace_count: Annotated[int, describe("How many workspaces of it exist.", 12)]
     pool: Annotated[str, describe("The pool of runners; empty: the servers themselves.", "gpu")]
     image: Annotated[str, describe("The image of containers and pods.", "debian:13")]
-    network: Annotated[Network, describe("Whether its workspaces reach the network.", "none")]
+    network: Annotated[
+        Network, describe("What its workspaces reach: nothing, named hosts or all.", "none")
+    ]
     created_at: Annotated[datetime, describe("When it was created.", CREATED_AT)]
     updated_at: Annotated[datetime, describe("When it last changed.", UPDATED_AT)]
 

@@ -32,7 +32,7 @@ from msgspec import Struct
 from yarl import URL
 
 from chatd.aio import first_of
-from chatd.domain.deployment.addresses import is_public
+from chatd.domain.addresses import is_public
 from chatd.domain.deployment.webhooks import (
     PUSH_TTL_S,
     DeliveryReply,

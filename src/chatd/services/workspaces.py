@@ -280,6 +280,7 @@ class WorkspaceServices:
 
         return [
             ("isolation", self._prepare()),
+            ("networks", self.backend.networks.run()),
             ("usage", self.activity.run()),
             ("diff status", self.diff_status.run()),
             ("autostop", run_every(self._env, AUTOSTOP_INTERVAL_S, "autostop", stop_overdue)),

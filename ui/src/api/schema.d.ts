@@ -3109,6 +3109,7 @@ export interface components {
              *         "cpu_weight": 100
              *       },
              *       "network": "none",
+             *       "allow": [],
              *       "mounts": [],
              *       "directory": "",
              *       "pool": "",
@@ -4420,6 +4421,7 @@ export interface components {
              *         "cpu_weight": 100
              *       },
              *       "network": "none",
+             *       "allow": [],
              *       "mounts": [],
              *       "directory": "",
              *       "pool": "",
@@ -4921,7 +4923,7 @@ export interface components {
             pool: string;
             image: string;
             /** @enum {unknown} */
-            network: "full" | "none";
+            network: "allow" | "full" | "none";
             created_at: string;
             updated_at: string;
         };
@@ -4956,7 +4958,7 @@ export interface components {
             pool: string;
             image: string;
             /** @enum {unknown} */
-            network: "full" | "none";
+            network: "allow" | "full" | "none";
             created_at: string;
             updated_at: string;
             readme: string;
@@ -5013,7 +5015,7 @@ export interface components {
             /** @enum {unknown} */
             seed: "demo" | "directory" | "empty" | "git";
             /** @enum {unknown} */
-            network: "full" | "none";
+            network: "allow" | "full" | "none";
             limits: components["schemas"]["ResourceLimits"];
             env: string[];
             has_startup_script: boolean;
@@ -5050,7 +5052,9 @@ export interface components {
              * @default none
              * @enum {unknown}
              */
-            network?: "full" | "none";
+            network?: "allow" | "full" | "none";
+            /** @default [] */
+            allow?: string[];
             /** @default [] */
             mounts?: components["schemas"]["Mount"][];
             /** @default  */
@@ -5629,7 +5633,7 @@ export interface components {
             /** @default null */
             isolation?: string | null;
             /** @default null */
-            network?: ("full" | "none") | null;
+            network?: ("allow" | "full" | "none") | null;
             /** @default null */
             limits?: components["schemas"]["EffectiveLimits"] | null;
             /** @default null */

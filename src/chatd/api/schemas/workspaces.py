@@ -228,7 +228,8 @@ class WorkspaceReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         describe("What keeps the agent that chats use apart from the host.", "bubblewrap"),
     ] = None
     network: Annotated[
-        Network | None, describe("Whether that agent reaches the network.", "none")
+        Network | None,
+        describe("What that agent reaches: nothing, named hosts only, or every host.", "none"),
     ] = None
     limits: Annotated[
         EffectiveLimits | None, describe("The limits that the host enforces on it; 0 is no limit.")
@@ -381,7 +382,12 @@ class TemplateReply(TemplateItem, frozen=True, kw_only=True):
         Literal["empty", "git", "directory", "demo"],
         describe("What the home directory starts with.", "git"),
     ]
-    network: Annotated[Network, describe("Whether its workspaces reach the network.", "none")]
+    network: Annotated[
+        Network,
+        describe(
+            "Whether its workspaces reach the network: not, named hosts only, or all.", "none"
+        ),
+    ]
     limits: Annotated[ResourceLimits, describe("The limits of its workspaces; 0 is no limit.")]
     env: Annotated[
         tuple[str, ...],

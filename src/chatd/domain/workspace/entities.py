@@ -83,7 +83,7 @@ class EffectiveLimits(ResourceLimits, frozen=True, kw_only=True):
     ] = ()
 
 
-Network = Literal["none", "full"]
+Network = Literal["none", "allow", "full"]
 
 
 class Mount(Struct, frozen=True, kw_only=True):
@@ -109,7 +109,15 @@ class TemplateSpec(Struct, frozen=True, kw_only=True):
         float, describe("How long that script may run, in seconds.", 300)
     ] = 300
     limits: Annotated[ResourceLimits, describe("Limits over all its processes.")] = ResourceLimits()
-    network: Annotated[Network, describe("Whether it reaches the network.", "none")] = "none"
+    network: Annotated[
+        Network, describe("What it reaches: nothing, the hosts of `allow`, or every host.", "allow")
+    ] = "none"
+    allow: Annotated[
+        tuple[str, ...],
+        describe(
+            "With the network `allow`: the hosts that it may reach.", ["github.com", "*.pypi.org"]
+        ),
+    ] = ()
     mounts: Annotated[
         tuple[Mount, ...], describe("Directories of the runner's host that it sees, read-only.")
     ] = ()

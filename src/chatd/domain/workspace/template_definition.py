@@ -27,6 +27,7 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     TemplateVersion,
 )
+from chatd.domain.workspace.network import MAX_ALLOWED_HOSTS, find_rule_problems
 from chatd.domain.workspace.runners import BackendKind
 from chatd.domain.workspace.templates import MAX_PARAMETERS, check_value, is_valid_name
 
@@ -70,17 +71,19 @@ _Names = Annotated[
 
 class BackendTraits(Struct, frozen=True, kw_only=True):
     """What a template of this backend can say. `takes_image`: it names an image, and must.
-    `reads_host`: it may copy and mount directories of the runner's host."""
+    `reads_host`: it may copy and mount directories of the runner's host. `names_hosts`: it may have
+    the network `allow`."""
 
     takes_image: bool
     reads_host: bool
+    names_hosts: bool
 
 
 BACKEND_TRAITS: Final[Mapping[BackendKind, BackendTraits]] = {
-    "sandbox": BackendTraits(takes_image=False, reads_host=True),
-    "container": BackendTraits(takes_image=True, reads_host=True),
-    "kubernetes": BackendTraits(takes_image=True, reads_host=False),
-    "machine": BackendTraits(takes_image=False, reads_host=True),
+    "sandbox": BackendTraits(takes_image=False, reads_host=True, names_hosts=True),
+    "container": BackendTraits(takes_image=True, reads_host=True, names_hosts=True),
+    "kubernetes": BackendTraits(takes_image=True, reads_host=False, names_hosts=False),
+    "machine": BackendTraits(takes_image=False, reads_host=True, names_hosts=False),
 }
 
 
@@ -176,6 +179,7 @@ def find_template_problems(defined: TemplateDefinition) -> tuple[FieldProblem, .
             _check_backend,
             _check_place,
             _check_content,
+            _check_network,
             _check_limits,
             _check_times,
             _check_parameters,
@@ -277,6 +281,25 @@ def _check_content(defined: TemplateDefinition) -> _Found:
     if not 1 <= spec.startup_timeout_s <= MAX_STARTUP_TIMEOUT_S:
         yield "spec.startup_timeout_s", f"must be from 1 to {MAX_STARTUP_TIMEOUT_S} seconds"
     yield from _check_env(spec.env)
+
+
+def _check_network(defined: TemplateDefinition) -> _Found:
+    spec, traits = defined.spec, BACKEND_TRAITS.get(defined.backend)
+    if spec.network != "allow":
+        if spec.allow:
+            yield "spec.allow", 'must be empty: only the network "allow" has named hosts'
+        return
+    if traits is not None and not traits.names_hosts:
+        yield (
+            "spec.network",
+            f'must be "none" or "full": {_its(defined)} have no proxy that admits named hosts',
+        )
+    if not spec.allow:
+        yield "spec.allow", "must name a host that the workspace may reach"
+    if len(spec.allow) > MAX_ALLOWED_HOSTS:
+        yield "spec.allow", f"must have at most {MAX_ALLOWED_HOSTS} hosts"
+    for at, detail in find_rule_problems(spec.allow):
+        yield f"spec.allow[{at}]", detail
 
 
 def _check_seed(seed: Seed) -> _Found:

@@ -86,6 +86,8 @@ from chatd.workspaces.local.workspace_setup import (
     exclusive_lock,
     report_startup,
 )
+from chatd.workspaces.network.inside import INSIDE_NETWORK, agent_proxy_config, forward_words
+from chatd.workspaces.network.workspace_networks import NetworkPolicy, WorkspaceNetworks
 
 ENGINE_INFO_LIFETIME_S: Final = 600.0
 CONTAINER_READY_TIMEOUT_S: Final = 30.0
@@ -131,8 +133,16 @@ class ContainerConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerBackend:
     """Implements `Backend`."""
 
-    def __init__(self, config: ContainerConfig, *, agent: bytes, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: ContainerConfig,
+        *,
+        agent: bytes,
+        clock: Clock,
+        networks: WorkspaceNetworks,
+    ) -> None:
         self._config = config
+        self.networks = networks
         self._agent = agent
         self._clock = clock
         self._layout = LocalLayout(data_dir=config.data_dir / "containers")
@@ -190,6 +200,13 @@ class ContainerBackend:
             async with exclusive_lock(paths, context):
                 home = await self._filled_home(paths, names)
                 spec = await self._checked_spec(context, is_filled=home is not None)
+                proxy = None
+                with describe_os_error("The workspace cannot be created"):
+                    if spec.network == "allow":
+                        policy = NetworkPolicy(allow=spec.allow, any_account=True)
+                        proxy = await self.networks.open(workspace, policy)
+                    else:
+                        await self.networks.close(workspace)
                 plan = ContainerPlan(
                     names=names,
                     host_id=self._config.host_id,
@@ -201,6 +218,7 @@ class ContainerBackend:
                     uid=uid,
                     network=self._config.network,
                     ceilings=_ceilings(),
+                    proxy=proxy,
                 )
                 if problem := plan.runtime_problem():
                     raise BuildFailed(problem)
@@ -242,6 +260,7 @@ class ContainerBackend:
             _check_not_stale(found, context.build.build_number)
             if found is not None and found.is_up:
                 await self._engine.stop_container(names.main, STOP_TIMEOUT_S)
+        await self.networks.close(context.workspace.id)
 
     async def delete(self, context: BuildContext) -> None:
         context.log("delete", "Removing the container and all files")
@@ -302,6 +321,7 @@ class ContainerBackend:
                 await self._engine.remove_container(container)
             for volume in (names.home, names.state):
                 await self._engine.remove_volume(volume)
+        await self.networks.remove(workspace_id)
         with describe_os_error("The files cannot be removed"):
             await asyncio.to_thread(self._layout.create_dirs, reached_by_host_path=False)
             root = self._layout.workspace_paths(workspace_id).root
@@ -333,11 +353,13 @@ class ContainerBackend:
         if plan.spec.startup_script:
             context.log("startup", "Running the start-up script")
             words = ("/bin/sh", "-c", plan.spec.startup_script)
+            if plan.proxy is not None:
+                words = (*forward_words(plan.kit.plain_python, INSIDE_NETWORK), *words)
             result = await setup.run(
                 words,
                 timeout_s=plan.spec.startup_timeout_s,
                 network=plan.spec.network == "full",
-                mounts=plan.spec.mounts,
+                mounts=(*plan.spec.mounts, *plan.proxy_mounts()),
             )
             report_startup(context, plan.spec, result)
         await engine.create_container(plan.names.main, plan.main_container())
@@ -379,6 +401,7 @@ class ContainerBackend:
             SeedRequest(
                 seed=setup.plan.spec.seed,
                 target=target,
+                proxy=lambda seed: self.networks.clone_proxy(setup.plan.spec, seed),
                 allowed=self._allowed,
                 timeout_s=self._config.clone_timeout_s,
                 report=lambda text: context.log("files", text),
@@ -401,7 +424,11 @@ class ContainerBackend:
         check_cancelled(context)
         context.log("agent", f"Starting the agent, isolation {plan.isolation()}")
         agent_id = context.agent_id(AGENT_NAME)
-        agent = {"agent_id": str(agent_id), "dial_key": context.agent_key(agent_id).hex()}
+        agent: dict[str, object] = {
+            "agent_id": str(agent_id),
+            "dial_key": context.agent_key(agent_id).hex(),
+            **({} if plan.proxy is None else agent_proxy_config()),
+        }
         await setup.upload_order(plan.names.main, "agent", {"agent": agent})
         await self._engine.start_container(plan.names.main)
 

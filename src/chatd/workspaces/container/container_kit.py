@@ -47,6 +47,11 @@ class ContainerKit(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     python: tuple[str, ...]
 
+    @property
+    def plain_python(self) -> tuple[str, ...]:
+        """Without its options."""
+        return self.python[: self.python.index("-I")]
+
 
 def build_container_kit(directory: Path, agent: bytes) -> tuple[ContainerKit, KitLock]:
     """Build the kit of this agent and this Python, if missing, and lock it.

@@ -17,6 +17,7 @@ from chatd.workspaces.container.container_init import RUN_DIR, SOCKET_DIR, STATE
 from chatd.workspaces.container.container_kit import INIT, ContainerKit
 from chatd.workspaces.container.engine_api import EngineInfo
 from chatd.workspaces.local.sandbox_command import INSIDE_HOME, INSIDE_KIT, SHM_BYTES, TMP_BYTES
+from chatd.workspaces.network.inside import INSIDE_NETWORK
 
 HOST_LABEL: Final = "chatd.host"
 WORKSPACE_LABEL: Final = "chatd.workspace"
@@ -31,7 +32,7 @@ CPU_SHARES_OF_ONE_PROCESS: Final = 1024
 MAX_CPU_SHARES: Final = 262_144
 MAX_CONTAINER_RESTARTS: Final = 5
 STOP_TIMEOUT_S: Final = 8
-RESERVED_INSIDE: Final = (STATE_DIR, SOCKET_DIR, RUN_DIR)
+RESERVED_INSIDE: Final = (STATE_DIR, SOCKET_DIR, RUN_DIR, INSIDE_NETWORK)
 
 
 class ContainerNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +57,8 @@ class ContainerNames(msgspec.Struct, frozen=True, kw_only=True):
 
 class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One workspace on one engine. `run` is the host directory of the agent's socket. `ceilings`
-    are the runner's own hard limits, which the engine of this host cannot exceed either."""
+    are the runner's own hard limits, which the engine of this host cannot exceed either. `proxy` is
+    the directory of the proxy's socket, if it may reach named hosts."""
 
     names: ContainerNames
     host_id: str
@@ -68,6 +70,13 @@ class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     network: str
     ceilings: Mapping[str, int]
+    proxy: Path | None = None
+
+    def proxy_mounts(self) -> tuple[Mount, ...]:
+        """For the workspace and its start-up script; a clone has a proxy of its own."""
+        if self.proxy is None:
+            return ()
+        return (Mount(source=str(self.proxy), target=INSIDE_NETWORK),)
 
     def labels(self) -> dict[str, str]:
         return {
@@ -78,9 +87,8 @@ class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def main_container(self) -> dict[str, Any]:
-        body = self._container(
-            "agent", network=self.spec.network == "full", mounts=self.spec.mounts
-        )
+        mounts = (*self.spec.mounts, *self.proxy_mounts())
+        body = self._container("agent", network=self.spec.network == "full", mounts=mounts)
         # The first process restarts the agent; this is for the first process itself.
         body["HostConfig"]["RestartPolicy"] = {
             "Name": "on-failure",

@@ -30,7 +30,9 @@ from chatd.workspaces.container.engine_api import (
     stream_archive,
 )
 from chatd.workspaces.local.sandbox_command import INSIDE_HOME, CommandResult
-from chatd.workspaces.local.seeds import CloneProxy, CopiedTree, SeedCommand, git_variables
+from chatd.workspaces.local.seeds import CopiedTree, SeedCommand, git_variables
+from chatd.workspaces.network.inside import proxy_variables
+from chatd.workspaces.network.network_proxy import NetworkProxy
 
 EXIT_POLL_S: Final = 0.1
 TIMEOUT_GRACE_S: Final = 30.0
@@ -73,7 +75,10 @@ class ContainerSetup(msgspec.Struct, frozen=True, kw_only=True):
             "uid": plan.uid,
             "home": INSIDE_HOME,
             "directory": self.directory,
-            "base": {"CHATD_WORKSPACE_ID": str(plan.names.workspace)},
+            "base": {
+                "CHATD_WORKSPACE_ID": str(plan.names.workspace),
+                **({} if plan.proxy is None else proxy_variables()),
+            },
             "variables": dict(spec.env),
             "disk_bytes": spec.limits.disk_bytes,
             "disk_interval_s": self.disk_interval_s,
@@ -150,9 +155,7 @@ class VolumeHome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def python(self) -> tuple[str, ...]:
-        """Without its options, which `-c` does not need."""
-        words = self.setup.plan.kit.python
-        return words[: words.index("-I")]
+        return self.setup.plan.kit.plain_python
 
     async def create(self) -> None:
         """The first process gives the home to the account, and creates the working directory."""
@@ -191,9 +194,11 @@ class VolumeHome(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @contextlib.asynccontextmanager
-    async def listening(self, proxy: CloneProxy) -> AsyncGenerator[Path]:
+    async def listening(self, proxy: NetworkProxy) -> AsyncGenerator[Path]:
         async with proxy.listening(self.proxy_dir, None, any_account=True):
             yield self.proxy_dir
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self.proxy_dir.rmdir)
 
     @contextlib.asynccontextmanager
     async def _container(self) -> AsyncGenerator[str]:

@@ -73,11 +73,13 @@ from chatd.workspaces.local.workspace_setup import (
     fill_home,
     run_startup,
 )
+from chatd.workspaces.network.inside import INSIDE_NETWORK
+from chatd.workspaces.network.workspace_networks import NetworkPolicy, WorkspaceNetworks
 
 # Templates: expands parameters, and finds what this backend cannot run.
 
 SYSTEM_PATHS: Final = ("/proc", "/dev", "/tmp", "/usr", "/etc")
-RESERVED_PATHS: Final = (INSIDE_HOME, INSIDE_RUN, INSIDE_KIT, *SYSTEM_PATHS)
+RESERVED_PATHS: Final = (INSIDE_HOME, INSIDE_RUN, INSIDE_KIT, INSIDE_NETWORK, *SYSTEM_PATHS)
 
 
 def expand_parameters(spec: TemplateSpec, params: Mapping[str, str]) -> TemplateSpec:
@@ -205,9 +207,11 @@ class LocalBackend:
         *,
         agent: bytes,
         clock: Clock,
+        networks: WorkspaceNetworks,
     ) -> None:
         self._config = config
         self._agent = agent
+        self.networks = networks
         self._layout = LocalLayout(data_dir=config.data_dir)
         self._allowed = AllowedPaths(roots=config.roots, closed=config.data_dir)
         self._supervisor = SupervisorClient(
@@ -292,8 +296,15 @@ class LocalBackend:
         build = context.build.build_number
         found = await self._supervisor.inspect(str(workspace))
         paths = self._layout.workspace_paths(workspace)
+        _check_level(level, spec)
         with describe_os_error("The workspace cannot be created"):
             view = await asyncio.to_thread(self._create_view, level, kit, spec, paths)
+            if spec.network == "allow" and self._config.here is None:
+                policy = NetworkPolicy(allow=spec.allow, uid=view.uid)
+                proxy = await self.networks.open(workspace, policy)
+                view = msgspec.structs.replace(view, proxy=proxy)
+            else:
+                await self.networks.close(workspace)
         setup = WorkspaceSetup(
             context=context,
             spec=spec,
@@ -308,7 +319,12 @@ class LocalBackend:
             await self._supervisor.stop(str(workspace), build)
             with describe_os_error("The workspace cannot be created"):
                 async with exclusive_lock(paths, context):
-                    await fill_home(setup, trash=self._layout.trash, allowed=self._allowed)
+                    await fill_home(
+                        setup,
+                        trash=self._layout.trash,
+                        allowed=self._allowed,
+                        proxy=lambda seed: self.networks.clone_proxy(spec, seed),
+                    )
                     await run_startup(setup)
             found = await self._start_agent(setup)
         if await asyncio.to_thread(isolation.lacks_filter, found.pid, level):
@@ -321,7 +337,7 @@ class LocalBackend:
             directory=setup.directory,
             endpoints=self._endpoints(workspace),
             isolation=level,
-            network="full" if view.network else "none",
+            network="allow" if view.proxy is not None else "full" if view.network else "none",
             limits=effective_limits(spec.limits, found.controllers),
         )
         return [agent]
@@ -329,6 +345,7 @@ class LocalBackend:
     async def stop(self, context: BuildContext) -> None:
         context.log("stop", "Ending all processes")
         await self._supervisor.stop(str(context.workspace.id), context.build.build_number)
+        await self.networks.close(context.workspace.id)
 
     async def delete(self, context: BuildContext) -> None:
         await self.stop(context)
@@ -415,6 +432,7 @@ class LocalBackend:
         return (Endpoint(kind="unix", path=path, host_id=self._config.host_id),)
 
     async def _remove_files(self, workspace: WorkspaceId) -> None:
+        await self.networks.remove(workspace)
         await asyncio.to_thread(self._layout.create_dirs, reached_by_host_path=False)
         root = self._layout.workspace_paths(workspace).root
         with describe_os_error("The files cannot be removed"):
@@ -432,6 +450,15 @@ def _check_here(config: LocalConfig, params: Mapping[str, str]) -> Iterator[Fiel
         yield FieldProblem(field=DIRECTORY_PARAMETER, detail=detail)
     if config.kind == "sandbox" and (refusal := explain_refusal(here)) is not None:
         yield FieldProblem(field=DIRECTORY_PARAMETER, detail=refusal)
+
+
+def _check_level(level: IsolationLevel, spec: TemplateSpec) -> None:
+    """Raises BuildFailed where nothing would keep commands from going around the proxy."""
+    if spec.network == "allow" and not has_namespaces(level):
+        raise BuildFailed(
+            f'The network "allow" needs bubblewrap, and this host has the isolation {level}. An '
+            'administrator can install bubblewrap, or give the template the network "none".'
+        )
 
 
 def _working_directory(level: IsolationLevel, view: SandboxView, spec: TemplateSpec) -> str:

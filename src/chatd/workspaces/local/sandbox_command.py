@@ -39,6 +39,7 @@ from chatd.workspaces.local.supervisor import cgroups, disk_quota, sandbox_proce
 from chatd.workspaces.local.supervisor.plan import CONFIG_FD, PathRules, ProcessPlan
 from chatd.workspaces.local.supervisor.sandbox_processes import LogPipe
 from chatd.workspaces.local.supervisor.seccomp import FilterRules
+from chatd.workspaces.network.inside import INSIDE_NETWORK, proxy_variables
 
 IsolationLevel = Literal["bwrap+uid", "bwrap", "landlock+rlimit", "none"]
 ISOLATION_LEVELS: Final[tuple[IsolationLevel, ...]] = get_args(IsolationLevel)
@@ -91,6 +92,8 @@ class SandboxView(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}
     here: HereView | None = None
     """Set if it works in a directory of the person who started the runner."""
+    proxy: Path | None = None
+    """The directory of the proxy's socket, if it may reach named hosts."""
 
 
 class InsidePaths(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +129,7 @@ def inside_paths(level: IsolationLevel, view: SandboxView) -> InsidePaths:
 def base_environment(level: IsolationLevel, view: SandboxView) -> dict[str, str]:
     """The environment of every process. Contains nothing of the server's."""
     inside = inside_paths(level, view)
+    proxied = {} if view.proxy is None else proxy_variables()
     if view.here is not None:
         # The tools, and without a sandbox the home, of the person whose directory it is.
         home = inside.home if has_namespaces(level) else str(view.here.home)
@@ -145,7 +149,7 @@ def base_environment(level: IsolationLevel, view: SandboxView) -> dict[str, str]
         env["GIT_CONFIG_SYSTEM"] = f"{inside.kit}/etc/gitconfig"
     if not has_namespaces(level) or view.kit.python.sitecustomize is None:
         env["PYTHONPATH"] = f"{inside.kit}/lib"
-    return {**env, **view.env}
+    return {**env, **proxied, **view.env}
 
 
 def plan_process(
@@ -184,6 +188,8 @@ def _plan_bubblewrap(
         VisiblePath(source=view.kit.path, target=inside.kit),
         *(VisiblePath(source=Path(m.source).resolve(), target=m.target) for m in view.mounts),
     ]
+    if view.proxy is not None:
+        sources.append(VisiblePath(source=view.proxy, target=INSIDE_NETWORK))
     stage = ""
     binds: list[list[str]] = []
     if level == "bwrap+uid":

@@ -2,7 +2,7 @@
 
 The home has not been used yet, so it contains no hostile links. Git runs inside the sandbox,
 because a repository may be hostile, with the template's network. Without one it reaches only public
-addresses, through a proxy of the server. Host paths can be copied or cloned only from below the
+addresses, through a proxy. Host paths can be copied or cloned only from below the
 roots that the settings name.
 """
 
@@ -11,19 +11,14 @@ import contextlib
 import os
 import re
 import shutil
-import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Mapping
 from importlib import resources
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Protocol, assert_never
 
 import msgspec
 
-from chatd.domain.errors import ChatdError
 from chatd.domain.workspace.entities import DemoSeed, DirectorySeed, EmptySeed, GitSeed, Mount, Seed
-from chatd.guarded_dial import AddressRefused, Connection, open_guarded_connection
 from chatd.workspaces.build_backend import BuildCancelled, BuildFailed
 from chatd.workspaces.local.sandbox_command import (
     CommandLimits,
@@ -36,156 +31,24 @@ from chatd.workspaces.local.sandbox_command import (
     run_command,
 )
 from chatd.workspaces.local.workspace_dirs import chown_to_workspace
-
-# The way out of a sandbox without a network while git clones: a SOCKS proxy on a Unix socket.
-#
-# The proxy connects through the address guard, so every address that git names is checked: the
-# repository's, those of redirects, those of alternates. `clone_forward` is the other end, inside.
-
-PROXY_SOCKET: Final = "proxy.sock"
-MAX_PROXY_CONNECTIONS: Final = 16
-PROXY_IDLE_TIMEOUT_S: Final = 120.0
-PROXY_CHUNK_BYTES: Final = 65_536
-
-VERSION: Final = 5
-CONNECT: Final = 1
-ADDRESS_BYTES: Final = {1: 4, 4: 16}
-NAME: Final = 3
-DONE, REFUSED, UNREACHABLE, UNSUPPORTED = 0, 2, 4, 7
-
-
-class CloneProxy:
-    """`dial` connects to a host and port. `refusals` says which hosts it refused or did not reach,
-    and why."""
-
-    def __init__(self, dial: Callable[[str, int], Awaitable[Connection]]) -> None:
-        self.refusals: list[str] = []
-        self._dial = dial
-        self._open: set[asyncio.StreamWriter] = set()
-
-    @contextlib.asynccontextmanager
-    async def listening(
-        self, directory: Path, uid: int | None, *, any_account: bool = False
-    ) -> AsyncGenerator[None]:
-        """On a socket in the directory, which only the workspace's account can use; or any account
-        that can reach the directory, which a private parent then protects."""
-        listener = await asyncio.to_thread(_listen, directory, uid, any_account=any_account)
-        server = await asyncio.start_unix_server(self._serve, sock=listener)
-        try:
-            yield
-        finally:
-            server.close()
-            for writer in tuple(self._open):
-                writer.transport.abort()
-            await asyncio.to_thread(_remove, directory)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A bad or slow client affects only its own connection."""
-        self._open.add(writer)
-        try:
-            if len(self._open) <= MAX_PROXY_CONNECTIONS:
-                async with asyncio.timeout(PROXY_IDLE_TIMEOUT_S):
-                    host, port = await _read_request(reader, writer)
-                await self._forward(host, port, reader, writer)
-        except (OSError, EOFError, ValueError, TimeoutError):
-            pass
-        finally:
-            self._open.discard(writer)
-            writer.close()
-
-    async def _forward(
-        self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        try:
-            far_reader, far_writer = await self._dial(host, port)
-        except ChatdError as error:
-            self.refusals.append(error.message)
-            refused = isinstance(error, AddressRefused)
-            writer.write(_reply(REFUSED if refused else UNREACHABLE))
-            return
-        self._open.add(far_writer)
-        try:
-            writer.write(_reply(DONE))
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_relay(reader, far_writer))
-                tasks.create_task(_relay(far_reader, writer))
-        finally:
-            self._open.discard(far_writer)
-            far_writer.close()
-
-
-def _listen(directory: Path, uid: int | None, *, any_account: bool) -> socket.socket:
-    """Bind through the directory's descriptor: the path may be too long for a socket address."""
-    directory.mkdir(mode=0o700, exist_ok=True)
-    chown_to_workspace(directory, uid)
-    path = directory / PROXY_SOCKET
-    path.unlink(missing_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(f"/proc/self/fd/{descriptor}/{PROXY_SOCKET}")
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.close(descriptor)
-    path.chmod(0o666 if any_account else 0o600)
-    chown_to_workspace(path, uid)
-    if any_account:
-        directory.chmod(0o755)
-    return listener
-
-
-def _remove(directory: Path) -> None:
-    """What stays is removed with the workspace."""
-    with contextlib.suppress(OSError):
-        (directory / PROXY_SOCKET).unlink(missing_ok=True)
-        directory.rmdir()
-
-
-async def _read_request(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> tuple[str, int]:
-    """The host and port that the client asks for."""
-    version, methods = await reader.readexactly(2)
-    await reader.readexactly(methods)
-    if version != VERSION:
-        raise ValueError("not a SOCKS 5 client")
-    writer.write(bytes((VERSION, 0)))  # No authentication: the socket has an owner.
-    version, command, _, kind = await reader.readexactly(4)
-    if kind == NAME:
-        (length,) = await reader.readexactly(1)
-        host = (await reader.readexactly(length)).decode("ascii")
-    elif kind in ADDRESS_BYTES:
-        host = str(ip_address(await reader.readexactly(ADDRESS_BYTES[kind])))
-    else:
-        raise ValueError("an unknown kind of address")
-    port = int.from_bytes(await reader.readexactly(2), "big")
-    if command != CONNECT:
-        writer.write(_reply(UNSUPPORTED))
-        raise ValueError("not a request to connect")
-    return host, port
-
-
-def _reply(code: int) -> bytes:
-    return bytes((VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0))
-
-
-async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError, TimeoutError):
-        while True:
-            async with asyncio.timeout(PROXY_IDLE_TIMEOUT_S):
-                data = await reader.read(PROXY_CHUNK_BYTES)
-                if not data:
-                    break
-                writer.write(data)
-                await writer.drain()
-        writer.write_eof()
-
+from chatd.workspaces.network.inside import forward_words, proxy_variables
+from chatd.workspaces.network.network_proxy import NetworkProxy
 
 GIT_CLONE_TIMEOUT_S: Final = 300.0
 SEED_MOUNT: Final = "/mnt/seed"
 PROXY_MOUNT: Final = "/mnt/clone"
+GIT_STALLED_AFTER_S: Final = 60
+"""Git gives up a server that sends less than a byte a second for this long."""
+PROXIED_GIT: Final = {
+    **proxy_variables(),
+    "NO_PROXY": "",
+    "no_proxy": "",
+    "GIT_CONFIG_COUNT": "2",
+    "GIT_CONFIG_KEY_0": "http.lowSpeedLimit",
+    "GIT_CONFIG_VALUE_0": "1",
+    "GIT_CONFIG_KEY_1": "http.lowSpeedTime",
+    "GIT_CONFIG_VALUE_1": str(GIT_STALLED_AFTER_S),
+}
 URL: Final = re.compile(r"(https?|git)://[^\s]+")
 CLONE: Final = 'git clone --no-hardlinks -- "$1" . && { test -z "$2" || git checkout "$2" --; }'
 COMMIT: Final = (
@@ -210,6 +73,7 @@ class SeedCommand(msgspec.Struct, frozen=True, kw_only=True):
     protocols: str
     network: bool = False
     mount: Mount | None = None
+    variables: Mapping[str, str] = {}
 
 
 class SeedTarget(Protocol):
@@ -241,7 +105,7 @@ class SeedTarget(Protocol):
         """Run a command inside, in the working directory."""
         ...
 
-    def listening(self, proxy: "CloneProxy") -> contextlib.AbstractAsyncContextManager[Path]:
+    def listening(self, proxy: NetworkProxy) -> contextlib.AbstractAsyncContextManager[Path]:
         """The host directory of the proxy's socket, which `run` can mount. Raises BuildFailed if
         this target cannot clone by a proxy."""
         ...
@@ -250,6 +114,8 @@ class SeedTarget(Protocol):
 class SeedRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: Seed
     target: SeedTarget
+    proxy: Callable[[GitSeed], NetworkProxy]
+    """By which git reaches a repository from a workspace that is not on the whole network."""
     allowed: AllowedPaths
     timeout_s: float
     report: Callable[[str], None]
@@ -330,16 +196,24 @@ async def _clone_by_proxy(seed: GitSeed, request: SeedRequest, words: tuple[str,
     """Without a network in the sandbox. Only HTTP knows proxies."""
     if not seed.url.startswith("http"):
         raise BuildFailed("Without a network only http(s) addresses can be cloned.")
-    proxy = CloneProxy(partial(open_guarded_connection, allow_private=seed.allow_private))
-    program = resources.files("chatd.workspaces.local").joinpath("clone_forward.py").read_text()
-    forward = (*request.target.python, "-I", "-c", program, f"{PROXY_MOUNT}/{PROXY_SOCKET}")
+    proxy = request.proxy(seed)
+    forward = forward_words(request.target.python, PROXY_MOUNT)
     async with request.target.listening(proxy) as directory:
         mount = Mount(source=str(directory), target=PROXY_MOUNT)
-        command = SeedCommand(words=(*forward, *words), protocols="https:http", mount=mount)
+        command = SeedCommand(
+            words=(*forward, *words), protocols="https:http", mount=mount, variables=PROXIED_GIT
+        )
         try:
             await _run_git(request, command)
         except BuildFailed:
-            for text in proxy.refusals[-1:]:
+            for refused in proxy.refusals[:1]:
+                if refused.reason == "private_address":
+                    raise BuildFailed(
+                        f"The repository cannot be cloned: {refused.host} is not on the public "
+                        "internet. If that is meant, an administrator can set `allow_private` in "
+                        "the seed of the template."
+                    ) from None
+            for text in proxy.failures[-1:]:
                 raise BuildFailed(f"The repository cannot be cloned: {text}") from None
             raise
 
@@ -356,7 +230,8 @@ async def _run_git(request: SeedRequest, command: SeedCommand) -> None:
 
 
 def git_variables(command: SeedCommand) -> dict[str, str]:
-    return {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": command.protocols}
+    own = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": command.protocols}
+    return {**own, **command.variables}
 
 
 def _demo_files() -> dict[str, bytes]:
@@ -430,6 +305,7 @@ class SandboxHome(msgspec.Struct, frozen=True, kw_only=True):
         view = msgspec.structs.replace(
             self.view,
             network=command.network,
+            proxy=None,
             env={**self.view.env, **git_variables(command)},
             mounts=() if command.mount is None else (command.mount,),
         )
@@ -443,7 +319,7 @@ class SandboxHome(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @contextlib.asynccontextmanager
-    async def listening(self, proxy: CloneProxy) -> AsyncGenerator[Path]:
+    async def listening(self, proxy: NetworkProxy) -> AsyncGenerator[Path]:
         if not has_namespaces(self.level):
             raise BuildFailed(
                 f"Isolation {self.level} cannot clone for a template without a network. An "
@@ -451,6 +327,8 @@ class SandboxHome(msgspec.Struct, frozen=True, kw_only=True):
             )
         async with proxy.listening(self.proxy_dir, self.view.uid):
             yield self.proxy_dir
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self.proxy_dir.rmdir)
 
     def _create(self) -> None:
         path = self.view.home

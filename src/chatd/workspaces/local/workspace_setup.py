@@ -10,13 +10,13 @@ import dataclasses
 import fcntl
 import json
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from chatd.domain.workspace.entities import AgentId, TemplateSpec
+from chatd.domain.workspace.entities import AgentId, GitSeed, TemplateSpec
 from chatd.workspaces.build_backend import BuildCancelled, BuildContext, BuildFailed
 from chatd.workspaces.local.sandbox_command import (
     CommandLimits,
@@ -39,6 +39,8 @@ from chatd.workspaces.local.supervisor.plan import (
 )
 from chatd.workspaces.local.supervisor.sandbox_processes import wait_event
 from chatd.workspaces.local.workspace_dirs import AGENT_SOCKET, WorkspacePaths, move_to_trash
+from chatd.workspaces.network.inside import INSIDE_NETWORK, agent_proxy_config, forward_words
+from chatd.workspaces.network.network_proxy import NetworkProxy
 
 LOCK_POLL_S: Final = 0.1
 
@@ -92,7 +94,13 @@ def _try_lock(lock: int) -> bool:
     return True
 
 
-async def fill_home(setup: WorkspaceSetup, *, trash: Path, allowed: AllowedPaths) -> None:
+async def fill_home(
+    setup: WorkspaceSetup,
+    *,
+    trash: Path,
+    allowed: AllowedPaths,
+    proxy: Callable[[GitSeed], NetworkProxy],
+) -> None:
     """The home is renamed into place when complete; an existing home is never filled again."""
     paths, context = setup.paths, setup.context
     if await asyncio.to_thread(paths.home.exists):
@@ -113,6 +121,7 @@ async def fill_home(setup: WorkspaceSetup, *, trash: Path, allowed: AllowedPaths
         SeedRequest(
             seed=setup.spec.seed,
             target=target,
+            proxy=proxy,
             allowed=allowed,
             timeout_s=setup.clone_timeout_s,
             report=lambda text: context.log("files", text),
@@ -128,6 +137,8 @@ async def run_startup(setup: WorkspaceSetup) -> None:
         return
     context.log("startup", "Running the start-up script")
     words = ["/bin/sh", "-c", spec.startup_script]
+    if setup.view.proxy is not None:
+        words = [*forward_words((setup.view.kit.python.path,), INSIDE_NETWORK), *words]
     result = await run_command(
         plan_process(setup.level, setup.view, words, directory=setup.directory),
         log=setup.paths.log / "startup.log",
@@ -196,6 +207,8 @@ def _plan_agent(setup: WorkspaceSetup, agent: AgentStart) -> ProcessPlan:
         "journal_fd": FIRST_FILE_FD,
         "env": base_environment(level, view),
     }
+    if view.proxy is not None:
+        config |= agent_proxy_config()
     words = [view.kit.python.path, "-I", "-B", f"{inside.kit}/agent"]
     words += ["--config-fd", str(CONFIG_FD)]
     plan = plan_process(level, bare, words, directory=inside.home, config=json.dumps(config))

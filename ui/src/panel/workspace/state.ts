@@ -88,7 +88,7 @@ export function factsOf(workspace: Workspace, template: string | null): readonly
     ["Waits", workspace.latest_build?.waiting_for ?? null],
     ["Template", template],
     ["Isolation", workspace.isolation ?? null],
-    ["Network", workspace.network == null ? null : workspace.network === "none" ? "none" : "full"],
+    ["Network", workspace.network == null ? null : { none: "none", allow: "named hosts", full: "full" }[workspace.network]],
     ["Directory", workspace.directory ?? null],
     ["Memory", limits?.memory_bytes == null ? null : bytesText(limits.memory_bytes)],
     ["Disk", limits?.disk_bytes == null ? null : bytesText(limits.disk_bytes)],

@@ -19,6 +19,7 @@ const SPEC: TemplateConfig["spec"] = {
   startup_timeout_s: 12.5,
   limits: { memory_bytes: 1_500_000_000, processes: 7, file_bytes: 0, disk_bytes: 2 ** 31, open_files: 10, cpu_weight: 1 },
   network: "full",
+  allow: [],
   mounts: [{ source: "/srv/a", target: "/a" }],
   directory: "shop",
   pool: "gpu",
@@ -67,6 +68,14 @@ const SHOP: TemplateConfig = {
   spec: SPEC,
   is_redacted: false,
 };
+
+test("hosts are kept one a line, and sent only with the network that has them", () => {
+  const named = { ...SHOP, spec: { ...SPEC, network: "allow" as const, allow: ["github.com", "*.pypi.org"] } };
+  const draft = draftOfTemplate(named);
+  expect(draft.allow).toBe("github.com\n*.pypi.org");
+  expect(bodyOfDraft({ ...draft, allow: " github.com \n\nexample.com:8443" }, named).spec).toMatchObject({ allow: ["github.com", "example.com:8443"] });
+  expect(bodyOfDraft({ ...draft, network: "none" }, named).spec).toMatchObject({ network: "none", allow: [] });
+});
 
 test("a template that is opened and saved unchanged is the same", () => {
   const body = bodyOfDraft(draftOfTemplate(SHOP), SHOP);

@@ -55,6 +55,7 @@ export interface TemplateDraft {
   scriptSeconds: string;
   mounts: string;
   network: Network;
+  allow: string;
   memory: string;
   disk: string;
   file: string;
@@ -89,7 +90,7 @@ export const NEW_TEMPLATE: TemplateDraft = {
   ...{ name: "", displayName: "", description: "", icon: "", readme: "" },
   ...{ backend: "sandbox", image: "", runtime: "", pool: "", labels: "" },
   ...{ seed: "empty", gitUrl: "", gitRef: "", gitPrivate: false, seedPath: "", directory: "" },
-  ...{ env: "", script: "", scriptSeconds: "300", mounts: "", network: "none" },
+  ...{ env: "", script: "", scriptSeconds: "300", mounts: "", network: "none", allow: "" },
   ...sizes(),
   ...{ idleHours: "8", bumpHours: "1", maxHours: "0", requireActive: false, agentsAllowed: true },
   ...{ users: "", groups: "", parameters: [] },
@@ -122,6 +123,7 @@ export function draftOfTemplate(template: TemplateConfig): TemplateDraft {
     scriptSeconds: String(spec.startup_timeout_s ?? 300),
     mounts: (spec.mounts ?? []).map((mount) => `${mount.source}:${mount.target}`).join("\n"),
     network: spec.network ?? "none",
+    allow: (spec.allow ?? []).join("\n"),
     ...sizes(spec.limits),
     idleHours: hours(template.default_ttl_s),
     bumpHours: hours(template.activity_bump_s),
@@ -194,6 +196,8 @@ export function bodyOfDraft(draft: TemplateDraft, given: TemplateConfig | null):
 
 const TAKES_IMAGE: readonly Backend[] = ["container", "kubernetes"];
 export const takesImage = (backend: Backend): boolean => TAKES_IMAGE.includes(backend);
+/** Whether a proxy can admit the hosts that it names. */
+export const namesHosts = (backend: Backend): boolean => backend === "sandbox" || backend === "container";
 /** Whether its workspaces see directories of the runner's host. */
 export const readsHost = (backend: Backend): boolean => backend !== "kubernetes";
 
@@ -214,6 +218,7 @@ function specOf(draft: TemplateDraft, given: Spec): Spec {
       cpu_weight: numberOf("Processor share", draft.cpuWeight),
     },
     network: draft.network,
+    allow: draft.network === "allow" ? linesOf(draft.allow) : [],
     mounts: readsHost(draft.backend) ? linesOf(draft.mounts).map(mountOf) : [],
     directory: draft.directory.trim(),
     pool: draft.pool.trim(),
@@ -307,7 +312,7 @@ export const BACKENDS: Readonly<Record<Backend, { name: string; words: string }>
   machine: { name: "Machine", words: "No isolation: commands run as the user who started the runner." },
 };
 
-const NETWORKS: Readonly<Record<Network, string>> = { none: "no network", full: "full network" };
+const NETWORKS: Readonly<Record<Network, string>> = { none: "no network", allow: "named hosts", full: "full network" };
 
 export const ORIGINS: Readonly<Record<ListedTemplate["origin"], string>> = { builtin: "built in", settings: "chatd.toml", user: "" };
 

@@ -13,6 +13,7 @@ import {
   draftOfTemplate,
   duplicateOf,
   NEW_TEMPLATE,
+  namesHosts,
   newParameter,
   type ParameterDraft,
   problemOf,
@@ -382,6 +383,12 @@ const TIMES = [
   { key: "maxHours", field: "max_ttl_s", label: "Stops in any case", unit: "hours; 0: never" },
 ] as const;
 
+const NETWORK_WORDS = {
+  none: "Commands reach no network; a repository is still cloned.",
+  allow: "Commands reach the hosts below through a proxy, which refuses all others.",
+  full: "Commands reach every network that the host does.",
+} as const;
+
 function LimitsAndNetwork({ draft, set, wrong }: PartProps) {
   return (
     <Group title="Limits and network">
@@ -392,14 +399,22 @@ function LimitsAndNetwork({ draft, set, wrong }: PartProps) {
           value={draft.network}
           options={[
             { value: "none", label: "None" },
+            ...(namesHosts(draft.backend) || draft.network === "allow" ? ([{ value: "allow", label: "Named hosts" }] as const) : []),
             { value: "full", label: "Full" },
           ]}
           onChange={(network) => set({ network })}
         />
-        <small>
-          {draft.network === "none" ? "Commands reach no network; a repository is still cloned." : "Commands reach every network that the host does."}
-        </small>
+        <small>{wrong("spec.network") ?? NETWORK_WORDS[draft.network]}</small>
       </div>
+      {draft.network === "allow" && (
+        <Lines
+          label="Hosts that it may reach"
+          hint="One a line: github.com, *.pypi.org, example.com:8443. Without a port: 443 and 80. On a private network: private:git.corp.example."
+          value={draft.allow}
+          error={wrong("spec.allow")}
+          onChange={(allow) => set({ allow })}
+        />
+      )}
       {LIMITS.map(({ key, field, label, unit }) => (
         <TextField
           key={key}

@@ -13,7 +13,7 @@ from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import from_rows
 from chatd.api.validation import check_webhook_url
-from chatd.domain.deployment.addresses import names_private_host
+from chatd.domain.addresses import names_private_host
 from chatd.domain.deployment.webhooks import MAX_URL_CHARS, Webhook, decode_keys
 from chatd.domain.description import CREATED_AT, describe
 from chatd.domain.errors import InvalidInput, NotFound
