@@ -19,7 +19,6 @@ from chatd.clock import SystemClock
 from chatd.domain.access.secret_text import digest, runner_token_text
 from chatd.domain.ids import WorkerId, WorkspaceId
 from chatd.domain.workspace.entities import (
-    AgentRow,
     AgentSpec,
     BackendState,
     Build,
@@ -115,10 +114,6 @@ class ProcessBackend:
 
     async def inspect(self, workspace: Workspace) -> BackendState:
         return BackendState(state="running" if workspace.id in self.agents else "stopped")
-
-    async def endpoints(self, workspace: Workspace, agent: AgentRow) -> Sequence[Endpoint]:
-        del workspace, agent
-        return ()
 
     async def workspaces(self) -> Sequence[WorkspaceId]:
         return [*self.agents, *self.unknown]

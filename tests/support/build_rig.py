@@ -13,12 +13,10 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkerId, WorkspaceId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.entities import (
-    AgentRow,
     AgentSpec,
     BackendState,
     Build,
     BuildId,
-    Endpoint,
     FieldProblem,
     TemplateSpec,
     Workspace,
@@ -95,9 +93,6 @@ class FakeBackend:
     async def inspect(self, workspace: Workspace) -> BackendState:
         found = "running" if workspace.id in self.sandboxes else "stopped"
         return self.observed.get(workspace.id, BackendState(state=found))
-
-    async def endpoints(self, workspace: Workspace, agent: AgentRow) -> Sequence[Endpoint]:
-        return ()
 
     async def workspaces(self) -> Sequence[WorkspaceId]:
         return tuple(self.sandboxes)

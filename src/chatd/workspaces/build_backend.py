@@ -14,11 +14,9 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import (
     AgentId,
-    AgentRow,
     AgentSpec,
     BackendState,
     Build,
-    Endpoint,
     FieldProblem,
     LogLevel,
     TemplateSpec,
@@ -110,10 +108,6 @@ class Backend(Protocol):
         ...
 
     async def inspect(self, workspace: Workspace) -> BackendState: ...
-
-    async def endpoints(self, workspace: Workspace, agent: AgentRow) -> Sequence[Endpoint]:
-        """Where replicas can reach the agent now, best first."""
-        ...
 
     async def workspaces(self) -> Sequence[WorkspaceId]:
         """All workspaces on this host, running or not, with or without a row."""

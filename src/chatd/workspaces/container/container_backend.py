@@ -26,7 +26,6 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.entities import (
-    AgentRow,
     AgentSpec,
     BackendState,
     EmptySeed,
@@ -285,10 +284,6 @@ class ContainerBackend:
         except ChatdError as error:
             return BackendState(state="unknown", detail=error.message)
         return BackendState(state="gone" if found is None and volume is None else "stopped")
-
-    async def endpoints(self, workspace: Workspace, agent: AgentRow) -> Sequence[Endpoint]:
-        del agent
-        return self._endpoints(workspace.id)
 
     async def workspaces(self) -> Sequence[WorkspaceId]:
         """Raises Unavailable if the engine does not answer: half a list would hide workspaces."""

@@ -19,7 +19,6 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.entities import (
-    AgentRow,
     AgentSpec,
     BackendState,
     DirectorySeed,
@@ -363,10 +362,6 @@ class LocalBackend:
             return BackendState(state="running", detail=found.detail)
         root = self._layout.workspace_paths(workspace.id).root
         return BackendState(state="stopped" if await asyncio.to_thread(root.exists) else "gone")
-
-    async def endpoints(self, workspace: Workspace, agent: AgentRow) -> Sequence[Endpoint]:
-        del agent
-        return self._endpoints(workspace.id)
 
     async def workspaces(self) -> Sequence[WorkspaceId]:
         return await asyncio.to_thread(self._layout.list_workspaces)

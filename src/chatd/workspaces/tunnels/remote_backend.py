@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import (
-    AgentRow,
     AgentSpec,
     BackendState,
     Endpoint,
@@ -81,13 +80,6 @@ class RemoteBackend:
         except (Unavailable, BuildFailed) as error:
             return BackendState(state="unknown", detail=error.message)
         return reply.state or BackendState(state="unknown")
-
-    async def endpoints(self, workspace: Workspace, agent: AgentRow) -> Sequence[Endpoint]:
-        del agent
-        reply = await self._ask(
-            BackendCall(call=0, backend=self._kind, method="endpoints", workspace=workspace)
-        )
-        return [_held_by(each, self._link.id) for each in reply.endpoints]
 
     async def workspaces(self) -> Sequence[WorkspaceId]:
         found: list[WorkspaceId] = []

@@ -89,7 +89,6 @@ class CallReply(_Message, frozen=True, kw_only=True, tag="reply"):
     agents: tuple[AgentSpec, ...] = ()
     state: BackendState | None = None
     problems: tuple[FieldProblem, ...] = ()
-    endpoints: tuple[Endpoint, ...] = ()
     workspaces: tuple[str, ...] = ()
 
 
@@ -133,7 +132,7 @@ class BackendCall(_Message, frozen=True, kw_only=True, tag="call"):
     call: int
     backend: str
     method: str
-    """start, stop, delete, validate, inspect, endpoints, workspaces or remove."""
+    """start, stop, delete, validate, inspect, workspaces or remove."""
     workspace: Workspace | None = None
     build: Build | None = None
     spec: TemplateSpec | None = None
