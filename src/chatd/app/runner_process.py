@@ -283,9 +283,12 @@ def unit_text(program: str, options: RunnerOptions, token_file: Path, user: str)
     words += [word for label in options.labels for word in ("--label", label)]
     words += ["--name", options.name] if options.name else []
     words += ["--capacity", str(options.capacity)] if options.capacity else []
-    command = " ".join(f'"{word}"' if " " in word else word for word in words)
+    words += [word for root in options.roots for word in ("--allow", str(root.resolve()))]
+    if options.engine_socket is not None:
+        words += ["--engine-socket", str(options.engine_socket.resolve())]
+    command = " ".join(map(_unit_word, words))
     return f"""[Unit]
-Description=chatd runner for {options.server_url}
+Description=chatd runner for {options.server_url.replace("%", "%%")}
 After=network-online.target
 Wants=network-online.target
 
@@ -300,3 +303,16 @@ KillMode=process
 [Install]
 WantedBy=multi-user.target
 """
+
+
+def _unit_word(word: str) -> str:
+    """As systemd reads it in ExecStart: specifiers, variables and quotes mean nothing in it."""
+    for plain, escaped in (
+        ("\\", "\\\\"),
+        ('"', '\\"'),
+        ("%", "%%"),
+        ("$", "$$"),
+        ("\n", "\\n"),
+    ):
+        word = word.replace(plain, escaped)
+    return f'"{word}"'

@@ -169,6 +169,8 @@ def install(
     label: Labels = None,
     backend: Backends = None,
     capacity: Capacity = 0,
+    allow: Roots = None,
+    engine_socket: EngineSocket = None,
     *,
     user: Annotated[
         str | None, typer.Option(metavar="USER", help="Account that runs it [this one]")
@@ -183,7 +185,8 @@ def install(
     from chatd.cli.admin import print_line
 
     with process.report_errors():
-        options = _options(server, token_file, data_dir, name, label, backend, capacity, None)
+        options = _options(server, token_file, data_dir, name, label, backend, capacity, allow)
+        options = replace(options, engine_socket=engine_socket)
         if token_file is None:
             raise SettingsError("--token-file is needed: the unit names the file, not the token")
         program = shutil.which("chatd") or str(Path(sys.argv[0]).resolve())
