@@ -42,6 +42,7 @@ class RecordingWorkspaces:
         runners = RunnerServices(config, env, WORKER, pool, own=None)
         self._control = LocalWorkspaceControl(env, pool, runners, None, ttl_s=None)
         self.ttl_s: str | None = None
+        self.max_copy_bytes = 1 << 30
         self.woken = 0
         self.bound_to: list[tuple[ChatId, WorkspaceId | None]] = []
         self.refreshed: list[ChatId] = []

@@ -25,7 +25,7 @@ from chatd.domain.workspace.runners import BuildPlace, RunnerId
 from chatd.store.conn import Conn, Row
 from chatd.store.workspace import builds
 from chatd.workspaces.build_backend import BuildCancelled, BuildContext
-from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig, OfferedBackend
+from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig, CopyFiles, OfferedBackend
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS
 from tests.support.stream_replica import Emitted, env_with
@@ -177,6 +177,7 @@ async def building(
     number: int = 1,
     emitted: Emitted | None = None,
     hosts: Sequence[str] = (HOST,),
+    copy: CopyFiles | None = None,
     **config: object,
 ) -> AsyncGenerator[BuildWorker]:
     """A running build worker. At the end it is killed and writes nothing more."""
@@ -192,6 +193,7 @@ async def building(
         env_with(clock, emitted),
         msgspec.structs.replace(BuildWorkerConfig(), **config),
         agent_key=lambda agent_id: agent_id.bytes * 2,
+        copy=copy,
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(builder.run())

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.ids import UserId
+from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace.entities import AgentSpec, Build
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
@@ -110,6 +110,35 @@ async def test_a_build_is_acquired_run_and_finished(site: BuildSite) -> None:
     assert await all_that_is_said(site.pool) == ["making work-1", "started"]
     [agent] = await agents_of(site.pool, workspace_id(1))
     assert (agent.name, agent.build_id, agent.lifecycle) == ("main", build_id(1), "starting")
+
+
+async def test_a_copy_that_failed_begins_again_in_an_empty_home(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await insert_workspace(pool, copied_from=workspace_id(7))
+    site, copied = BuildSite(pool, clock), list[tuple[object, int]]()
+
+    async def copy(context: BuildContext, source: WorkspaceId, agents: object) -> None:
+        assert site.backend.sandboxes == {workspace_id(1): context.build.build_number}
+        copied.append((source, context.build.build_number))
+        if len(copied) == 1:
+            raise BuildFailed("The source does not run.")
+
+    async with site.building(copy=copy) as builder:
+        failed = await site.ended()
+        assert (failed.status, failed.error) == ("failed", "The source does not run.")
+        assert site.backend.sandboxes == {}
+        await builds.insert(pool, HARNESS, new_build(2, transition="start"))
+        builder.wake()
+        assert (await site.ended(2)).status == "succeeded"
+        await builds.insert(pool, HARNESS, new_build(3, after=2))
+        builder.wake()
+        await site.ended(3)
+        await builds.insert(pool, HARNESS, new_build(4, after=3, transition="start"))
+        builder.wake()
+        assert (await site.ended(4)).status == "succeeded"
+    assert copied == [(workspace_id(7), 1), (workspace_id(7), 2)]
+    assert site.backend.asked.count(("asked", 2)) == 2, "deleted, then started"
 
 
 async def test_a_stop_and_a_deletion_follow(site: BuildSite) -> None:

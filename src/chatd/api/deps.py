@@ -75,6 +75,11 @@ class WorkspaceControl(Protocol):
         """The configured time after which an unused workspace stops."""
         ...
 
+    @property
+    def max_copy_bytes(self) -> int:
+        """How large a workspace may be that is copied."""
+        ...
+
     def wake(self) -> None:
         """Let the build worker look for builds now."""
         ...

@@ -343,6 +343,16 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "archive_too_large": ErrorCode(
         413, "The files are too many or too large for one archive.", "Copy directories one by one."
     ),
+    "workspace_too_large": ErrorCode(
+        409,
+        "The workspace has more than is copied with a chat.",
+        "Delete files, or fork the chat without its workspace.",
+    ),
+    "workspace_not_copied": ErrorCode(
+        409,
+        "The workspace is a directory of its user's machine.",
+        "Fork the chat without its workspace.",
+    ),
     "bad_archive": ErrorCode(
         400, "This is no tar archive, or one with names that are refused.", "Read `message`."
     ),

@@ -221,9 +221,13 @@ class ServerApi:
     def regenerate_title(self, chat_id: ChatId) -> Call[Chat]:
         return self._post(f"/chats/{chat_id}/title/regenerate", None, Chat)
 
-    def fork_chat(self, chat_id: ChatId, message_id: int | None = None) -> Call[Chat]:
+    def fork_chat(
+        self, chat_id: ChatId, message_id: int | None = None, *, copies_workspace: bool = False
+    ) -> Call[Chat]:
         """Up to and with that message; None: the whole chat."""
-        body = {"message_id": message_id}
+        body: dict[str, object] = {"message_id": message_id}
+        if copies_workspace:  # an older server knows only the other way
+            body["workspace"] = "copy"
         return self._post(f"/chats/{chat_id}/fork", body, Chat, key=new_key())
 
     def export_chat(self, chat_id: ChatId, format: str) -> Download:  # noqa: A002

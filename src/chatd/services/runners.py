@@ -35,6 +35,7 @@ from chatd.domain.workspace.runners import (
     explain_version_gap,
     takes_new,
 )
+from chatd.domain.workspace.workspace_copies import DEFAULT_MAX_COPY_BYTES
 from chatd.log_event import LogEvent
 from chatd.store.pool import Pool
 from chatd.store.workspace import tunnels
@@ -67,6 +68,7 @@ from chatd.workspaces.tunnels.wire import (
     Welcome,
     encode,
 )
+from chatd.workspaces.workspace_copy import WorkspaceCopier
 
 __all__ = ["EPOCH_HEADER", "RUNNER_HEADER", "RunnerIdentity", "RunnerServices"]
 
@@ -101,6 +103,7 @@ class RunnerServicesConfig(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes
     peer_address: str | None = None
     build_slots: int = BuildWorkerConfig().slots
+    max_copy_bytes: int = DEFAULT_MAX_COPY_BYTES
     has_worker: bool = True
     """Whether this process is registered as a worker of chats under its id."""
 
@@ -130,6 +133,7 @@ class RunnerServices:
         self._env = env
         self._replica = replica
         self._own = own
+        self.max_copy_bytes = config.max_copy_bytes
         self._version = metadata.version("chatd")
         self.pool = pool
         self.links = RunnerLinks()
@@ -160,6 +164,9 @@ class RunnerServices:
                 worker_gone_after_s=BUILD_WORKER_GONE_AFTER_S if config.has_worker else None,
             ),
             agent_key=partial(derive_agent_key, config.secret),
+            copy=WorkspaceCopier(
+                pool, self.connector, env, max_copy_bytes=config.max_copy_bytes
+            ).copy,
         )
         self.context_sync = ContextSync(pool, env)
         self._reconcilers: dict[tuple[RunnerId, str], Reconciler] = {}

@@ -111,6 +111,7 @@ def workspace_config(
             secret=server_secret(env.get("CHATD_SECRET") or None, settings.data_dir),
             peer_address=settings.server.peer_address or default_peer_address(connect.dsn),
             build_slots=chosen.build_slots,
+            max_copy_bytes=chosen.max_copy_bytes,
             has_worker=has_worker,
         ),
         local=LocalConfig(
@@ -312,6 +313,7 @@ class LocalWorkspaceControl:
         ttl_s: str | None,
     ) -> None:
         self.ttl_s = ttl_s
+        self.max_copy_bytes = runners.max_copy_bytes
         self._env = env
         self._runners = runners
         self._services = services

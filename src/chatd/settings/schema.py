@@ -468,6 +468,15 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
             "deletions run beside them. One user gets all slots but one",
         ),
     ] = 4
+    max_copy_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            le=4 << 30,
+            description="How large the files of a workspace may be that is copied with a fork of"
+            " its chat",
+        ),
+    ] = 2 << 30
     clone_timeout_s: Annotated[
         float, Meta(gt=0, le=3600, description="How long a template's Git clone may take")
     ] = 300.0

@@ -13,11 +13,12 @@ from contextlib import suppress
 from typing import Final, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.aio import InterruptibleSleep, first_of
 from chatd.domain.chat.lease import HeartbeatHistory, may_reap
 from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.ids import WorkerId
+from chatd.domain.ids import WorkerId, WorkspaceId
 from chatd.domain.ports import Env
 from chatd.domain.workspace.entities import (
     AgentId,
@@ -25,6 +26,7 @@ from chatd.domain.workspace.entities import (
     Build,
     BuildId,
     BuildTransition,
+    EmptySeed,
     LogLevel,
     TemplateSpec,
 )
@@ -32,7 +34,13 @@ from chatd.domain.workspace.runners import BuildPlace
 from chatd.store.conn import Conn
 from chatd.store.workspace import builds
 from chatd.store.workspace.builds import AcquireBuilds, AcquiredBuild, BuildLease, BuildResult
-from chatd.workspaces.build_backend import Backend, BuildCancelled, BuildContext, BuildInterrupted
+from chatd.workspaces.build_backend import (
+    Backend,
+    BuildCancelled,
+    BuildContext,
+    BuildFailed,
+    BuildInterrupted,
+)
 
 # One build. The backend's log lines are kept in bounded memory and written in batches: a line never
 # waits for the database and never fails.
@@ -89,6 +97,10 @@ class BuildLimits(Struct, frozen=True, kw_only=True):
     """Ends a build that crashes its worker each time."""
 
 
+CopyFiles = Callable[[BuildContext, WorkspaceId, Sequence[AgentSpec]], Awaitable[None]]
+"""Copies the files of a workspace into the one that the build has started."""
+
+
 class BuildRun:
     """The worker sets `lost` when another worker owns the build."""
 
@@ -101,7 +113,9 @@ class BuildRun:
         *,
         acquired_at: float,
         agent_key: Callable[[AgentId], bytes],
+        copy: CopyFiles | None = None,
     ) -> None:
+        self._copy = copy
         self.lease = lease
         self.renewed_at = acquired_at
         self.lost = asyncio.Event()
@@ -172,12 +186,37 @@ class BuildRun:
     async def _call_backend(self) -> Sequence[AgentSpec]:
         match self._acquired.build.transition:
             case "start":
-                return await self._backend.start(self.context)
+                return await self._start()
             case "stop":
                 await self._backend.stop(self.context)
             case "delete":
                 await self._backend.delete(self.context)
         return ()
+
+    async def _start(self) -> Sequence[AgentSpec]:
+        context, source = self.context, self._acquired.build.copied_from
+        if source is None:
+            return await self._backend.start(context)
+        if self._copy is None:
+            raise BuildFailed("This server cannot copy workspaces.")
+        if context.build.attempt > 1 or context.build.build_number > 1:
+            # An earlier attempt may have left a part of the files.
+            await self._backend.delete(context)
+        wanted = context.spec
+        context.spec = replace(wanted, seed=EmptySeed(), startup_script="")
+        agents = await self._backend.start(context)
+        try:
+            await self._copy(context, source, agents)
+        except ChatdError:
+            with suppress(ChatdError):
+                await self._backend.stop(context)
+            raise
+        if not wanted.startup_script:
+            return agents
+        # The script may need the files, and may set up what is not among them.
+        context.spec = wanted
+        await self._backend.stop(context)
+        return await self._backend.start(context)
 
     async def _cancel_requested(self, grace_s: float) -> None:
         await self.context.cancelled.wait()
@@ -278,6 +317,7 @@ class BuildWorker:
         config: BuildWorkerConfig,
         *,
         agent_key: Callable[[AgentId], bytes],
+        copy: CopyFiles | None = None,
     ) -> None:
         """`offers` are the places of this host and of the runners that are connected to this
         replica now; the worker acquires no other builds."""
@@ -285,6 +325,7 @@ class BuildWorker:
         self._conn = conn
         self._offers = offers
         self._agent_key = agent_key
+        self._copy = copy
         self._env = env
         self._config = config
         self._pause = InterruptibleSleep(env.clock)
@@ -374,7 +415,13 @@ class BuildWorker:
         build = taken.build
         hold = BuildLease(id=build.id, worker_id=self._worker_id, attempt=build.attempt)
         building = BuildRun(
-            taken, hold, backend, self._env, acquired_at=asked_at, agent_key=self._agent_key
+            taken,
+            hold,
+            backend,
+            self._env,
+            acquired_at=asked_at,
+            agent_key=self._agent_key,
+            copy=self._copy,
         )
         self._running[build.id] = building
         self._idle.clear()

@@ -3433,6 +3433,11 @@ export interface components {
         ForkBody: {
             /** @default null */
             message_id?: number | null;
+            /**
+             * @default share
+             * @enum {unknown}
+             */
+            workspace?: "copy" | "share";
         };
         ForkOrigin: {
             /** Format: uuid */

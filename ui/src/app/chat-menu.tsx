@@ -6,6 +6,7 @@ import {
   ArrowUp,
   Bug,
   Download,
+  GitBranch,
   Link2,
   Pencil,
   Pin,
@@ -18,6 +19,7 @@ import {
 } from "lucide-react";
 import { lazy, Suspense } from "react";
 import { useLocation } from "wouter";
+import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
 import { ConfirmDialog, errorWords, MenuItem, MenuSeparator } from "@/components";
 import { useAmendChat, useDeleteChat } from "@/connection";
@@ -42,6 +44,13 @@ function download(chat: ListChat, format: "jsonl" | "markdown"): void {
 async function copyLink(chat: ListChat): Promise<void> {
   await navigator.clipboard.writeText(new URL(chatPath(chat.id), window.location.href).href);
   toast("Link copied");
+}
+
+/** The files are copied while the new workspace is built: its panel shows how far. */
+async function forkWithWorkspace(chat: ListChat, navigate: (path: string) => void): Promise<void> {
+  const made = await api.POST("/api/v1/chats/{chat_id}/fork", { path: { chat_id: chat.id }, body: { workspace: "copy" }, timeoutMs: 60_000 });
+  navigate(chatPath(made.id));
+  toast("This is a copy. The files of its workspace are being copied.");
 }
 
 /** Archives with a way back, pins and moves. Refusals are told in a toast and undone. */
@@ -83,6 +92,7 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
   const isMine = me === undefined || me.id === chat.owner_id;
   const mayChange = isMine || me.role === "admin";
   const isRoot = !isSubagent(chat);
+  const [, navigate] = useLocation();
   return (
     <>
       {mayChange && (
@@ -103,6 +113,11 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
       {onMove && (
         <MenuItem icon={ArrowDown} onSelect={() => onMove(1)}>
           Move down
+        </MenuItem>
+      )}
+      {isMine && chat.workspace_id != null && (
+        <MenuItem icon={GitBranch} onSelect={() => void forkWithWorkspace(chat, navigate).catch(report)} hint="The copy gets a new workspace with the same files">
+          Fork with its workspace
         </MenuItem>
       )}
       {mayChange && isRoot && (

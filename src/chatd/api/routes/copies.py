@@ -7,9 +7,11 @@ from uuid import UUID
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from chatd.api import validation
 from chatd.api.deps import ApiDeps
+from chatd.api.error_codes import ARCHIVE_CODES
 from chatd.api.operations import audit_read
 from chatd.api.request import (
     ApiReply,
@@ -22,6 +24,8 @@ from chatd.api.request import (
 )
 from chatd.api.route import ApiRoute
 from chatd.api.routes.chats import new_view
+from chatd.api.routes.workspace.builds import require_workspace, require_workspaces
+from chatd.api.routes.workspace.workspace_archives import explain_archive
 from chatd.api.schemas.chats import (
     ClientTool,
     ExportQuery,
@@ -43,10 +47,17 @@ from chatd.domain.chat_views.transfer import (
     encode_line,
     message_markdown,
 )
-from chatd.domain.errors import InvalidInput, NotFound
-from chatd.domain.ids import ChatId, MessageId
-from chatd.store.chat import transfer
+from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
+from chatd.domain.ids import ChatId, MessageId, WorkspaceId
+from chatd.domain.workspace.agent_api import AgentRefused
+from chatd.domain.workspace.entities import BuildId
+from chatd.domain.workspace.rules import workspace_ttl_s
+from chatd.domain.workspace.templates import generated_name
+from chatd.domain.workspace.workspace_copies import require_copyable, require_size
+from chatd.store.chat import chats, transfer
 from chatd.store.chat.transfer import ForkRequest, ImportRequest
+from chatd.store.workspace import templates, workspaces
+from chatd.store.workspace.workspaces import NewWorkspace
 
 MAX_IMPORT_BYTES: Final = 64 * 1024 * 1024
 MAX_CONCURRENT_IMPORTS: Final = 2
@@ -68,14 +79,16 @@ class CopyRoutes:
                 summary="Copy a chat up to a message into a new chat",
                 description=(
                     "The new chat has the same messages, model, labels and workspace, and waits for"
-                    " a message. It has the same budget, of which nothing is spent. Calls without a"
-                    " result get an error result. Usage, the queue and"
-                    " subagents are not copied."
+                    " a message. With `workspace` = `copy` it gets a new workspace with the files"
+                    " of the old one, which are copied by the first build of the new one; the"
+                    " workspace must be the caller's own and run. It has the same budget,"
+                    " of which nothing is spent. Calls without a result get an error result. Usage,"
+                    " the queue and subagents are not copied."
                 ),
                 handle=self.fork_chat,
                 body_spec=_FORK,
                 replies={201: PublicChat},
-                errors=("not_found",),
+                errors=("not_found", *ARCHIVE_CODES, "workspace_too_large", "workspace_not_copied"),
                 keyed=True,
             ),
             ApiRoute(
@@ -119,15 +132,67 @@ class CopyRoutes:
         deps, body = self._deps, await request.body(_FORK)
         # The id follows from the key: a repeated request finds the chat that the first one made.
         key = request.keyed_id(f"fork:{request.chat_id}:{body.message_id}")
+        chat_id, actor = ChatId(key or deps.env.new_id()), request.caller.actor
         wanted = ForkRequest(
-            id=ChatId(key or deps.env.new_id()),
+            id=chat_id,
             source_id=request.chat_id,
             change_id=deps.env.new_change_id(),
             message_id=None if body.message_id is None else MessageId(body.message_id),
         )
-        actor = request.caller.actor
+        if body.workspace == "copy" and await deps.read(chats.get, actor, chat_id) is None:
+            wanted = replace(wanted, workspace=await self._plan_copy(request, chat_id))
         chat = await deps.retry(lambda: transfer.fork(deps.pool, actor, wanted))
+        if wanted.workspace is not None:
+            require_workspaces(deps).wake()
         return self._created(request, chat)
+
+    async def _plan_copy(self, request: ApiRequest, chat_id: ChatId) -> NewWorkspace:
+        """The workspace of the new chat. Raises what makes a copy impossible, before anything is
+        made."""
+        deps, actor, control = self._deps, request.caller.actor, require_workspaces(self._deps)
+        chat = await deps.read(chats.get, actor, request.chat_id)
+        if chat is None:
+            raise NotFound("There is no such chat.")
+        if chat.workspace_id is None:
+            raise Conflict("The chat has no workspace.", code="no_workspace")
+        source_id = chat.workspace_id
+        source = require_workspace(
+            await deps.read(workspaces.load_snapshot, actor, source_id, "workspaces.write")
+        )
+        found, build = source.workspace, source.build
+        if found is None or found.deleted or build is None:
+            raise Conflict("The workspace is deleted.", code="no_workspace")
+        template = await deps.read(templates.get, found.template_id)
+        version = await deps.read(templates.get_version, build.template_version_id)
+        if template is None or version is None:
+            raise Conflict("The workspace is deleted.", code="no_workspace")
+        require_copyable(template)
+        # A deleted template is not offered any more; its workspaces go on, and so do their copies.
+        if not template.deleted and not await deps.read(
+            templates.is_usable, actor, request.caller.user_id, template, "workspaces.write"
+        ):
+            raise Forbidden("You may not use the template of this workspace any more.")
+        try:
+            files = await control.workspace_files(source_id)
+            facts, pieces = await files.archive("", gzip=False)
+        except AgentRefused as error:
+            raise explain_archive(error) from error
+        await pieces.aclose()
+        require_size(facts.bytes, control.max_copy_bytes)
+        workspace_id = deps.env.new_id()
+        return NewWorkspace(
+            id=WorkspaceId(workspace_id),
+            build_id=BuildId(deps.env.new_id()),
+            owner_id=request.caller.user_id,
+            template_id=template.id,
+            version_id=version.id,
+            name=generated_name(template.name, workspace_id.bytes),
+            host_id=control.new_host(template, version.spec),
+            ttl_s=workspace_ttl_s(control.ttl_s, template),
+            params=build.params,
+            made_by=f"fork:{chat_id}",
+            copied_from=source_id,
+        )
 
     def _created(
         self, request: ApiRequest, chat: Chat, changes: Mapping[str, int] | None = None

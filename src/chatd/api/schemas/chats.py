@@ -200,6 +200,14 @@ class ForkBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     message_id: Annotated[
         Id | None, describe("The last message to copy; without it all messages are copied.", 7)
     ] = None
+    workspace: Annotated[
+        Literal["share", "copy"],
+        describe(
+            "`share`: both chats use the same workspace. `copy`: the new chat gets a new workspace"
+            " with the files of the old one, which must run.",
+            "copy",
+        ),
+    ] = "share"
 
 
 class InterruptBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

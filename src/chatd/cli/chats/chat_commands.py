@@ -402,6 +402,13 @@ def fork(
     at: Annotated[
         int | None, typer.Option("--at", metavar="MESSAGE", help="Copy up to this message [all]")
     ] = None,
+    copies_workspace: Annotated[
+        bool,
+        typer.Option(
+            "--copy-workspace",
+            help="Give it a new workspace with the same files; without it both chats use one",
+        ),
+    ] = False,
     as_json: AsJson = False,
     server: ServerFinder,
 ) -> None:
@@ -409,7 +416,12 @@ def fork(
     from chatd.cli.api_session import run_command
     from chatd.cli.chats import chat_work
 
-    run_command(server, lambda api: chat_work.fork(api, chat, message_id=at, as_json=as_json))
+    run_command(
+        server,
+        lambda api: chat_work.fork(
+            api, chat, message_id=at, copies_workspace=copies_workspace, as_json=as_json
+        ),
+    )
 
 
 @chats.command()

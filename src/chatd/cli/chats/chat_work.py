@@ -140,9 +140,12 @@ async def archive(api: ServerApi, name: str, *, undo: bool, as_json: bool) -> No
     _print_chat(raw, "taken out of the archive" if undo else "archived", as_json=as_json)
 
 
-async def fork(api: ServerApi, name: str, *, message_id: int | None, as_json: bool) -> None:
+async def fork(
+    api: ServerApi, name: str, *, message_id: int | None, copies_workspace: bool, as_json: bool
+) -> None:
     """The id of the new chat is the output."""
-    forked = api.fork_chat(await find_chat(api, name), message_id)
+    chat_id = await find_chat(api, name)
+    forked = api.fork_chat(chat_id, message_id, copies_workspace=copies_workspace)
     if as_json:
         print_json(await forked.raw())
         return

@@ -249,6 +249,8 @@ class Build(Struct, frozen=True, kw_only=True):
     max_deadline: datetime | None = None
     initiator_id: UserId
     reason: BuildReason = "initiator"
+    copied_from: WorkspaceId | None = None
+    """The workspace whose files this start copies."""
     created_at: datetime
     started_at: datetime | None = None
     completed_at: datetime | None = None

@@ -43,6 +43,8 @@ from chatd.store.conn import Conn, DatabaseSession, json_or_none, json_text, str
 from chatd.store.mcp_servers import keep_usable
 from chatd.store.pool import Pool
 from chatd.store.row_access import chat_condition, visible_chats
+from chatd.store.workspace import workspaces
+from chatd.store.workspace.workspaces import NewWorkspace
 
 MAX_MESSAGES_PER_READ: Final = 200
 MAX_BYTES_PER_READ: Final = 4 * 1024 * 1024
@@ -449,6 +451,8 @@ class ForkRequest(Struct, frozen=True, kw_only=True):
     source_id: ChatId
     change_id: ChangeId
     message_id: MessageId | None = None
+    workspace: NewWorkspace | None = None
+    """A new workspace of the new chat; without one both use the same."""
 
 
 async def fork(pool: Pool, actor: UserActor, request: ForkRequest) -> Chat:
@@ -457,11 +461,24 @@ async def fork(pool: Pool, actor: UserActor, request: ForkRequest) -> Chat:
     it was deleted they raise NotFound."""
     async with pool.transaction() as session:
         made = await chats.get_for_command(session, actor, request.id, "chats.write")
-        made = made or await _copy(session, actor, request)
+        if made is None and (made := await _copy(session, actor, request)) is not None:
+            made = await _give_workspace(session, actor, made, request.workspace)
         made = made or await chats.get_for_command(session, actor, request.id, "chats.write")
     if made is None:
         raise NotFound("The chat that this request made is deleted. Use another key for a new one.")
     return made
+
+
+async def _give_workspace(
+    session: DatabaseSession, actor: UserActor, made: Chat, workspace: NewWorkspace | None
+) -> Chat:
+    if workspace is None:
+        return made
+    await workspaces.create(session, actor, workspace)
+    row = await session.fetchrow(
+        "UPDATE chats SET workspace_id = $2 WHERE id = $1 RETURNING *", made.id, workspace.id
+    )
+    return made if row is None else chat_from_row(row)
 
 
 async def _copy(session: DatabaseSession, actor: UserActor, request: ForkRequest) -> Chat | None:

@@ -981,7 +981,8 @@ CREATE INDEX workspaces_host ON workspaces (host_id) WHERE NOT deleted;
 CREATE INDEX workspaces_deleted ON workspaces (last_used_at) WHERE deleted;
 
 -- Starts, stops and deletions of a workspace, one at a time. A worker holds a build by a lease, as it does
--- a chat; what the build makes is found again by (workspace, number).
+-- a chat; what the build makes is found again by (workspace, number). `copied_from` (0005): the workspace
+-- whose files the start copies.
 CREATE TABLE workspace_builds (
     id                  uuid PRIMARY KEY,
     workspace_id        uuid NOT NULL REFERENCES workspaces (id) ON DELETE CASCADE,

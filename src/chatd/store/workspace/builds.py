@@ -31,7 +31,8 @@ from chatd.store.row_access import visible_workspaces, workspace_condition, work
 _BUILD: Final = msgspec.json.Decoder(Build)
 
 # Compare and set on the number of the latest build. Of two concurrent inserts, the row's lock makes
-# the second one see the new number.
+# the second one see the new number. A workspace that was never filled with the files that it copies
+# copies them at the next start.
 INSERT: Final = named_statement("""
     WITH next AS (
         UPDATE workspaces w SET latest_build = latest_build + 1
@@ -46,9 +47,14 @@ INSERT: Final = named_statement("""
         RETURNING id, latest_build),
     built AS (
         INSERT INTO workspace_builds (id, workspace_id, build_number, transition,
-            template_version_id, params, initiator_id, reason, made_by)
+            template_version_id, params, initiator_id, reason, made_by, copied_from)
         SELECT :id::uuid, next.id, next.latest_build, :transition::text, :version_id::uuid,
-            :params::json, :initiator_id::uuid, :reason::text, :made_by::text
+            :params::json, :initiator_id::uuid, :reason::text, :made_by::text,
+            (SELECT f.copied_from FROM workspace_builds f
+             WHERE :transition::text = 'start' AND f.workspace_id = next.id AND f.build_number = 1
+               AND NOT EXISTS (
+                   SELECT FROM workspace_builds s WHERE s.workspace_id = next.id
+                     AND s.transition = 'start' AND s.status = 'succeeded'))
         FROM next RETURNING *)
     SELECT row_to_json(built) FROM built""")
 

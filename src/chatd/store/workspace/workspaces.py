@@ -51,9 +51,9 @@ _INSERT_BUILD: Final[LiteralString] = """
     ON CONFLICT (made_by) WHERE made_by IS NOT NULL DO NOTHING RETURNING *),
     built AS (
         INSERT INTO workspace_builds (id, workspace_id, build_number, transition,
-            template_version_id, params, initiator_id, reason)
+            template_version_id, params, initiator_id, reason, copied_from)
         SELECT :build_id::uuid, made.id, 1, 'start', :version_id::uuid, :params::json,
-            :owner_id::uuid, :reason::text
+            :owner_id::uuid, :reason::text, :copied_from::uuid
         FROM made RETURNING *)"""
 _CREATED: Final[LiteralString] = """
         (SELECT row_to_json(made) FROM made) AS workspace,
@@ -169,6 +169,8 @@ class NewWorkspace(Struct, frozen=True, kw_only=True):
     params: Mapping[str, str] = {}
     reason: BuildReason = "initiator"
     made_by: str | None = None
+    copied_from: WorkspaceId | None = None
+    """The workspace whose files it gets."""
 
 
 class CreatedWorkspace(Struct, frozen=True, kw_only=True):

@@ -214,8 +214,8 @@ class CommandRunner:
         await self._api.compact_chat(self._chat)
         self._say("The history is being summarized.")
 
-    async def _fork(self, _: str) -> None:
-        copy = await self._api.fork_chat(self._chat)
+    async def _fork(self, what: str) -> None:
+        copy = await self._api.fork_chat(self._chat, copies_workspace=what == "workspace")
         if self._opened.chat_id != self._chat_id:
             self._say(COPY_READY)
             return

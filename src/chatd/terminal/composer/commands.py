@@ -175,7 +175,13 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
         need="chat",
     ),
     SlashCommand(name="usage", effect="Show tokens and cost of this chat", need="chat"),
-    SlashCommand(name="fork", effect="Copy this chat into a new one", need="chat"),
+    SlashCommand(
+        name="fork",
+        argument="[workspace]",
+        choices=("workspace",),
+        effect="Copy this chat into a new one; `workspace`: with a copy of its workspace",
+        need="chat",
+    ),
     SlashCommand(
         name="rename",
         argument="[title]",

@@ -116,7 +116,7 @@ class WorkspaceArchiveRoutes:
         try:
             facts, pieces = await files.archive(path, gzip=query.gzip)
         except AgentRefused as error:
-            raise _explain(error) from error
+            raise explain_archive(error) from error
         return StreamedReply(
             headers=_headers(facts, "tar.gz" if query.gzip else "tar"),
             media_type=GZIP if query.gzip else TAR,
@@ -136,7 +136,7 @@ class WorkspaceArchiveRoutes:
                 return reply(await files.unpack(path, self._while_allowed(request, body.pieces())))
         except AgentRefused as error:
             await body.drain()
-            raise _explain(error) from error
+            raise explain_archive(error) from error
         except TimeoutError:
             text = f"The archive did not arrive within {ARCHIVE_TIMEOUT_S:.0f} seconds."
             raise RequestTimeout(text) from None
@@ -147,7 +147,7 @@ class WorkspaceArchiveRoutes:
         try:
             return await control.workspace_files(request.workspace_id)
         except AgentRefused as error:
-            raise _explain(error) from error
+            raise explain_archive(error) from error
 
     async def _require_owned(self, request: ApiRequest, actor: UserActor) -> None:
         """Raises NotFound, and Forbidden for one who may only read it."""
@@ -218,7 +218,7 @@ def _headers(facts: ArchiveFacts, suffix: str) -> dict[str, str]:
     }
 
 
-def _explain(error: AgentRefused) -> ChatdError:
+def explain_archive(error: AgentRefused) -> ChatdError:
     match error.code:
         case "archive_too_large" | "copies_busy":
             return Conflict(error.message, code=error.code)
