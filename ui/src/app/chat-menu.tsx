@@ -116,7 +116,11 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
         </MenuItem>
       )}
       {isMine && chat.workspace_id != null && (
-        <MenuItem icon={GitBranch} onSelect={() => void forkWithWorkspace(chat, navigate).catch(report)} hint="The copy gets a new workspace with the same files">
+        <MenuItem
+          icon={GitBranch}
+          onSelect={() => void forkWithWorkspace(chat, navigate).catch(report)}
+          hint="The copy gets a new workspace with the same files"
+        >
           Fork with its workspace
         </MenuItem>
       )}
