@@ -50,7 +50,7 @@ async function copyLink(chat: ListChat): Promise<void> {
 async function forkWithWorkspace(chat: ListChat, navigate: (path: string) => void): Promise<void> {
   const made = await api.POST("/api/v1/chats/{chat_id}/fork", { path: { chat_id: chat.id }, body: { workspace: "copy" }, timeoutMs: 60_000 });
   navigate(chatPath(made.id));
-  toast("This is a copy. The files of its workspace are being copied.");
+  toast("Files are being copied");
 }
 
 /** Archives with a way back, pins and moves. Refusals are told in a toast and undone. */
@@ -116,11 +116,7 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
         </MenuItem>
       )}
       {isMine && chat.workspace_id != null && (
-        <MenuItem
-          icon={GitBranch}
-          onSelect={() => void forkWithWorkspace(chat, navigate).catch(report)}
-          hint="The copy gets a new workspace with the same files"
-        >
+        <MenuItem icon={GitBranch} onSelect={() => void forkWithWorkspace(chat, navigate).catch(report)}>
           Fork with its workspace
         </MenuItem>
       )}
