@@ -1,7 +1,7 @@
 """Workspaces of any backend for tests: builds, commands inside, what the build logged."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from uuid import UUID, uuid4, uuid5
 
@@ -22,6 +22,7 @@ from chatd.domain.workspace.entities import (
     VersionId,
     Workspace,
 )
+from chatd.domain.workspace.host_credentials import HostCredential
 from chatd.workspaces.agents.agent_client import ConnectedAgent, HttpAgentClient
 from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.agents.agent_session import derive_agent_key
@@ -52,6 +53,7 @@ class BackendRig:
         self.spec = spec or TemplateSpec()
         self.log: list[str] = []
         self.on_log: Callable[[str], None] = lambda _line: None
+        self.credentials: Sequence[HostCredential] = ()
         self._connector = AgentConnector(
             secret=SECRET, host_id=HOST, clock=SystemClock(), open_stream=no_other_host
         )
@@ -76,6 +78,7 @@ class BackendRig:
             params=params or {},
             log=self._note,
             agent_key=lambda agent_id: derive_agent_key(SECRET, agent_id),
+            credentials=self.credentials,
         )
 
     async def start(

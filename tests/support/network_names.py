@@ -21,7 +21,7 @@ class TestNetwork:
     ) -> None:
         self.resolved: list[str] = []
         self.connected: list[tuple[str, int]] = []
-        self._names = {host: list(replies) for host, replies in names.items()}
+        self.names = {host: list(replies) for host, replies in names.items()}
         self._servers = servers
 
     @property
@@ -30,7 +30,7 @@ class TestNetwork:
 
     async def _resolve(self, host: str, port: int) -> Sequence[str]:
         self.resolved.append(host)
-        replies = self._names.get(host)
+        replies = self.names.get(host)
         if replies is None:
             return await resolve_host(host, port)
         return replies.pop(0) if len(replies) > 1 else replies[0]

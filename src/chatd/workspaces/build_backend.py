@@ -22,6 +22,7 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     Workspace,
 )
+from chatd.domain.workspace.host_credentials import HostCredential
 
 
 class BuildFailed(ChatdError):
@@ -64,14 +65,18 @@ class BuildContext:
         params: Mapping[str, str],
         log: LogSink,
         agent_key: Callable[[AgentId], bytes],
+        credentials: Sequence[HostCredential] = (),
     ) -> None:
-        """`agent_key` returns the key with which the server signs requests to an agent."""
+        """`agent_key` returns the key with which the server signs requests to an agent.
+        `credentials` are those that a proxy adds to requests of the workspace, also while its seed
+        is cloned."""
         self.workspace = workspace
         self.build = build
         self.spec = spec
         self.params = params
         self.cancelled = asyncio.Event()
         self.agent_key = agent_key
+        self.credentials = credentials
         self._log = log
 
     def log(self, stage: str, text: str, level: LogLevel = "info") -> None:

@@ -32,7 +32,7 @@ PRIVATE_NETWORKS: Final = tuple(
 _LOCAL_NAMES: Final = (".localhost", ".local", ".internal")
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
-RefusalReason = Literal["not_allowed", "private_address", "wrong_name"]
+RefusalReason = Literal["not_allowed", "private_address", "wrong_name", "untrusted_certificate"]
 
 
 class HostRule(Struct, frozen=True, kw_only=True):
@@ -68,8 +68,9 @@ class Refusal(Struct, frozen=True, kw_only=True):
     reason: Annotated[
         RefusalReason,
         describe(
-            "Why: no rule allows it, its address is not public, or a request named another host"
-            " than its connection.",
+            "Why: no rule allows it, its address is not public, a request named another host"
+            " than its connection, or a program did not trust the certificate of the proxy, which"
+            " hosts with a credential have.",
             "not_allowed",
         ),
     ]
@@ -244,6 +245,12 @@ def explain_refusal(target: NetworkTarget, reason: RefusalReason, allow: Sequenc
             return (
                 f"This workspace may not reach another host over a connection to {target}: TLS and"
                 " the Host header must name the same host as the connection."
+            )
+        case "untrusted_certificate":
+            return (
+                f"A program in this workspace did not accept the certificate of {target}. The host"
+                " has a credential, which a proxy adds, so the program must trust the certificates"
+                " in $SSL_CERT_FILE."
             )
 
 

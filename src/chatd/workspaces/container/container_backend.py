@@ -202,8 +202,10 @@ class ContainerBackend:
                 proxy = None
                 with describe_os_error("The workspace cannot be created"):
                     if spec.network == "allow":
-                        policy = NetworkPolicy(allow=spec.allow, any_account=True)
-                        proxy = await self.networks.open(workspace, policy)
+                        policy = NetworkPolicy(
+                            allow=spec.allow, any_account=True, trusts_authority=True
+                        )
+                        proxy = await self.networks.open(workspace, policy, context.credentials)
                     else:
                         await self.networks.close(workspace)
                 plan = ContainerPlan(
@@ -396,7 +398,9 @@ class ContainerBackend:
             SeedRequest(
                 seed=setup.plan.spec.seed,
                 target=target,
-                proxy=lambda seed: self.networks.clone_proxy(setup.plan.spec, seed),
+                proxy=lambda seed: self.networks.clone_proxy(
+                    setup.plan.spec, seed, context.credentials
+                ),
                 allowed=self._allowed,
                 timeout_s=self._config.clone_timeout_s,
                 report=lambda text: context.log("files", text),

@@ -4,6 +4,7 @@ seed."""
 import asyncio
 import contextlib
 import os
+import shutil
 import tarfile
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ from chatd.workspaces.container.engine_api import (
 )
 from chatd.workspaces.local.sandbox_command import INSIDE_HOME, CommandResult
 from chatd.workspaces.local.seeds import CopiedTree, SeedCommand, git_variables
-from chatd.workspaces.network.inside import proxy_variables
+from chatd.workspaces.network.inside import proxy_variables, trust_variables
 from chatd.workspaces.network.network_proxy import NetworkProxy
 
 EXIT_POLL_S: Final = 0.1
@@ -77,7 +78,11 @@ class ContainerSetup(msgspec.Struct, frozen=True, kw_only=True):
             "directory": self.directory,
             "base": {
                 "CHATD_WORKSPACE_ID": str(plan.names.workspace),
-                **({} if plan.proxy is None else proxy_variables()),
+                **(
+                    {}
+                    if plan.proxy is None
+                    else {**proxy_variables(), **trust_variables(plan.proxy)}
+                ),
             },
             "variables": dict(spec.env),
             "disk_bytes": spec.limits.disk_bytes,
@@ -198,7 +203,7 @@ class VolumeHome(msgspec.Struct, frozen=True, kw_only=True):
         async with proxy.listening(self.proxy_dir, None, any_account=True):
             yield self.proxy_dir
         with contextlib.suppress(OSError):
-            await asyncio.to_thread(self.proxy_dir.rmdir)
+            await asyncio.to_thread(shutil.rmtree, self.proxy_dir)
 
     @contextlib.asynccontextmanager
     async def _container(self) -> AsyncGenerator[str]:

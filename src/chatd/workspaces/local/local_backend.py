@@ -299,8 +299,8 @@ class LocalBackend:
         with describe_os_error("The workspace cannot be created"):
             view = await asyncio.to_thread(self._create_view, level, kit, spec, paths)
             if spec.network == "allow" and self._config.here is None:
-                policy = NetworkPolicy(allow=spec.allow, uid=view.uid)
-                proxy = await self.networks.open(workspace, policy)
+                policy = NetworkPolicy(allow=spec.allow, uid=view.uid, trusts_authority=True)
+                proxy = await self.networks.open(workspace, policy, context.credentials)
                 view = msgspec.structs.replace(view, proxy=proxy)
             else:
                 await self.networks.close(workspace)
@@ -322,7 +322,9 @@ class LocalBackend:
                         setup,
                         trash=self._layout.trash,
                         allowed=self._allowed,
-                        proxy=lambda seed: self.networks.clone_proxy(spec, seed),
+                        proxy=lambda seed: self.networks.clone_proxy(
+                            spec, seed, context.credentials
+                        ),
                     )
                     await run_startup(setup)
             found = await self._start_agent(setup)

@@ -39,7 +39,7 @@ from chatd.workspaces.local.supervisor import cgroups, disk_quota, sandbox_proce
 from chatd.workspaces.local.supervisor.plan import CONFIG_FD, PathRules, ProcessPlan
 from chatd.workspaces.local.supervisor.sandbox_processes import LogPipe
 from chatd.workspaces.local.supervisor.seccomp import FilterRules
-from chatd.workspaces.network.inside import INSIDE_NETWORK, proxy_variables
+from chatd.workspaces.network.inside import INSIDE_NETWORK, proxy_variables, trust_variables
 
 IsolationLevel = Literal["bwrap+uid", "bwrap", "landlock+rlimit", "none"]
 ISOLATION_LEVELS: Final[tuple[IsolationLevel, ...]] = get_args(IsolationLevel)
@@ -129,7 +129,9 @@ def inside_paths(level: IsolationLevel, view: SandboxView) -> InsidePaths:
 def base_environment(level: IsolationLevel, view: SandboxView) -> dict[str, str]:
     """The environment of every process. Contains nothing of the server's."""
     inside = inside_paths(level, view)
-    proxied = {} if view.proxy is None else proxy_variables()
+    proxied: dict[str, str] = {}
+    if view.proxy is not None:
+        proxied = {**proxy_variables(), **trust_variables(view.proxy)}
     if view.here is not None:
         # The tools, and without a sandbox the home, of the person whose directory it is.
         home = inside.home if has_namespaces(level) else str(view.here.home)

@@ -31,7 +31,7 @@ from chatd.workspaces.local.sandbox_command import (
     run_command,
 )
 from chatd.workspaces.local.workspace_dirs import chown_to_workspace
-from chatd.workspaces.network.inside import forward_words, proxy_variables
+from chatd.workspaces.network.inside import forward_words, proxy_variables, trust_variables
 from chatd.workspaces.network.network_proxy import NetworkProxy
 
 GIT_CLONE_TIMEOUT_S: Final = 300.0
@@ -201,7 +201,10 @@ async def _clone_by_proxy(seed: GitSeed, request: SeedRequest, words: tuple[str,
     async with request.target.listening(proxy) as directory:
         mount = Mount(source=str(directory), target=PROXY_MOUNT)
         command = SeedCommand(
-            words=(*forward, *words), protocols="https:http", mount=mount, variables=PROXIED_GIT
+            words=(*forward, *words),
+            protocols="https:http",
+            mount=mount,
+            variables={**PROXIED_GIT, **trust_variables(directory, PROXY_MOUNT)},
         )
         try:
             await _run_git(request, command)
@@ -328,7 +331,7 @@ class SandboxHome(msgspec.Struct, frozen=True, kw_only=True):
         async with proxy.listening(self.proxy_dir, self.view.uid):
             yield self.proxy_dir
         with contextlib.suppress(OSError):
-            await asyncio.to_thread(self.proxy_dir.rmdir)
+            await asyncio.to_thread(shutil.rmtree, self.proxy_dir)
 
     def _create(self) -> None:
         path = self.view.home

@@ -4,10 +4,12 @@ anew, so that both sides agree where it ends. Bodies are passed on as they come.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 import h11
+
+from chatd.domain.workspace.network import NetworkTarget, RefusalReason
 
 MAX_HEAD_BYTES: Final = 32 * 1024
 RELAY_CHUNK_BYTES: Final = 64 * 1024
@@ -28,14 +30,44 @@ class BadRequest(Exception):
     """The client's request cannot be passed on; the text says why."""
 
 
+class HostRefused(Exception):
+    """The workspace may not reach the host."""
+
+    def __init__(self, target: NetworkTarget, reason: RefusalReason) -> None:
+        super().__init__(reason)
+        self.target = target
+        self.reason: RefusalReason = reason
+
+
+class ByteSource(Protocol):
+    """An `asyncio.StreamReader`, or TLS over one."""
+
+    async def read(self, n: int = ..., /) -> bytes: ...
+
+
+class ByteSink(Protocol):
+    """An `asyncio.StreamWriter`, or TLS over one."""
+
+    @property
+    def transport(self) -> asyncio.WriteTransport: ...
+
+    def write(self, data: bytes, /) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def write_eof(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class HttpStream:
     """One side of a connection. `touch` is called whenever bytes have moved."""
 
     def __init__(
         self,
         role: type[h11.SERVER] | type[h11.CLIENT],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        reader: ByteSource,
+        writer: ByteSink,
         touch: Callable[[], None],
     ) -> None:
         self.wire = h11.Connection(role, max_incomplete_event_size=MAX_HEAD_BYTES)
@@ -110,13 +142,49 @@ def kept_headers(
     ]
 
 
-async def relay_exchange(client: HttpStream, server: HttpStream, request: h11.Request) -> None:
+class ResponseMask:
+    """Replaces texts in a response by as many stars, wherever it is cut into pieces."""
+
+    def __init__(self, hidden: Sequence[str]) -> None:
+        self._hidden = [text.encode() for text in hidden if text]
+        self._held = b""
+
+    def headers(self, found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        return [(name, self.whole(value)) for name, value in found]
+
+    def whole(self, data: bytes) -> bytes:
+        for text in self._hidden:
+            if text in data:
+                data = data.replace(text, b"*" * len(text))
+        return data
+
+    def body(self, data: bytes) -> bytes:
+        """What may be passed on by now: an end that could be the beginning of a text is held."""
+        masked = self.whole(self._held + data)
+        held = max((_overlap(masked, text) for text in self._hidden), default=0)
+        self._held = masked[len(masked) - held :]
+        return masked[: len(masked) - held]
+
+    def rest(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
+
+
+def _overlap(data: bytes, text: bytes) -> int:
+    """How many bytes at the end of `data` are a beginning of `text`, but not all of it."""
+    sizes = range(min(len(text) - 1, len(data)), 0, -1)
+    return next((size for size in sizes if data.endswith(text[:size])), 0)
+
+
+async def relay_exchange(
+    client: HttpStream, server: HttpStream, request: h11.Request, mask: ResponseMask | None = None
+) -> None:
     """Send the request with the client's body, and pass the response back while the body is sent.
     Raises h11.ProtocolError, OSError, EOFError."""
     await server.send(request)
     sending = asyncio.get_running_loop().create_task(_send_body(client, server))
     try:
-        await _send_response(client, server)
+        await _send_response(client, server, mask or ResponseMask(()))
         if client.wire.their_state is h11.SEND_BODY:
             # The server has answered without the whole body: the rest is not read.
             raise EOFError
@@ -145,7 +213,7 @@ async def _send_body(client: HttpStream, server: HttpStream) -> None:
                 raise EOFError
 
 
-async def _send_response(client: HttpStream, server: HttpStream) -> None:
+async def _send_response(client: HttpStream, server: HttpStream, mask: ResponseMask) -> None:
     while True:
         event = await server.next_event()
         match event:
@@ -154,21 +222,24 @@ async def _send_response(client: HttpStream, server: HttpStream) -> None:
                     raise EOFError
                 await client.send(
                     h11.InformationalResponse(
-                        status_code=event.status_code, headers=kept_headers(event)
+                        status_code=event.status_code, headers=mask.headers(kept_headers(event))
                     )
                 )
             case h11.Response():
                 await client.send(
                     h11.Response(
                         status_code=event.status_code,
-                        reason=event.reason,
-                        headers=kept_headers(event),
+                        reason=mask.whole(event.reason),
+                        headers=mask.headers(kept_headers(event)),
                     )
                 )
             case h11.Data():
-                await client.send(event)
+                if passed := mask.body(bytes(event.data)):
+                    await client.send(h11.Data(data=passed))
             case h11.EndOfMessage():
-                await client.send(h11.EndOfMessage(headers=kept_headers(event)))
+                if passed := mask.rest():
+                    await client.send(h11.Data(data=passed))
+                await client.send(h11.EndOfMessage(headers=mask.headers(kept_headers(event))))
                 return
             case _:
                 raise EOFError

@@ -1,7 +1,8 @@
 """The proxy of one workspace: HTTP requests and CONNECT on a Unix socket that the workspace sees.
 
 It admits the hosts that the rules name, resolves each name once and connects to the address that it
-has checked. Bytes of a tunnel pass untouched; of TLS only the server name at its beginning is read.
+has checked. Bytes of a tunnel pass untouched, and of TLS only the server name at its beginning is
+read; but for a host with a credential, TLS ends here and `credential_relay` passes the requests on.
 A bad or slow client affects its own connection only.
 """
 
@@ -9,7 +10,8 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable
+import ssl
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,11 +19,11 @@ import h11
 from msgspec import Struct
 
 from chatd.domain.ports import Clock
+from chatd.domain.workspace.host_credentials import HostCredential, is_bound
 from chatd.domain.workspace.network import (
     HostRule,
     NetworkTarget,
     Refusal,
-    RefusalReason,
     explain_refusal,
     find_rule,
     is_allowed_address,
@@ -39,15 +41,22 @@ from chatd.guarded_dial import (
     resolve_host,
 )
 from chatd.workspaces.local.workspace_dirs import chown_to_workspace
+from chatd.workspaces.network.credential_relay import CredentialRelay
 from chatd.workspaces.network.http_relay import (
     RELAY_CHUNK_BYTES,
     BadRequest,
+    HostRefused,
     HttpStream,
     check_framing,
     kept_headers,
     relay_exchange,
 )
-from chatd.workspaces.network.inside import PROXY_SOCKET
+from chatd.workspaces.network.inside import PROXY_SOCKET, write_trust
+from chatd.workspaces.network.tls_endpoint import (
+    TlsStream,
+    WorkspaceAuthority,
+    upstream_context,
+)
 from chatd.workspaces.network.tls_names import read_server_name
 
 MAX_PROXY_CONNECTIONS: Final = 128
@@ -64,10 +73,11 @@ TLS_HANDSHAKE: Final = b"\x16"
 
 
 class Dialer(Struct, frozen=True, kw_only=True):
-    """How the proxy reaches hosts."""
+    """How the proxy reaches hosts. `tls` checks the certificates of those with a credential."""
 
     resolve: Resolve = resolve_host
     connect: Connect = asyncio.open_connection
+    tls: Callable[[], ssl.SSLContext] = upstream_context
 
 
 class ProxyRules(Struct, frozen=True, kw_only=True):
@@ -77,21 +87,30 @@ class ProxyRules(Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
 
 
-class _Refused(Exception):
-    def __init__(self, target: NetworkTarget, reason: RefusalReason) -> None:
-        super().__init__(reason)
-        self.target = target
-        self.reason: RefusalReason = reason
+def _no_credentials() -> Sequence[HostCredential]:
+    return ()
 
 
 class NetworkProxy:
-    """`rules` is asked for every connection, so that a change counts at once. `refusals` are those
-    since they were last taken. `failures` are the texts of hosts that were refused or not reached,
-    for the log of a build."""
+    """`rules` is asked for every connection, so that a change counts at once, and `credentials` for
+    every request; they count only with the `authority` that the workspace trusts. `refusals` are
+    those since they were last taken. `failures` are the texts of hosts that were refused or not
+    reached, for the log of a build."""
 
-    def __init__(self, rules: Callable[[], ProxyRules], dialer: Dialer, clock: Clock) -> None:
+    def __init__(
+        self,
+        rules: Callable[[], ProxyRules],
+        dialer: Dialer,
+        clock: Clock,
+        *,
+        authority: WorkspaceAuthority | None = None,
+        credentials: Callable[[], Sequence[HostCredential]] = _no_credentials,
+    ) -> None:
         self.failures: list[str] = []
         self.refusals: tuple[Refusal, ...] = ()
+        self.authority = authority
+        self._credentials = credentials
+        self._tls: ssl.SSLContext | None = None
         self._rules = rules
         self._dialer = dialer
         self._clock = clock
@@ -109,6 +128,8 @@ class NetworkProxy:
         """On a socket in the directory, which only the workspace's account can use; or any account
         that can reach the directory, which a private parent then protects."""
         listener = await asyncio.to_thread(_listen, directory, uid, any_account=any_account)
+        if self.authority is not None:
+            await asyncio.to_thread(write_trust, directory, self.authority)
         server = await asyncio.start_unix_server(self._serve, sock=listener, backlog=LISTEN_BACKLOG)
         try:
             yield
@@ -149,25 +170,25 @@ class NetworkProxy:
                 clock.start()
                 check_framing(request)
                 if request.method == b"CONNECT":
-                    await self._tunnel(client, request, clock)
+                    await self._tunnel(client, (reader, writer), request, clock)
                 else:
                     await self._pass_request(client, request, clock)
             except h11.RemoteProtocolError as error:
                 await client.refuse(error.error_status_hint, "Bad request", str(error))
             except BadRequest as error:
                 await client.refuse(400, "Bad request", str(error))
-            except _Refused as refused:
+            except HostRefused as refused:
                 await self._refuse(client, refused)
             except DialFailed as error:
                 self.failures = [*self.failures[-9:], error.message]
                 await client.refuse(502, "The host cannot be reached", error.message)
 
-    async def _refuse(self, client: HttpStream, refused: _Refused) -> None:
+    async def _refuse(self, client: HttpStream, refused: HostRefused) -> None:
         """The reason phrase names the host: many programs print it and nothing of the body."""
         text = self._note_refusal(refused)
         await client.refuse(403, f"This workspace may not reach {refused.target}", text)
 
-    def _note_refusal(self, refused: _Refused) -> str:
+    def _note_refusal(self, refused: HostRefused) -> str:
         """What the client is told."""
         target, reason = refused.target, refused.reason
         seen = Refusal(
@@ -179,11 +200,11 @@ class NetworkProxy:
         return text
 
     async def _dial(self, target: NetworkTarget) -> Connection:
-        """Raises _Refused and DialFailed."""
+        """Raises HostRefused and DialFailed."""
         dialer = self._dialer
         rule = find_rule(self._rules().rules, target)
         if rule is None:
-            raise _Refused(target, "not_allowed")
+            raise HostRefused(target, "not_allowed")
         try:
             return await open_guarded_connection(
                 target.host,
@@ -194,24 +215,104 @@ class NetworkProxy:
                 connect=dialer.connect,
             )
         except AddressRefused:
-            raise _Refused(target, "private_address") from None
+            raise HostRefused(target, "private_address") from None
 
-    async def _tunnel(self, client: HttpStream, request: h11.Request, clock: "_IdleClock") -> None:
+    async def _tunnel(
+        self, client: HttpStream, near: Connection, request: h11.Request, clock: "_IdleClock"
+    ) -> None:
         target = _read_target(request.target.decode("ascii"))
+        authority = self.authority
+        if authority is not None and is_bound(self._credentials(), target):
+            await self._relay_requests(client, near, target, authority, clock)
+            return
         far_reader, far_writer = await self._dial(target)
         self._servers.add(far_writer)
         try:
             client.writer.write(TUNNEL_OPEN)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._relay_client(client, target, far_writer, clock))
-                tasks.create_task(_relay(far_reader, client.writer, clock.touch))
+                tasks.create_task(self._relay_client(client, near[0], target, far_writer, clock))
+                tasks.create_task(_relay(far_reader, near[1], clock.touch))
         finally:
             self._servers.discard(far_writer)
             far_writer.close()
 
+    async def _relay_requests(
+        self,
+        client: HttpStream,
+        near: Connection,
+        target: NetworkTarget,
+        authority: WorkspaceAuthority,
+        clock: "_IdleClock",
+    ) -> None:
+        """A tunnel to a host with a credential: the requests in it are passed on one by one."""
+
+        async def dial() -> Connection:
+            found = await self._dial(target)
+            self._servers.add(found[1])
+            opened.append(found[1])
+            return found
+
+        opened: list[asyncio.StreamWriter] = []
+        self._tls = self._tls or await asyncio.to_thread(self._dialer.tls)
+        relay = CredentialRelay(target, dial, self._tls, self._credentials, clock.touch)
+        try:
+            await relay.connect()
+            client.writer.write(TUNNEL_OPEN)
+            first, _ = client.wire.trailing_data
+            inner = await self._accept_tls(near, bytes(first), target, authority, clock)
+            if inner is not None:
+                await self._serve_requests(inner, relay)
+        finally:
+            relay.close()
+            for writer in opened:
+                self._servers.discard(writer)
+                writer.close()
+
+    async def _accept_tls(
+        self,
+        near: Connection,
+        first: bytes,
+        target: NetworkTarget,
+        authority: WorkspaceAuthority,
+        clock: "_IdleClock",
+    ) -> HttpStream | None:
+        """The client's requests inside of its TLS. None if it speaks something else."""
+        reader, writer = near
+        try:
+            first = await _read_start(reader, first, target, clock.touch)
+            if not first.startswith(TLS_HANDSHAKE):
+                return None
+            context = await asyncio.to_thread(authority.host_context, target.host)
+            inner = TlsStream(reader, writer, context, first=first)
+            await inner.handshake()
+        except HostRefused as refused:
+            self._note_refusal(refused)
+            writer.write(UNRECOGNIZED_NAME_ALERT)
+            return None
+        except ssl.SSLError:
+            self._note_refusal(HostRefused(target, "untrusted_certificate"))
+            return None
+        return HttpStream(h11.SERVER, inner, inner, clock.touch)
+
+    async def _serve_requests(self, client: HttpStream, relay: CredentialRelay) -> None:
+        try:
+            await relay.serve(client)
+        except h11.RemoteProtocolError as error:
+            await client.refuse(error.error_status_hint, "Bad request", str(error))
+        except BadRequest as error:
+            await client.refuse(400, "Bad request", str(error))
+        except HostRefused as refused:
+            await self._refuse(client, refused)
+        except DialFailed as error:
+            self.failures = [*self.failures[-9:], error.message]
+            await client.refuse(502, "The host cannot be reached", error.message)
+        finally:
+            client.writer.close()
+
     async def _relay_client(
         self,
         client: HttpStream,
+        reader: asyncio.StreamReader,
         target: NetworkTarget,
         far_writer: asyncio.StreamWriter,
         clock: "_IdleClock",
@@ -219,14 +320,14 @@ class NetworkProxy:
         """If the client begins with TLS, the name in it must be that of the tunnel."""
         first, _ = client.wire.trailing_data
         try:
-            first = await _read_start(client.reader, bytes(first), target, clock.touch)
-        except _Refused as refused:
+            first = await _read_start(reader, bytes(first), target, clock.touch)
+        except HostRefused as refused:
             self._note_refusal(refused)
             client.writer.write(UNRECOGNIZED_NAME_ALERT)
             far_writer.transport.abort()
             return
         far_writer.write(first)
-        await _relay(client.reader, far_writer, clock.touch)
+        await _relay(reader, far_writer, clock.touch)
 
     async def _pass_request(
         self, client: HttpStream, request: h11.Request, clock: "_IdleClock"
@@ -296,7 +397,7 @@ def _read_url(url: str) -> tuple[NetworkTarget, str]:
 async def _read_start(
     reader: asyncio.StreamReader, data: bytes, target: NetworkTarget, touch: Callable[[], None]
 ) -> bytes:
-    """The first bytes of a client, which may be none. Raises _Refused for TLS to another host."""
+    """The first bytes of a client, or none. Raises HostRefused for TLS to another host."""
     while True:
         if data and not data.startswith(TLS_HANDSHAKE):
             return data
@@ -304,9 +405,9 @@ async def _read_start(
             try:
                 name = read_server_name(data)
                 if name is not None and name and normal_host(name) != target.host:
-                    raise _Refused(target, "wrong_name")
+                    raise HostRefused(target, "wrong_name")
             except ValueError:
-                raise _Refused(target, "wrong_name") from None
+                raise HostRefused(target, "wrong_name") from None
             if name is not None:
                 return data
         more = await reader.read(RELAY_CHUNK_BYTES)

@@ -1,10 +1,13 @@
 """The proxies of the workspaces on this host, and what each workspace sees of its own.
 
-`<data>/ws-network/<workspace>` has `policy.json` (what it may reach), `lock` and the directory
-`inside`, which the workspace sees read-only, with the socket and with what was refused: any replica
-reads that through the agent. Workspaces outlive the process that built them: the process that holds
-a lock serves that workspace, and if it dies another one of the same data directory, or the next
-one, takes over. The policy is read from the file whenever it has changed.
+`<data>/ws-network/<workspace>` has `policy.json` (what it may reach), `authority.pem` (the key and
+the certificate with which TLS to hosts with a credential ends here), `lock` and the directory
+`inside`, which the workspace sees read-only, with the socket, the certificates to trust and what
+was refused: any replica reads that through the agent. Credentials are in memory only.
+
+Workspaces outlive the process that built them: the process that holds a lock serves that workspace,
+and if it dies another one of the same data directory, or the next one, takes over. The policy is
+read from the file whenever it has changed.
 """
 
 import asyncio
@@ -12,6 +15,8 @@ import contextlib
 import fcntl
 import os
 import shutil
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -22,6 +27,7 @@ from chatd import sealed_secrets
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.entities import GitSeed, TemplateSpec
+from chatd.domain.workspace.host_credentials import HostCredential
 from chatd.domain.workspace.network import (
     ANY_PUBLIC_HOST,
     HostRule,
@@ -33,21 +39,27 @@ from chatd.domain.workspace.network import (
     read_refusals,
 )
 from chatd.workspaces.local.workspace_dirs import chown_to_workspace
-from chatd.workspaces.network.inside import REFUSALS_FILE
+from chatd.workspaces.network.inside import REFUSALS_FILE, write_trust
 from chatd.workspaces.network.network_proxy import Dialer, NetworkProxy, ProxyRules
+from chatd.workspaces.network.tls_endpoint import WorkspaceAuthority, new_authority
 
 ADOPT_INTERVAL_S: Final = 1.0
 """How often a process looks for workspaces whose proxy nobody runs."""
 POLICY_FILE: Final = "policy.json"
+AUTHORITY_KEY_FILE: Final = "authority.pem"
+CREDENTIALS_KEPT_S: Final = 300.0
+"""After which a credential that was not given again is no longer used: the server cannot be reached
+and may have revoked it."""
 
 
 class NetworkPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """`uid` is the workspace's account; None with `any_account`: a container's, which the engine
-    maps."""
+    maps. `trusts_authority`: its programs were started with the variables for it."""
 
     allow: tuple[str, ...]
     uid: int | None = None
     any_account: bool = False
+    trusts_authority: bool = False
 
 
 def policy_rules(allow: tuple[str, ...]) -> ProxyRules:
@@ -107,31 +119,81 @@ class _Served(msgspec.Struct, frozen=True, kw_only=True):
     closing: contextlib.AsyncExitStack
 
 
+class _Grant(msgspec.Struct, frozen=True, kw_only=True):
+    credentials: tuple[HostCredential, ...]
+    until_s: float
+
+
 class WorkspaceNetworks:
     """`run` serves what other processes have left; `open`, `close` and `remove` are steps of
-    builds."""
+    builds. `grant` says which credentials the requests of a workspace get."""
 
     def __init__(self, data_dir: Path, clock: Clock, dialer: Dialer | None = None) -> None:
         self.dialer = dialer or Dialer()
         self._directory = data_dir / "ws-network"
         self._clock = clock
         self._served: dict[WorkspaceId, _Served] = {}
+        self._granted: dict[WorkspaceId, _Grant] = {}
         self._changing = asyncio.Lock()
 
-    def clone_proxy(self, spec: TemplateSpec, seed: GitSeed) -> NetworkProxy:
+    def clone_proxy(
+        self, spec: TemplateSpec, seed: GitSeed, credentials: Sequence[HostCredential] = ()
+    ) -> NetworkProxy:
+        """With an authority of its own, for one clone."""
         rules = clone_rules(spec, seed)
-        return NetworkProxy(lambda: rules, self.dialer, self._clock)
+        authority = WorkspaceAuthority(new_authority("clone", self._clock.now()), self._clock)
+        return NetworkProxy(
+            lambda: rules,
+            self.dialer,
+            self._clock,
+            authority=authority,
+            credentials=lambda: credentials,
+        )
 
-    async def open(self, workspace_id: WorkspaceId, policy: NetworkPolicy) -> Path:
+    async def open(
+        self,
+        workspace_id: WorkspaceId,
+        policy: NetworkPolicy,
+        credentials: Sequence[HostCredential] = (),
+    ) -> Path:
         """Serve the workspace from now on. The directory that it must see, as `INSIDE_NETWORK`.
         Raises OSError."""
         top = self._directory / str(workspace_id)
+        self.grant(workspace_id, credentials)
         await asyncio.to_thread(_write_policy, top, policy)
+        if policy.trusts_authority:
+            authority = await asyncio.to_thread(self._authority, top)
+            await asyncio.to_thread(write_trust, top / "inside", authority)
         await self._adopt(workspace_id)
         return top / "inside"
 
+    def grant(self, workspace_id: WorkspaceId, credentials: Sequence[HostCredential]) -> None:
+        """They replace those that the workspace had, and count for `CREDENTIALS_KEPT_S`."""
+        self._granted.pop(workspace_id, None)
+        if credentials:
+            until_s = self._clock.monotonic() + CREDENTIALS_KEPT_S
+            self._granted[workspace_id] = _Grant(credentials=tuple(credentials), until_s=until_s)
+
+    def _credentials(self, workspace_id: WorkspaceId) -> Sequence[HostCredential]:
+        grant = self._granted.get(workspace_id)
+        if grant is None or self._clock.monotonic() < grant.until_s:
+            return () if grant is None else grant.credentials
+        del self._granted[workspace_id]
+        return ()
+
+    def _authority(self, top: Path) -> WorkspaceAuthority:
+        """Raises OSError."""
+        pem = sealed_secrets.load_or_create(
+            top / AUTHORITY_KEY_FILE, lambda: new_authority(top.name, self._clock.now())
+        )
+        try:
+            return WorkspaceAuthority(pem, self._clock)
+        except ValueError:
+            raise OSError(f"{top / AUTHORITY_KEY_FILE} cannot be read") from None
+
     async def close(self, workspace_id: WorkspaceId) -> None:
         """The workspace has stopped: without its policy no other process serves it either."""
+        self._granted.pop(workspace_id, None)
         async with self._changing:
             await self._release(workspace_id)
             path = self._directory / str(workspace_id) / POLICY_FILE
@@ -197,7 +259,16 @@ class WorkspaceNetworks:
                 if policy is None:
                     return
                 file = _PolicyFile(top / POLICY_FILE)
-                proxy = NetworkProxy(file.rules, self.dialer, self._clock)
+                authority = None
+                if policy.trusts_authority:
+                    authority = await asyncio.to_thread(self._authority, top)
+                proxy = NetworkProxy(
+                    file.rules,
+                    self.dialer,
+                    self._clock,
+                    authority=authority,
+                    credentials=partial(self._credentials, workspace_id),
+                )
                 await stack.enter_async_context(
                     proxy.listening(top / "inside", policy.uid, any_account=policy.any_account)
                 )
