@@ -9,7 +9,6 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
-from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -28,6 +27,7 @@ MAX_UNQUOTES: Final = 4
 HEADER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _SECRET: Final = re.compile(r"[\x21-\x7e]+")
 _USERNAME: Final = re.compile(r"[\x21-\x39\x3b-\x7e]{1,200}")
+_ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})")
 _PATH: Final = re.compile(r"/[A-Za-z0-9._~!$&'()*+,=:@/-]*")
 _GIT_REQUESTS: Final = ("/info/refs", "/git-upload-pack", "/git-receive-pack")
 _GIT_LFS: Final = "/info/lfs/"
@@ -165,7 +165,7 @@ def _has_dots(path: str) -> bool:
     """Whether a server may read the path as another one: with `..`, also encoded, once or several
     times, with a backslash, or with parameters (`..;`)."""
     for _ in range(MAX_UNQUOTES):
-        decoded = unquote(path, errors="replace")
+        decoded = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path)
         if decoded == path:
             break
         path = decoded
