@@ -392,14 +392,14 @@ class _ObservedSend:
 
     def __init__(self, send: Send, more: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """`more` are headers of this response."""
-        self._send = send
+        self.wrapped = send
         self._more = more
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
         if self.status == 0:
             message = self._first(message)
-        await self._send(message)
+        await self.wrapped(message)
 
     def _first(self, message: Message) -> Message:
         match message["type"]:

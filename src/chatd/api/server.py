@@ -10,12 +10,15 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final, Protocol
 
 import uvicorn
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.exceptions import InvalidState
 
 from chatd.api.request import Receive, Scope, Send
 from chatd.domain.errors import ChatdError
@@ -41,6 +44,42 @@ _HEAD_TOO_LARGE: Final = (
 
 
 _TOO_MANY: Final = b'{"code":"too_large","message":"More than %d headers."}' % MAX_HEADERS
+
+
+DirectWrite = Callable[[bytes], bool]
+"""Writes a piece of a stream without waiting; False if the connection cannot take it now."""
+
+
+def find_direct_write(send: Send) -> DirectWrite | None:
+    """For the `send` of uvicorn's own connections. A piece is a part of a response that has begun,
+    or a text message of a WebSocket."""
+    owner = getattr(send, "__self__", None)
+    if isinstance(owner, RequestResponseCycle):
+        return partial(_write_chunk, owner)
+    if isinstance(owner, WebSocketsSansIOProtocol):
+        return partial(_write_text, owner)
+    return None
+
+
+def _write_chunk(cycle: RequestResponseCycle, content: bytes) -> bool:
+    """As uvicorn frames it. Above its limit of unsent bytes the transport pauses the writer."""
+    is_open = cycle.response_started and not cycle.response_complete and not cycle.disconnected
+    if not is_open or not cycle.chunked_encoding or cycle.flow.write_paused:
+        return False
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(content), content))
+    return True
+
+
+def _write_text(socket: WebSocketsSansIOProtocol, content: bytes) -> bool:
+    is_open = socket.handshake_complete and not socket.close_sent and not socket.disconnected
+    if not is_open or socket.transport.is_closing() or not socket.writable.is_set():
+        return False
+    try:
+        socket.conn.send_text(content)
+    except InvalidState:
+        return False
+    socket.transport.write(b"".join(socket.conn.data_to_send()))
+    return True
 
 
 class Application(Protocol):

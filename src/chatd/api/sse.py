@@ -120,6 +120,7 @@ class ChatEventStreams:
             if (chat := feeds.known(chat_id)) is not None:
                 access.on_read(read, chat)
                 await audit_read(self._deps, request.caller, chat)
+            viewer.write_now = lambda frame: stream.write_now(encode_sse(frame))
             await serve_events(stream, request.receive, _encoded(viewer.next))
 
     async def serve_user(self, request: ApiRequest, send: Send) -> None:

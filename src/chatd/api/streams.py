@@ -20,6 +20,7 @@ from chatd.api.deps import StreamLimits
 from chatd.api.errors import INTERNAL_ERROR_TEXT, STOPPING_TEXT, Draining, TooManyStreams
 from chatd.api.request import ApiCaller, Message, Send
 from chatd.api.route import ApiMetrics
+from chatd.api.server import find_direct_write
 from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.config_change import ConfigChange
@@ -200,6 +201,7 @@ class ClientStream:
     ) -> None:
         self.access = StreamAccess(checks, caller, lambda: self.end(SIGNED_OUT_END))
         self._send = send
+        self._direct = find_direct_write(getattr(send, "wrapped", send))
         self._expires_at = caller.expires_at
         self._clock = clock
         self._limits = limits
@@ -220,6 +222,13 @@ class ClientStream:
         finally:
             self._writers -= 1
             self._waiting_since = self._clock.monotonic()
+
+    def write_now(self, content: bytes) -> bool:
+        """Write a piece without waiting. False if the connection cannot take it now: then `write`
+        it."""
+        if self._direct is None or self.ended is not None or self._writers > 0:
+            return False
+        return self._direct(content)
 
     def end(self, why: StreamEnd) -> None:
         if self.ended is None:

@@ -216,6 +216,7 @@ class _Socket:
             lambda: held.enter_async_context(feeds.open_viewer(access.actor, chat_id, after))
         )
         read.lost = viewer.revoke
+        viewer.write_now = lambda frame: self._stream.write_now(encode_json_array(frame))
         if (chat := feeds.known(chat_id)) is not None:
             access.on_read(read, chat)
             await audit_read(deps, self._caller, chat)

@@ -11,7 +11,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 from uuid import UUID
 
 from msgspec import Raw, Struct
@@ -60,6 +60,21 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float, tag: str) -> None: ...
+
+
+TakeEvents = Callable[[Sequence[ModelEvent]], bool]
+"""Takes the next events of a stream at once. False: take no more for now."""
+
+
+@runtime_checkable
+class PushedEvents(Protocol):
+    """A stream of events that can also be passed on as they arrive, without waking a coroutine for
+    each of them."""
+
+    async def push(self, take: TakeEvents) -> bool:
+        """Call `take` with the events that arrive, until it returns False or the stream ends. True
+        if it has ended. Raises ProviderError, and what `take` raises."""
+        ...
 
 
 class Provider(Protocol):
@@ -247,8 +262,13 @@ class ToolSource(Protocol):
 
 
 class SpendAllowance(Protocol):
+    def is_covered(self, cost_micros: int) -> bool:
+        """Called with the cost of a call so far, with each chunk. False: call `cover`."""
+        ...
+
     async def cover(self, cost_micros: int) -> SpendRefusal | None:
-        """Called with the cost of a call so far, with each chunk. A refusal ends the call."""
+        """Reserve more, if it must be, for a call that costs this much so far. A refusal ends the
+        call."""
         ...
 
 

@@ -32,6 +32,8 @@ _ESCAPE: Final = re.compile(
 
 def replace_surrogates(text: str) -> str:
     """Join surrogate pairs by decoding as UTF-16; replace lone surrogates."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -314,11 +314,15 @@ class CallAllowance:
         self._granted = granted
         self._largest_chunk = 0
 
-    async def cover(self, cost_micros: int) -> SpendRefusal | None:
-        """Reserve more if a next chunk of the largest size so far would pass what is reserved."""
+    def is_covered(self, cost_micros: int) -> bool:
+        """Whether a next chunk of the largest size so far would stay within what is reserved."""
         self._largest_chunk = max(self._largest_chunk, cost_micros - self._cost)
         self._cost = cost_micros
-        if cost_micros + self._largest_chunk <= self._granted:
+        return cost_micros + self._largest_chunk <= self._granted
+
+    async def cover(self, cost_micros: int) -> SpendRefusal | None:
+        """Reserve more if `is_covered` says so."""
+        if self.is_covered(cost_micros):
             return None
         for failures in range(1, MAX_EXTENSION_TRIES + 1):
             try:

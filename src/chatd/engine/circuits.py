@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from chatd.domain.model.circuit import (
+    CLOSED_CIRCUIT,
     CallAllowed,
     CallRefused,
     Circuit,
@@ -38,7 +39,8 @@ class Circuits:
         """Record how the call ends. It may report earlier that the provider answers."""
 
         def on_answering() -> None:
-            self._set(provider, after_answer(self._of(provider)))
+            if self._circuits.get(provider) is not CLOSED_CIRCUIT:
+                self._set(provider, after_answer(self._of(provider)))
 
         try:
             yield on_answering

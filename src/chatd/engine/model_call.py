@@ -28,7 +28,7 @@ from chatd.domain.answer.assembler import Assembler
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits, ToolSet
 from chatd.domain.chat.call_waits import PERSON_DEADLINE_S, QUESTION_TOOL
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
-from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.parts import Part, TextPart
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.decisions import MAX_STEPS_PER_TURN, TurnRules
 from chatd.domain.deployment.spend import UNCHECKED_WAIT, SpendRefusal
@@ -52,6 +52,7 @@ from chatd.domain.model.protocol import (
     ProviderFault,
     StreamFailed,
     StreamPing,
+    TextDelta,
     ToolCallDelta,
     ToolCallDone,
     ToolCallStart,
@@ -65,7 +66,15 @@ from chatd.domain.model.usage import (
     has_files,
     utf8_size,
 )
-from chatd.domain.ports import Env, ModelChoice, ModelSource, SpendAllowance, Tool
+from chatd.domain.ports import (
+    Clock,
+    Env,
+    ModelChoice,
+    ModelSource,
+    PushedEvents,
+    SpendAllowance,
+    Tool,
+)
 from chatd.domain.prompt.builder import (
     PendingUpdate,
     PromptTarget,
@@ -90,6 +99,10 @@ MAX_BUILT_AT_ONCE_CHARS: Final = 256 * 1024
 
 STRICT_PAIRING_KINDS: Final = frozenset({"anthropic", "bedrock"})
 """APIs that reject a history in which a provider-executed call and its result are not paired."""
+
+
+_TIMELESS_EVENTS: Final = (TextDelta, ToolCallDelta, StreamPing)
+"""Events of which the time of arrival is not kept."""
 
 
 class ClientToolSpec(ToolSpec, frozen=True, kw_only=True):
@@ -280,6 +293,7 @@ class ModelCall:
         self._continues: str | None = None
         self._request_tokens: int | None = None
         self._idle = IdleTimeout.armed(env.clock.monotonic(), self._limits.silence_s)
+        self._heard_at = env.clock.monotonic()
         self._is_charged = False
         self._is_opened = False
         self._mark = RequestMark()
@@ -302,6 +316,14 @@ class ModelCall:
     @property
     def kind(self) -> Literal["turn", "compaction"]:
         return self._kind
+
+    @property
+    def clock(self) -> Clock:
+        return self._env.clock
+
+    def is_content_late(self, waited_s: float) -> bool:
+        """Whether a provider that sends only pings has done so for too long."""
+        return waited_s >= self._limits.content_s
 
     def answer_so_far(self) -> Answer:
         return self._assembler.finished()
@@ -340,12 +362,12 @@ class ModelCall:
             continues=request.continues,
         )
         attempt.set_partial(self.partial_messages, self.usage_entries)
-        started_at = self._env.clock.monotonic()
+        started_at = self._heard_at = self._env.clock.monotonic()
         self._idle = IdleTimeout.armed(started_at, self._limits.silence_s)
         limit, failure = asyncio.timeout(self._timeout_s), None
         try:
             async with limit:
-                call, chat = self._started_call(), attempt.chat
+                call, chat = self.started_call(), attempt.chat
                 allowance = await spend_guard.open(chat, call, self._choice)
                 self._mark = RequestMark(lambda: spend_guard.mark_sent(chat, call))
                 try:
@@ -363,7 +385,7 @@ class ModelCall:
         # be charged; no other is.
         self._is_charged = self._is_opened
         if not self._is_charged:
-            spend_guard.discard(self._started_call())
+            spend_guard.discard(self.started_call())
         self._idle = self._idle.released()
         failure = self._idle.failure(self.record.config.provider, failure)
         if failure is None or self._kind == "compaction":
@@ -433,7 +455,7 @@ class ModelCall:
             if _is_task_cancelled():
                 if self._mark.is_sent is False:
                     self._is_charged = False
-                    spend_guard.discard(self._started_call())
+                    spend_guard.discard(self.started_call())
                 raise
             message, name = "the connection was given up", self.record.config.provider
             return classify_fault(ProviderFault(message=message, provider=name, transport="reset"))
@@ -447,40 +469,40 @@ class ModelCall:
         recorder: PartRecorder,
         allowance: SpendAllowance | None,
     ) -> ClassifiedFailure | None:
-        had_usage, refusal = False, None
-        content_at = self._env.clock.monotonic()
-        async for event in events:
-            now = self._env.clock.monotonic()
-            self._idle = self._idle.touched(now)
-            if isinstance(event, StreamFailed):
-                return classify_fault(event.fault)
-            parts = self._assembler.feed(event, utc_text(self._env.clock.now()))
-            if parts or isinstance(event, ToolCallStart | ToolCallDelta | ToolCallDone):
-                content_at = now
-            elif isinstance(event, StreamPing) and now - content_at >= self._limits.content_s:
-                return known_failure("stream_content_timeout", self.record.config.provider)
-            if parts:
-                self.on_answering()
-                if self.first_part_at is None:
-                    self.first_part_at = self._env.clock.monotonic()
-            if parts and self._kind == "turn":
-                recorder.add("assistant", parts)
-            elif isinstance(event, UsageReported) and not had_usage:
-                had_usage = True
-                recorder.record_call(msgspec.json.encode(self._started_call()))
-            if allowance is not None and (parts or isinstance(event, UsageReported)):
-                if refusal is not None and parts:
-                    self._exceeded = refusal
-                    return ClassifiedFailure(kind="usage_limit", error=refusal.error)
-                refusal = await self._cover(allowance)
-        return None
+        intake = _Intake(self, recorder, allowance)
+        if isinstance(events, PushedEvents):
+            while not await events.push(intake.take):
+                if await intake.has_failed():
+                    break
+        else:
+            async for event in events:
+                if not intake.take((event,)) and await intake.has_failed():
+                    break
+        return intake.failure
 
-    async def _cover(self, allowance: SpendAllowance) -> SpendRefusal | None:
-        """A refusal ends the call at the next chunk; an answer that is complete is kept."""
-        cost = cost_micros(self._assembler.usage, self.record.config.prices)
-        return None if cost is None else await allowance.cover(cost)
+    def hear(self, now: float) -> None:
+        """Something arrived: the provider is not silent."""
+        self._heard_at = now
 
-    def _started_call(self) -> StartedCall:
+    def take_event(self, event: ModelEvent) -> tuple[Part, ...]:
+        """The live parts of an event of the stream."""
+        at = None if type(event) in _TIMELESS_EVENTS else utc_text(self._env.clock.now())
+        parts = self._assembler.feed(event, at)
+        if parts:
+            self.on_answering()
+            if self.first_part_at is None:
+                self.first_part_at = self._env.clock.monotonic()
+        return parts
+
+    @property
+    def cost_so_far(self) -> int | None:
+        return cost_micros(self._assembler.usage, self.record.config.prices)
+
+    def exceeded(self, refusal: SpendRefusal) -> ClassifiedFailure:
+        self._exceeded = refusal
+        return ClassifiedFailure(kind="usage_limit", error=refusal.error)
+
+    def started_call(self) -> StartedCall:
         return started_call(
             self._kind,
             self._id,
@@ -506,8 +528,78 @@ class ModelCall:
         clock = self._env.clock
         while not self._idle.is_expired:
             await clock.sleep(self._idle.wait_s(clock.monotonic()), "silence")
-            self._idle = self._idle.checked(clock.monotonic())
+            self._idle = self._idle.touched(self._heard_at).checked(clock.monotonic())
         closing.reschedule(asyncio.get_running_loop().time())
+
+
+class _Intake:
+    """Takes the events of one stream as they arrive, without waiting: assembles them, records
+    their parts and checks what they cost. `failure` is why the stream is read no further."""
+
+    def __init__(
+        self, call: ModelCall, recorder: PartRecorder, allowance: SpendAllowance | None
+    ) -> None:
+        self.failure: ClassifiedFailure | None = None
+        self._call = call
+        self._recorder = recorder
+        self._allowance = allowance
+        self._clock = call.clock
+        self._content_at = self._clock.monotonic()
+        self._has_usage = False
+        self._refusal: SpendRefusal | None = None
+        self._uncovered: int | None = None
+        self._left: Sequence[ModelEvent] = ()
+
+    def take(self, events: Sequence[ModelEvent]) -> bool:
+        """False: `has_failed` must be awaited before more is taken."""
+        now = self._clock.monotonic()
+        self._call.hear(now)
+        for number, event in enumerate(events, 1):
+            if not self._take(event, now):
+                self._left = events[number:]
+                return False
+        return True
+
+    async def has_failed(self) -> bool:
+        """Reserve what the answer costs, and take what is left of the events."""
+        while self.failure is None:
+            if self._uncovered is not None and self._allowance is not None:
+                cost, self._uncovered = self._uncovered, None
+                self._refusal = await self._allowance.cover(cost)
+            left, self._left = self._left, ()
+            if self.take(left):
+                return False
+        return True
+
+    def _take(self, event: ModelEvent, now: float) -> bool:
+        call = self._call
+        if isinstance(event, StreamFailed):
+            self.failure = classify_fault(event.fault)
+            return False
+        parts = call.take_event(event)
+        if parts or isinstance(event, ToolCallStart | ToolCallDelta | ToolCallDone):
+            self._content_at = now
+        elif isinstance(event, StreamPing) and call.is_content_late(now - self._content_at):
+            self.failure = known_failure("stream_content_timeout", call.record.config.provider)
+            return False
+        is_usage = isinstance(event, UsageReported)
+        if parts and call.kind == "turn":
+            self._recorder.add("assistant", parts)
+        elif is_usage and not self._has_usage:
+            self._has_usage = True
+            self._recorder.record_call(msgspec.json.encode(call.started_call()))
+        if self._allowance is None or not (parts or is_usage):
+            return True
+        if self._refusal is not None and parts:
+            # A refusal ends the call at the next chunk: an answer that is complete is kept.
+            self.failure = call.exceeded(self._refusal)
+            return False
+        cost = call.cost_so_far
+        if cost is None or self._allowance.is_covered(cost):
+            self._refusal = None
+            return True
+        self._uncovered = cost
+        return False
 
 
 async def choose_model(models: ModelSource, chat: Chat) -> ModelChoice:

@@ -6,9 +6,8 @@ follows a redirect, which would send the key to another host.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
-from itertools import groupby
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Final, TypeVar
 
@@ -22,16 +21,11 @@ from chatd.domain.model.protocol import (
     ModelRequest,
     ProviderError,
     ProviderFault,
-    StreamFailed,
-    StreamPing,
-    TextDelta,
-    ToolCallDelta,
 )
 from chatd.domain.model.retry import retry_after_s
 from chatd.domain.prompt.repair import is_prompt_larger
 from chatd.providers.faults import (
     read_error_status,
-    too_large_fault,
     transport_fault,
     vendor_error_type,
 )
@@ -43,94 +37,8 @@ from chatd.providers.provider_config import (
     is_http_proxy,
     redact_secrets,
 )
+from chatd.providers.reply_events import Beat, ReplyEvents
 from chatd.providers.sse import FramedDecoder
-
-# Throttled reads: limits how often busy streams are read, and merges the deltas of one read.
-#
-# Clients get parts a few dozen times a second, so waking up for every token is wasted work: the
-# socket buffers the rest. The first reads of a stream, and reads of slow streams, are not delayed.
-# One timer wakes all streams of a provider.
-
-READ_INTERVAL_S: Final = 0.03
-"""Not shorter than the interval at which parts for viewers are coalesced: one read is one part."""
-MAX_READ_INTERVAL_S: Final = 0.1
-MAX_READS_PER_S: Final = 1600
-"""Limit for all streams of a provider together. A wake-up has a fixed cost, so the interval
-between reads grows with the number of waiting streams."""
-BUSY_STREAM_GAP_S: Final = 0.05
-UNTHROTTLED_READS: Final = 8
-
-
-class ReadTimer:
-    """Wakes all waiting streams at once. Runs only while a stream waits."""
-
-    def __init__(self, interval_s: float = READ_INTERVAL_S) -> None:
-        self._least_s = interval_s
-        self.interval_s = interval_s
-        self._waiting: list[asyncio.Future[None]] = []
-
-    async def wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_later(self.interval_s, self._ring)
-        waiter = loop.create_future()
-        self._waiting.append(waiter)
-        await waiter
-
-    def _ring(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        self.interval_s = max(
-            self._least_s, min(len(waiting) / MAX_READS_PER_S, MAX_READ_INTERVAL_S)
-        )
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
-
-
-class ReadThrottle:
-    """The throttle of one stream. A gap above `busy_gap_s` between reads makes it a slow stream."""
-
-    def __init__(self, timer: ReadTimer, *, busy_gap_s: float = BUSY_STREAM_GAP_S) -> None:
-        self._beat = timer
-        self._busy_s = busy_gap_s
-        self._loop = asyncio.get_running_loop()
-        self._asked_at = self._loop.time()
-        self._in_a_row = 0
-
-    async def wait(self) -> None:
-        """Call before each read. Returns at once unless the last reads had short gaps."""
-        waited_s = self._loop.time() - self._asked_at
-        self._in_a_row = self._in_a_row + 1 if waited_s <= self._busy_s else 0
-        if self._in_a_row > UNTHROTTLED_READS:
-            await self._beat.wait()
-        self._asked_at = self._loop.time()
-
-
-def merge_deltas(events: Sequence[ModelEvent]) -> Sequence[ModelEvent]:
-    """Merge adjacent deltas of the same text or call."""
-    if len(events) < 2:
-        return events
-    return [event for key, run in groupby(events, key=_piece_of) for event in _joined(key, run)]
-
-
-def _piece_of(event: ModelEvent) -> tuple[type[ModelEvent], str] | None:
-    """Equal for deltas that can be merged; None for other events."""
-    return (type(event), event.id) if isinstance(event, TextDelta | ToolCallDelta) else None
-
-
-def _joined(key: object, run: Iterable[ModelEvent]) -> Sequence[ModelEvent]:
-    events = list(run)
-    if key is None or len(events) == 1:
-        return events
-    whole = "".join(event.delta for event in events if isinstance(event, TextDelta | ToolCallDelta))
-    match events[0]:
-        case TextDelta(id=block):
-            return [TextDelta(id=block, delta=whole)]
-        case ToolCallDelta(id=call):
-            return [ToolCallDelta(id=call, delta=whole)]
-        case _:
-            return events
-
 
 # Large request bodies: built, signed and sent without blocking other chats.
 #
@@ -180,11 +88,7 @@ async def body_slices(body: bytes) -> AsyncGenerator[memoryview]:
 MAX_ERROR_BODY_BYTES: Final = 16 * 1024
 MAX_READ_BODY_BYTES: Final = 8 * 1024 * 1024
 """Limit of a reply that is not streamed. A gateway's list of hundreds of models takes 1 MB."""
-MAX_STREAM_BYTES: Final = 256 * 1024 * 1024
-"""Limit of one streamed reply with pings and framing, for a provider that never stops sending."""
 READ_TIMEOUT_S: Final = 20.0
-# A connection can be reused once its reply has been read to the end; wait this long for the end.
-_DRAIN_TIMEOUT_S: Final = 0.25
 _MAX_UNSTREAMED_BODY_BYTES: Final = 512 * 1024
 _MAX_HEADER_BYTES: Final = 64 * 1024
 
@@ -206,9 +110,10 @@ class ProviderSession:
         self._provider = provider
         self._secrets = secrets
         self._config = config or HttpConfig()
+        self._silence_s = max(self._config.read_timeout_s, (self._config.silence_s or 0.0) * 1.1)
         # By whether connections are kept for the next request.
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
-        self._timer = ReadTimer()
+        self._beat = Beat()
         self._is_closed = False
         self._has_answered = False
         self._wrong_path_hint = wrong_path_hint
@@ -231,8 +136,14 @@ class ProviderSession:
         response = await self._open(url, headers, body)
         try:
             first = await self._check(response)
-            async with aclosing(self._events(response, decoder, first)) as events:
-                yield events
+            yield ReplyEvents(
+                response,
+                decoder,
+                self._beat,
+                self.build_failure,
+                first=first,
+                silence_s=self._silence_s,
+            )
         finally:
             response.close()
 
@@ -352,7 +263,7 @@ class ProviderSession:
                     # Includes the DNS look-up and the TLS handshake.
                     connect=config.connect_timeout_s * 1.5,
                     sock_connect=config.connect_timeout_s,
-                    sock_read=max(config.read_timeout_s, (config.silence_s or 0.0) * 1.1),
+                    sock_read=self._silence_s,
                 ),
                 max_line_size=_MAX_HEADER_BYTES,
                 max_field_size=_MAX_HEADER_BYTES,
@@ -386,50 +297,6 @@ class ProviderSession:
                 while len(body) < enough and (chunk := await response.content.readany()):
                     body += chunk
         return bytes(body[:MAX_ERROR_BODY_BYTES])
-
-    async def _events(
-        self, response: aiohttp.ClientResponse, decoder: FramedDecoder, first: bytes
-    ) -> AsyncGenerator[ModelEvent]:
-        content = response.content
-        fault: ProviderFault | None = None
-        chunk, throttle, left = first, ReadThrottle(self._timer), MAX_STREAM_BYTES
-        while not decoder.done:
-            if not chunk:
-                await throttle.wait()
-                try:
-                    chunk = await content.readany()
-                except (aiohttp.ClientError, OSError) as error:
-                    fault = transport_fault(error, str(response.url))
-                    break
-                if not chunk:
-                    break
-            left -= len(chunk)
-            if left < 0:
-                text = f"the provider sent more than {MAX_STREAM_BYTES} bytes"
-                raise self.build_failure(too_large_fault(text))
-            for event in merge_deltas(decoder.feed(chunk)) or (StreamPing(),):
-                if isinstance(event, StreamFailed):
-                    raise self.build_failure(event.fault)
-                yield event
-            chunk = b""
-        for event in self._ending(decoder, fault):
-            yield event
-        await _drain(response)
-
-    def _ending(self, decoder: FramedDecoder, fault: ProviderFault | None) -> list[ModelEvent]:
-        """Ignores a cut after the final event. Before it, the cut is the fault."""
-        events = decoder.close()
-        for event in events:
-            if isinstance(event, StreamFailed):
-                raise self.build_failure(event.fault if fault is None else fault)
-        return events
-
-
-async def _drain(response: aiohttp.ClientResponse) -> None:
-    with suppress(aiohttp.ClientError, OSError):
-        async with asyncio.timeout(_DRAIN_TIMEOUT_S):
-            while await response.content.readany():
-                pass
 
 
 def _reply_fault(response: aiohttp.ClientResponse, body: bytes) -> ProviderFault:

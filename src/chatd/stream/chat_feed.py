@@ -64,8 +64,10 @@ def build_group(
 FEEDS: Final = SystemActor(reason="feeds read for all their viewers, each of which is checked")
 
 
-class Wakeable(Protocol):
+class FeedViewer(Protocol):
     def wake(self) -> None: ...
+
+    def on_parts(self) -> None: ...
 
 
 class ChatFeed:
@@ -85,7 +87,7 @@ class ChatFeed:
         self.chat_id = chat_id
         self.chat: Chat | None = None
         self.groups: Broadcast[EventGroup] = Broadcast()
-        self.viewers: set[Wakeable] = set()
+        self.viewers: set[FeedViewer] = set()
         self.is_gone = False
         self._conn = conn
         self._live = live
@@ -202,7 +204,8 @@ class ChatFeed:
         self._wake()
 
     def on_parts(self) -> None:
-        self._wake()
+        for viewer in tuple(self.viewers):
+            viewer.on_parts()
 
     # Reading
 

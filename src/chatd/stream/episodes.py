@@ -50,6 +50,7 @@ class EpisodeBuffer:
     read, so a slow reader costs nothing. The first `shown` events are for viewers."""
 
     __slots__ = (
+        "_encoder",
         "_pending",
         "_pending_chars",
         "closed_at",
@@ -71,6 +72,7 @@ class EpisodeBuffer:
         self.closed_at: float | None = None
         self._pending: list[_PendingPart] = []
         self._pending_chars = 0
+        self._encoder = PartEncoder(episode)
 
     @property
     def has_unflushed(self) -> bool:
@@ -94,6 +96,10 @@ class EpisodeBuffer:
         pending, self._pending = self._pending, []
         self._pending_chars = 0
         first = len(self.events)
+        if len(pending) == 1:
+            role, _, part = pending[0]
+            self._append(role, part)
+            return self.events[first:]
         for role, part in _coalesce(pending):
             self._append(role, part)
         return self.events[first:]
@@ -124,7 +130,7 @@ class EpisodeBuffer:
         self.size += len(event)
 
     def _encode(self, role: Role, part: Part) -> bytes | None:
-        return encode_live_part(self.episode, len(self.events) + 1, role, part)
+        return self._encoder.encode(len(self.events) + 1, role, part)
 
 
 def encode_live_part(episode: Episode, seq: int, role: Role, part: Part) -> bytes | None:
@@ -140,6 +146,38 @@ def encode_live_part(episode: Episode, seq: int, role: Role, part: Part) -> byte
         seq=seq,
     )
     return encode_part(MessagePart(chat_id=episode.chat_id, message_part=payload))
+
+
+class PartEncoder:
+    """Encodes the live parts of one episode. Of a plain text only the text and the number are
+    encoded; all else stays the same."""
+
+    __slots__ = ("_after", "_before", "_episode")
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+        self._before = b""
+        self._after = b""
+
+    def encode(self, seq: int, role: Role, part: Part) -> bytes | None:
+        """None for a part that viewers do not get."""
+        if role != "assistant" or type(part) is not TextPart or part.provider_metadata is not UNSET:
+            return encode_live_part(self._episode, seq, role, part)
+        if not self._before:
+            whole = encode_live_part(self._episode, _SAMPLE_SEQ, role, TextPart(text=""))
+            assert whole is not None, "an empty text can be encoded"
+            self._before, _, after = whole.partition(b'"text":""')
+            self._before += b'"text":'
+            self._after = after.removesuffix(b"%d}}" % _SAMPLE_SEQ)
+        try:
+            text = _TEXT_ENCODER.encode(part.text)
+        except UnicodeEncodeError:
+            return encode_live_part(self._episode, seq, role, part)
+        return b"%b%b%b%d}}" % (self._before, text, self._after, seq)
+
+
+_TEXT_ENCODER: Final = msgspec.json.Encoder()
+_SAMPLE_SEQ: Final = 1_000_000_001
 
 
 def _measure(part: Part) -> tuple[_Key, int]:

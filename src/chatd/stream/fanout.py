@@ -64,7 +64,13 @@ class Subscription(Generic[T]):
         self._clock = clock
         self._node: BroadcastNode[T] | None = broadcast.last
         self._has_new = asyncio.Event()
+        self._is_reading_new = False
         self._behind_since: float | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything has been taken and sent, and nothing has woken the reader since."""
+        return self._is_reading_new and not self._has_new.is_set()
 
     @property
     def lagged(self) -> bool:
@@ -109,7 +115,11 @@ class Subscription(Generic[T]):
         """Wait for the next `wake`."""
         self.caught_up()
         self._has_new.clear()
-        await self._has_new.wait()
+        self._is_reading_new = True
+        try:
+            await self._has_new.wait()
+        finally:
+            self._is_reading_new = False
 
 
 SHARED_READ_TIMEOUT_S: Final = 2.0

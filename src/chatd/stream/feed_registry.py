@@ -40,7 +40,8 @@ from chatd.stream.journal_tail import LivePartSource
 
 
 class Viewer(Subscription[EventGroup]):
-    """Created and closed by `FeedRegistry.open_viewer`."""
+    """Created and closed by `FeedRegistry.open_viewer`. `write_now` is the transport's: it writes a
+    frame without waiting, or returns False if it cannot."""
 
     def __init__(
         self, feed: ChatFeed, live: LivePartSource, clock: Clock, cursor: Cursor | None
@@ -53,6 +54,7 @@ class Viewer(Subscription[EventGroup]):
         self._seq = 0
         self._frames: deque[Frame] = deque()
         self._is_revoked = False
+        self.write_now: Callable[[Frame], bool] | None = None
 
     async def join(self) -> None:
         """Read the changes since the client's cursor. Raises NotFound, Unavailable."""
@@ -63,6 +65,20 @@ class Viewer(Subscription[EventGroup]):
         """The client may no longer read the chat: nothing more is sent."""
         self._is_revoked = True
         self.wake()
+
+    def on_parts(self) -> None:
+        """There are new live parts. An idle viewer with a connection that takes them is sent them
+        in this call; else its task is woken."""
+        if self.write_now is None or not self.is_idle:
+            self.wake()
+            return
+        while (frame := self._parts()) is not None:
+            if not self.write_now(frame):
+                self._frames.append(frame)
+                self.wake()
+                return
+            if len(frame.events) < MAX_FRAME_EVENTS:
+                return
 
     async def frames(self) -> AsyncIterator[Frame]:
         """Ends only by raising Lagged, NotFound, Unavailable, or by cancellation."""

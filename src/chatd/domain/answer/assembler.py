@@ -190,7 +190,8 @@ class Assembler:
         self.told = TokenUsage()
 
     def feed(self, event: ModelEvent, at: str | None = None) -> tuple[Part, ...]:
-        """Add an event that arrived at time `at`. Returns the live parts to show for it."""
+        """Add an event that arrived at time `at`, which deltas may omit. Returns the live parts to
+        show for it."""
         parts = self._feed(event, at)
         for part in parts:
             self._streamed_bytes += streamed_bytes(part)
@@ -207,7 +208,7 @@ class Assembler:
         )
 
     def _feed(self, event: ModelEvent, at: str | None) -> tuple[Part, ...]:
-        self._at = at
+        self._at = at or self._at
         match event:
             case TextStart() | TextDelta() | TextEnd():
                 return self._text(event)

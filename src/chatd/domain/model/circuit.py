@@ -45,6 +45,9 @@ class Circuit(Struct, frozen=True, kw_only=True):
         return self.cause is not None
 
 
+CLOSED_CIRCUIT: Final = Circuit()
+
+
 class CallAllowed(Struct, frozen=True, kw_only=True):
     circuit: Circuit
 
@@ -69,7 +72,7 @@ def request_call(circuit: Circuit, now: float) -> CallAllowed | CallRefused:
 def after_answer(circuit: Circuit) -> Circuit:
     """The provider answers. One answer closes the circuit."""
     del circuit
-    return Circuit()
+    return CLOSED_CIRCUIT
 
 
 def after_failure(

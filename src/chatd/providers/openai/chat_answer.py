@@ -345,9 +345,9 @@ class ChatAnswerBuilder:
             self._add_pieces(self._splitter.flush())
 
     def _add_pieces(self, pieces: list[tuple[bool, str]]) -> None:
-        tag = self._splitter.opening_tag if self._splitter and self._replays_tags else ""
         for thought, text in pieces:
             if thought:
+                tag = self._splitter.opening_tag if self._splitter and self._replays_tags else ""
                 self._add_thought(text, tag)
             else:
                 self._add_text(text)

@@ -1,0 +1,290 @@
+"""The events of a streamed reply: from the socket to the taker in one call, no task per token.
+
+The first reads of a stream wake the coroutine that waits for the answer, so that the first token
+is not delayed. Then the stream is on the beat: at a shared interval one callback reads what has
+arrived on all busy streams, decodes it and passes it on. The coroutine wakes again when the stream
+ends or fails, and when the taker has to wait. While a stream is not read, aiohttp stops reading its
+socket.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import Any, Final, cast
+
+import aiohttp
+
+from chatd.domain.model.protocol import (
+    ModelEvent,
+    ProviderError,
+    ProviderFault,
+    StreamFailed,
+    StreamPing,
+    TextDelta,
+    ToolCallDelta,
+)
+from chatd.domain.ports import TakeEvents
+from chatd.providers.faults import too_large_fault, transport_fault
+from chatd.providers.sse import FramedDecoder
+
+BEAT_INTERVAL_S: Final = 0.03
+"""Not shorter than the interval at which parts for viewers are coalesced: one read is one part."""
+MAX_BEAT_INTERVAL_S: Final = 0.1
+MAX_READS_PER_S: Final = 1600
+"""Limit for all streams of a provider together: the interval grows with their number, so that more
+tokens share the cost of a read and of a write."""
+WAKING_READS: Final = 4
+"""Reads of a stream before it goes on the beat."""
+READS_AT_ONCE: Final = 64
+"""Reads before other callbacks of the event loop have their turn."""
+MAX_STREAM_BYTES: Final = 256 * 1024 * 1024
+"""Limit of one streamed reply with pings and framing, for a provider that never stops sending."""
+# A connection can be reused once its reply has been read to the end; wait this long for the end.
+_DRAIN_TIMEOUT_S: Final = 0.25
+
+_PING: Final = (StreamPing(),)
+
+OnBeat = Callable[[float], None]
+"""Called with the time of the event loop. Must not raise."""
+
+
+class Beat:
+    """Calls all its readers at one interval. Has a timer only while it has readers."""
+
+    def __init__(self, interval_s: float = BEAT_INTERVAL_S) -> None:
+        self._least_s = interval_s
+        self.interval_s = interval_s
+        self._readers: dict[OnBeat, None] = {}
+        self._is_running = False
+
+    def add(self, reader: OnBeat) -> None:
+        self._readers[reader] = None
+        if not self._is_running:
+            self._is_running = True
+            asyncio.get_running_loop().call_later(self.interval_s, self._strike)
+
+    def remove(self, reader: OnBeat) -> None:
+        self._readers.pop(reader, None)
+
+    def _strike(self) -> None:
+        self._call(list(self._readers))
+
+    def _call(self, due: list[OnBeat]) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for reader in due[:READS_AT_ONCE]:
+            reader(now)
+        if rest := due[READS_AT_ONCE:]:
+            loop.call_soon(self._call, rest)
+            return
+        many = len(self._readers)
+        self.interval_s = max(self._least_s, min(many / MAX_READS_PER_S, MAX_BEAT_INTERVAL_S))
+        self._is_running = many > 0
+        if many:
+            loop.call_later(self.interval_s, self._strike)
+
+
+def merge_deltas(events: Sequence[ModelEvent]) -> Sequence[ModelEvent]:
+    """Merge adjacent deltas of the same text or call."""
+    if len(events) < 2:
+        return events
+    first = events[0]
+    if type(first) is TextDelta and all(
+        type(event) is TextDelta and event.id == first.id for event in events
+    ):
+        texts = cast("Sequence[TextDelta]", events)
+        return (TextDelta(id=first.id, delta="".join([event.delta for event in texts])),)
+    return [event for key, run in groupby(events, key=_piece_of) for event in _joined(key, run)]
+
+
+def _piece_of(event: ModelEvent) -> tuple[type[ModelEvent], str] | None:
+    """Equal for deltas that can be merged; None for other events."""
+    return (type(event), event.id) if isinstance(event, TextDelta | ToolCallDelta) else None
+
+
+def _joined(key: object, run: Iterable[ModelEvent]) -> Sequence[ModelEvent]:
+    events = list(run)
+    if key is None or len(events) == 1:
+        return events
+    whole = "".join(event.delta for event in events if isinstance(event, TextDelta | ToolCallDelta))
+    match events[0]:
+        case TextDelta(id=block):
+            return [TextDelta(id=block, delta=whole)]
+        case ToolCallDelta(id=call):
+            return [ToolCallDelta(id=call, delta=whole)]
+        case _:
+            return events
+
+
+class ReplyEvents:
+    """Satisfies `ports.PushedEvents`. `first` are bytes of the body that were read already. A reply
+    that is silent for `silence_s` has failed."""
+
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        decoder: FramedDecoder,
+        beat: Beat,
+        build_failure: Callable[[ProviderFault], ProviderError],
+        *,
+        first: bytes,
+        silence_s: float,
+    ) -> None:
+        self._response = response
+        self._content = response.content
+        self._decoder = decoder
+        self._beat = beat
+        self._build_failure = build_failure
+        self._first = first
+        self._silence_s = silence_s
+        self._waking_reads = WAKING_READS
+        self._bytes_read = self._content.total_bytes
+        self._bytes_left = MAX_STREAM_BYTES
+        self._is_over = False
+        self._data_at = 0.0
+        self._take: TakeEvents | None = None
+        self._waiter: asyncio.Future[bool] | None = None
+        self._unread: list[ModelEvent] = []
+        self._cut: ProviderFault | None = None
+        self._failed: ProviderFault | None = None
+
+    # One by one, for short answers
+
+    def __aiter__(self) -> "ReplyEvents":
+        return self
+
+    async def __anext__(self) -> ModelEvent:
+        while not self._unread:
+            if self._is_over:
+                raise StopAsyncIteration
+            self._unread.extend(reversed(await self._read()))
+        return self._unread.pop()
+
+    # Pushed
+
+    async def push(self, take: TakeEvents) -> bool:
+        while not self._is_over:
+            if self._waking_reads > 0 or self._has_ended:
+                self._waking_reads -= 1
+                events = await self._read()
+                if events and not take(events):
+                    return False
+            elif not await self._follow_beat(take):
+                return False
+        return True
+
+    async def _follow_beat(self, take: TakeEvents) -> bool:
+        """False if the taker has to wait."""
+        loop = asyncio.get_running_loop()
+        self._take, self._data_at = take, loop.time()
+        self._waiter = loop.create_future()
+        # This stream watches for silence itself: aiohttp makes a timer for every read.
+        protocol = self._protocol
+        read_timeout_s = None
+        if protocol is not None:
+            read_timeout_s, protocol.read_timeout = protocol.read_timeout, None
+        self._beat.add(self._on_beat)
+        try:
+            return await self._waiter
+        finally:
+            self._beat.remove(self._on_beat)
+            self._waiter = None
+            if protocol is not None and not self._has_ended:
+                protocol.read_timeout = read_timeout_s
+                protocol.start_timeout()
+
+    @property
+    def _protocol(self) -> Any:  # aiohttp's ResponseHandler
+        connection = self._response.connection
+        return None if connection is None else connection.protocol
+
+    @property
+    def _has_ended(self) -> bool:
+        content = self._content
+        return self._decoder.done or content.is_eof() or content.exception() is not None
+
+    def _on_beat(self, now: float) -> None:
+        waiter, take = self._waiter, self._take
+        if waiter is None or take is None or waiter.done():
+            return
+        content = self._content
+        try:
+            if content.total_bytes == self._bytes_read:
+                if self._has_ended:
+                    waiter.set_result(True)
+                elif now - self._data_at >= self._silence_s:
+                    raise self._build_failure(
+                        transport_fault(
+                            aiohttp.SocketTimeoutError("Timeout on reading data from socket"),
+                            str(self._response.url),
+                        )
+                    )
+                return
+            self._data_at = now
+            self._bytes_read = content.total_bytes
+            events = self._decode(_read_buffered(content))
+            if events and not take(events):
+                waiter.set_result(False)
+            elif self._has_ended:
+                waiter.set_result(True)
+        except Exception as error:  # noqa: BLE001 - raised where the answer is awaited
+            waiter.set_exception(error)
+
+    # Reading
+
+    async def _read(self) -> Sequence[ModelEvent]:
+        """The events of the next bytes, or those that the end of the reply gives."""
+        if self._failed is not None:
+            self._is_over = True
+            raise self._build_failure(self._failed)
+        if self._decoder.done or self._cut is not None:
+            return await self._end()
+        chunk, self._first = self._first, b""
+        if not chunk:
+            try:
+                chunk = await self._content.readany()
+            except (aiohttp.ClientError, OSError) as error:
+                self._cut = transport_fault(error, str(self._response.url))
+                chunk = _read_buffered(self._content)
+            self._bytes_read = self._content.total_bytes
+        return self._decode(chunk) if chunk else await self._end()
+
+    def _decode(self, chunk: bytes) -> Sequence[ModelEvent]:
+        """Events before a failure are passed on first."""
+        self._bytes_left -= len(chunk)
+        if self._bytes_left < 0:
+            text = f"the provider sent more than {MAX_STREAM_BYTES} bytes"
+            raise self._build_failure(too_large_fault(text))
+        events = merge_deltas(self._decoder.feed(chunk)) or _PING
+        last = events[-1]
+        if type(last) is StreamFailed:
+            self._failed = last.fault
+            return events[:-1]
+        return events
+
+    async def _end(self) -> Sequence[ModelEvent]:
+        """Ignores a cut after the final event. Before it, the cut is the fault."""
+        self._is_over = True
+        events = self._decoder.close()
+        for event in events:
+            if isinstance(event, StreamFailed):
+                raise self._build_failure(self._cut or event.fault)
+        with suppress(aiohttp.ClientError, OSError):
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
+                while await self._content.readany():
+                    pass
+        return events
+
+
+def _read_buffered(content: aiohttp.StreamReader) -> bytes:
+    """All bytes that have arrived, also those before a cut of the connection: they may end the
+    answer."""
+    error = content.exception()
+    if error is None:
+        return content.read_nowait()
+    content.set_exception(cast("BaseException", None))
+    try:
+        return content.read_nowait()
+    finally:
+        content.set_exception(error)
