@@ -30,6 +30,9 @@ _SERVER_ROWS: Final[Mapping[str, Measure]] = {
     "first": latency.measure_first_token,
     "spawn": subagents.measure_spawn,
     "paced": throughput.measure_paced,
+    "slow": throughput.measure_slow,
+    "many": throughput.measure_many,
+    "rush": throughput.measure_rush,
     "alone": throughput.measure_single,
     "burst": throughput.measure_burst,
     "trips": round_trips.measure_round_trips,
@@ -46,7 +49,20 @@ _OWN_ROWS: Final[Mapping[str, Measure]] = {
 """These start a database of their own, or need none."""
 
 DEFAULT_ROWS: Final = (
-    *("first", "paced", "alone", "burst", "trips", "memory", "commits", "kill", "start"),
+    *(
+        "first",
+        "paced",
+        "slow",
+        "many",
+        "rush",
+        "alone",
+        "burst",
+        "trips",
+        "memory",
+        "commits",
+        "kill",
+        "start",
+    ),
     *("mcp", "spawn"),
 )
 ALL_ROWS: Final = (*DEFAULT_ROWS, "plans", "workspaces")

@@ -19,6 +19,8 @@ from bench.report import Baselines, ReportRow, at_least, at_most, without_target
 
 MAX_PACED_CPU_MS: Final = 100.0
 MAX_WALL_RATIO: Final = 1.1
+MAX_CPU_RATIO: Final = 1.0
+MAX_RUSH_RATIO: Final = 2.5
 MIN_BURST_TOKENS_PER_S: Final = 15_000.0
 CONCURRENT_CHATS: Final = 100
 
@@ -101,34 +103,95 @@ async def _no_cpu() -> float:
     return 0.0
 
 
+class PacedLoad(Struct, frozen=True, kw_only=True):
+    """`quick_tokens` are those of an answer in a quick run."""
+
+    chats: int
+    per_s: int
+    tokens: int
+    quick_tokens: int
+    max_cpu_ms: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.chats} chats at {self.per_s} tokens/s"
+
+
+FAST_LOAD: Final = PacedLoad(
+    chats=CONCURRENT_CHATS, per_s=50, tokens=300, quick_tokens=200, max_cpu_ms=MAX_PACED_CPU_MS
+)
+SLOW_LOAD: Final = PacedLoad(chats=300, per_s=10, tokens=200, quick_tokens=60)
+LARGE_LOAD: Final = PacedLoad(chats=1000, per_s=5, tokens=75, quick_tokens=30)
+
+
 async def measure_paced(bench: BenchEnvironment, *, quick: bool) -> list[ReportRow]:
-    script = AnswerScript(tokens=200 if quick else 300, per_s=50)
+    return await _measure_load(bench, FAST_LOAD, quick=quick)
+
+
+async def measure_slow(bench: BenchEnvironment, *, quick: bool) -> list[ReportRow]:
+    """Tokens so slow that hardly two of a chat share a read or a write."""
+    return await _measure_load(bench, SLOW_LOAD, quick=quick)
+
+
+async def measure_many(bench: BenchEnvironment, *, quick: bool) -> list[ReportRow]:
+    return await _measure_load(bench, LARGE_LOAD, quick=quick)
+
+
+async def _measure_load(
+    bench: BenchEnvironment, load: PacedLoad, *, quick: bool
+) -> list[ReportRow]:
+    script = AnswerScript(tokens=load.quick_tokens if quick else load.tokens, per_s=load.per_s)
     throughput = ThroughputRun(bench)
     await throughput.rounds(AnswerScript(tokens=20), CONCURRENT_CHATS, 1)
-    runs = await throughput.rounds(script, CONCURRENT_CHATS, 1 if quick else 3)
+    runs = await throughput.rounds(script, load.chats, 1 if quick else 3)
     throughput.close()
     ideal = script.tokens / script.per_s
     wall = {kind: spread([run.wall_s / ideal for run in runs[kind]]) for kind in _CLIENT_KINDS}
     cpu = {kind: spread([run.cpu_ms for run in runs[kind]]) for kind in _CLIENT_KINDS}
+    over = spread(
+        [
+            mine.cpu_ms / relay.cpu_ms
+            for mine, relay in zip(runs["chatd"], runs["relay"], strict=True)
+        ]
+    )
     postgres = spread([run.postgres_ms for run in runs["chatd"]]).median
     first = spread([run.first_s * 1000 for run in runs["chatd"]]).median
-    name = f"{CONCURRENT_CHATS} chats at {script.per_s} tokens/s"
+    note = f"{cpu['chatd']}; PostgreSQL {postgres:.0f} of it; answers of {script.tokens} tokens"
+    baselines = Baselines(direct=0.0, relay=cpu["relay"].median)
+    name, median = f"{load}: CPU for 1,000 tokens", cpu["chatd"].median
+    if load.max_cpu_ms is None:
+        per_tokens = without_target(name, median, unit=" ms", note=note, baselines=baselines)
+    else:
+        per_tokens = at_most(
+            name, median, load.max_cpu_ms, unit=" ms", note=note, baselines=baselines
+        )
     return [
         at_most(
-            f"{name}: wall over ideal",
+            f"{load}: wall over ideal",
             wall["chatd"].median,
             MAX_WALL_RATIO,
             note=f"{wall['chatd']}; ideal {ideal:g} s; first token p50 {first:.0f} ms",
             baselines=Baselines(direct=wall["direct"].median, relay=wall["relay"].median),
         ),
+        per_tokens,
+        at_most(f"{load}: CPU over the relay's", over.median, MAX_CPU_RATIO, note=str(over)),
+    ]
+
+
+async def measure_rush(bench: BenchEnvironment, *, quick: bool) -> list[ReportRow]:
+    """New chats that arrive at once: how long half of them wait for their first token."""
+    throughput, script = ThroughputRun(bench), AnswerScript(tokens=20, per_s=50)
+    await throughput.rounds(script, CONCURRENT_CHATS, 1)
+    runs = await throughput.rounds(script, CONCURRENT_CHATS, 3 if quick else 9)
+    throughput.close()
+    first = {kind: spread([run.first_s * 1000 for run in runs[kind]]) for kind in _CLIENT_KINDS}
+    ratio = first["chatd"].median / first["relay"].median
+    return [
         at_most(
-            f"{name}: CPU for 1,000 tokens",
-            cpu["chatd"].median,
-            MAX_PACED_CPU_MS,
-            unit=" ms",
-            note=f"{cpu['chatd']}; PostgreSQL {postgres:.0f} of it",
-            baselines=Baselines(direct=0.0, relay=cpu["relay"].median),
-        ),
+            f"{CONCURRENT_CHATS} new chats at once: first token p50 over the relay's",
+            ratio,
+            MAX_RUSH_RATIO,
+            note=f"{first['chatd']} ms; relay {first['relay']} ms",
+        )
     ]
 
 

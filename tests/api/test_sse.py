@@ -3,6 +3,7 @@ stream without an error in the log."""
 
 import asyncio
 
+import aiohttp
 import pytest
 
 from chatd.api.deps import StreamLimits
@@ -25,6 +26,7 @@ from tests.support.api.server import (
     serve_api,
 )
 from tests.support.api.sse_viewer import (
+    SseConnection,
     SseViewer,
     event_source,
     narrow_socket,
@@ -66,6 +68,29 @@ async def test_live_parts_reach_the_viewer_before_they_are_committed(server: Api
         done = await server.act(chat_id, answered("Once upon\na time"))
         await watcher.watch(source, reached(done.snapshot_version))
     assert watcher.preview == ""
+
+
+async def test_a_viewer_that_reads_late_gets_all_live_parts_in_order(server: ApiServer) -> None:
+    """They are written to the socket until it is full; then they wait for the viewer's task."""
+    chat_id = await server.create("tell me")
+    chat = await server.act(chat_id, lambda chat: acquire(chat, WORKER))
+    words = [f"{number} " * 400 for number in range(400)]
+    connector = aiohttp.TCPConnector(socket_factory=narrow_socket)
+    url = f"http://127.0.0.1:{server.port}"
+    async with (
+        aiohttp.ClientSession(url, connector=connector, read_bufsize=4096) as http,
+        http.get(f"/api/v1/chats/{chat_id}/events", headers=authorized(ME)) as response,
+    ):
+        watcher, source = SseViewer(chat_id), SseConnection(response)
+        await watcher.watch(source, reached(chat.snapshot_version))
+        recorder = server.replica.record(chat)
+        for word in words:
+            recorder.add("assistant", [TextPart(text=word)])
+            server.replica.episodes.flush_all()
+        await watcher.watch(source, lambda seen: seen.preview == "".join(words))
+        await server.act(chat_id, answered("short"))
+        await watcher.watch(source, reached(chat.snapshot_version + 1))
+    assert watcher.state.settled() == await read_state(server.replica.pool, chat_id)
 
 
 @pytest.mark.promise("P8")

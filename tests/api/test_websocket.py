@@ -11,6 +11,7 @@ import pytest
 
 from chatd.api.deps import StreamLimits
 from chatd.api.request import Message, Scope
+from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire
 from chatd.domain.ids import ChatId
@@ -29,6 +30,7 @@ from tests.support.client_state import ClientState, read_state
 from tests.support.factories import CHAT, WORKER
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
+from tests.support.stream_replica import part_text
 
 SOCKET: Final = "/api/v1/ws"
 
@@ -101,6 +103,31 @@ async def test_one_socket_follows_several_chats(server: ApiServer) -> None:
         seen = states[str(chat_id)]
         assert seen.settled() == await read_state(server.replica.pool, chat_id)
         assert seen.status == "running"
+
+
+async def test_live_parts_come_in_order_also_to_a_socket_that_reads_late(
+    server: ApiServer,
+) -> None:
+    """They are written to the socket until it is full; then they wait for the topic's task."""
+    chat_id = await server.create("tell me")
+    chat = await server.act(chat_id, lambda chat: acquire(chat, WORKER))
+    words = [f"{number} " * 400 for number in range(400)]
+    connector = aiohttp.TCPConnector(socket_factory=narrow_socket)
+    url, state = f"http://127.0.0.1:{server.port}", ClientState()
+    async with (
+        aiohttp.ClientSession(url, connector=connector, read_bufsize=4096) as http,
+        http.ws_connect(SOCKET, headers=authorized(ME)) as socket,
+    ):
+        mine = Page(socket)
+        await mine.subscribe(topic(chat_id))
+        while state.version < chat.snapshot_version:
+            state = state.apply([EVENT.decode(msgspec.json.encode(await mine.next()))])
+        recorder = server.replica.record(chat)
+        for word in words:
+            recorder.add("assistant", [TextPart(text=word)])
+            server.replica.episodes.flush_all()
+        while "".join(part_text(part.part) for part in state.preview) != "".join(words):
+            state = state.apply([EVENT.decode(msgspec.json.encode(await mine.next()))])
 
 
 async def test_a_topic_continues_from_the_clients_version(server: ApiServer) -> None:

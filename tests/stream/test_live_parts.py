@@ -1,13 +1,16 @@
 """Live parts: on every replica, in order, once, and only while they are live."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from chatd.domain.chat.row import Episode
 from chatd.domain.chat_views.events import MessageEvent, MessagePart, PreviewReset
 from chatd.store.chat import chats, journal
-from chatd.stream.episodes import PREVIEW_TRUNCATED_PART
+from chatd.stream.episodes import PREVIEW_TRUNCATED_PART, PartEncoder, encode_live_part
+from chatd.stream.fanout import Frame
+from chatd.stream.feed_registry import Viewer
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
@@ -22,8 +25,13 @@ from tests.support.domain.turn_decisions import (
     sends,
 )
 from tests.support.engine_rig import advancing
-from tests.support.factories import HARNESS, text
+from tests.support.eventually import eventually
+from tests.support.factories import CHAT, HARNESS, text
 from tests.support.stream_replica import A, B, StreamClient, at, shows
+
+
+async def is_idle(viewer: Viewer) -> bool:
+    return viewer.is_idle
 
 
 def parts_in(client: StreamClient) -> list[tuple[int, int, int]]:
@@ -66,6 +74,71 @@ async def test_a_late_viewer_sees_the_text_so_far(live_pair: ReplicaPair) -> Non
     for feeds in (pair.here.feeds, pair.there.feeds):
         client = StreamClient(chat.id)
         await client.see(feeds, shows("".join(words)))
+
+
+async def test_an_idle_viewer_is_written_to_at_once_and_its_task_is_not_woken(
+    pair: ReplicaPair, clock: FakeClock
+) -> None:
+    """A connection that takes no more leaves the rest to the task, and nothing is sent twice."""
+    chat = await pair.here.create()
+    client = StreamClient(chat.id)
+    is_full = False
+
+    def write_now(frame: Frame) -> bool:
+        if not is_full:
+            client.take(frame)
+        return not is_full
+
+    async with client.connected(pair.here.feeds) as viewer, asyncio.TaskGroup() as group:
+        await client.watch(viewer, at(1))
+        viewer.write_now = write_now
+        recorder = pair.here.record(chat)
+        recorder.add("assistant", [text("by the task, ")])
+        client.take(await viewer.next())
+        pumping = group.create_task(viewer.next())
+        await eventually(partial(is_idle, viewer))
+        for word in ("at ", "once, "):
+            clock.advance(0.03)
+            recorder.add("assistant", [text(word)])
+            assert viewer.is_idle
+        assert shows("by the task, at once, ")(client)
+        is_full = True
+        clock.advance(0.03)
+        recorder.add("assistant", [text("later")])
+        assert not viewer.is_idle
+        clock.advance(0.03)
+        recorder.add("assistant", [text(" and last")])
+        client.take(await pumping)
+        client.take(await viewer.next())
+        assert shows("by the task, at once, later and last")(client)
+    assert [seq for _, _, seq in parts_in(client)] == [1, 2, 3, 4, 5]
+
+
+async def test_parts_of_a_new_answer_are_sent_after_the_group_that_begins_it(
+    pair: ReplicaPair, clock: FakeClock
+) -> None:
+    chat = await pair.here.create()
+    client, written = StreamClient(chat.id), list[Frame]()
+    async with client.connected(pair.here.feeds) as viewer, asyncio.TaskGroup() as group:
+        await client.watch(viewer, at(1))
+        viewer.write_now = lambda frame: written.append(frame) is None
+        pumping = group.create_task(viewer.next())
+        await eventually(partial(is_idle, viewer))
+        chat = await pair.here.do(chat, says("first"))
+        pair.here.record(chat).add("assistant", [text("second")])
+        assert written == []
+        client.take(await pumping)
+        await client.watch(viewer, shows("second"))
+    assert client.state.version == 2
+
+
+@pytest.mark.parametrize("said", ["plain", 'quo"te \\ \n\u2028', "ü€😀", "\ud83d", ""])
+def test_a_plain_text_is_encoded_like_every_other_part(said: str) -> None:
+    episode = Episode(chat_id=CHAT, history_version=7, attempt=2)
+    encoder = PartEncoder(episode)
+    for seq in (1, 12):
+        expected = encode_live_part(episode, seq, "assistant", text(said))
+        assert encoder.encode(seq, "assistant", text(said)) == expected
 
 
 async def test_a_reload_on_the_running_replica_costs_one_read(pair: ReplicaPair) -> None:
