@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -91,12 +92,11 @@ async def test_the_beat_calls_all_readers_and_stops_without_any() -> None:
 async def test_the_interval_grows_with_the_number_of_streams(many: int, every_s: float) -> None:
     beat, struck = Beat(), asyncio.Event()
 
-    def last(_now: float) -> None:
+    def read(_number: int, _now: float) -> None:
         struck.set()
 
-    readers = [lambda _now, number=number: None for number in range(many - 1)]
-    for reader in (*readers, last):
-        beat.add(reader)
+    for number in range(many):
+        beat.add(partial(read, number))
     async with asyncio.timeout(20):
         await struck.wait()
         struck.clear()
