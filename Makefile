@@ -34,7 +34,7 @@ CHECKS = slow=$$(mktemp) || exit 1; failed=0; \
 
 PAGE_TESTS = $(BIN)/python -m tools.page_tests
 
-.PHONY: help serve page check test test-conformance test-page test-page-slow fuzz chaos rolling upgrade soak test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve page check test test-conformance test-page test-page-slow fuzz chaos rolling upgrade skew soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,8 +91,8 @@ fmt: dev ## format the code and fix what can be fixed
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
 
-chaos: dev ## a chat that kills its workers; then random kills for half an hour (ARGS="--seconds 60 --seed 7")
-	@$(BIN)/python -m tests.chaos.killer
+chaos: dev ## a chat that kills its workers; then random kills for half an hour (ARGS="--seconds 60 --seed 7"; ARGS=--runners: of runners)
+	@$(if $(findstring --runners,$(ARGS)),,$(BIN)/python -m tests.chaos.killer)
 	@exec $(BIN)/python -m tests.chaos.soak $(ARGS)
 
 rolling: dev ## restart three servers in turn under 50 chats (ARGS="--seconds 60 --chats 8")
@@ -106,6 +106,12 @@ upgrade: dev ## replace servers of an older version by this one under running ch
 	"This version refuses databases of commits before it; name a later one with OLD=commit." >&2; exit 2; }
 	@dir=build/version-$(OLD); test -d $$dir || git worktree add -f --detach $$dir $(OLD) >/dev/null; \
 	(cd $$dir && python3 tools/environment.py runtime) && exec $(BIN)/python -m tests.chaos.upgrade $(ARGS) $$dir
+
+# From the first commit with runners on.
+OLD_RUNNER ?= $(shell git log --diff-filter=A --format=%h -- src/chatd/workspaces/runner/runner_client.py | tail -1)
+skew: dev ## runners of an older version beside this server, and the reverse (OLD_RUNNER=commit)
+	@dir=build/version-$(OLD_RUNNER); test -d $$dir || git worktree add -f --detach $$dir $(OLD_RUNNER) >/dev/null; \
+	(cd $$dir && python3 tools/environment.py runtime) && exec $(BIN)/python -m tests.chaos.skew $$dir
 
 soak: dev ## 10,000 turns on one replica: it must not grow (ARGS="--turns 500")
 	@exec $(BIN)/python -m tests.chaos.endurance $(ARGS)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
+from tests.chaos import runner_soak
 from tests.support.chaos.accidents import choose_weights, table_of_accidents
 from tests.support.chaos.billing_judge import check_billing
 from tests.support.chaos.fault_injector import FaultInjector, SoakConfig
@@ -176,6 +177,8 @@ async def _main(config: SoakConfig, stock_programs: Path | None) -> str:
 
 
 def main(args: Sequence[str]) -> int:
+    if "--runners" in args:
+        return runner_soak.main([arg for arg in args if arg != "--runners"])
     config, stock_programs = _config(args)
     database = "the embedded PostgreSQL" if stock_programs is None else f"{stock_programs}"
     _say(f"seed {config.seed}, {config.seconds:g} seconds, {database}")

@@ -34,6 +34,7 @@ from tests.runners.runner_rig import (
     replica,
 )
 from tests.support.eventually import eventually
+from tests.support.outcomes import present
 from tests.workspaces.agent_process import new_chat_id
 
 AGENT = AgentId(new_chat_id())
@@ -197,6 +198,22 @@ async def test_a_runner_that_closes_every_socket_is_given_up(dsn: str) -> None:
         await made.control.close()
         with pytest.raises(RunnerDisconnected):
             await opening
+
+
+async def test_a_runner_that_is_given_up_while_an_exchange_opens_is_an_error_and_no_cancellation(
+    dsn: str,
+) -> None:
+    """A tool call that is cancelled says that the user has stopped it."""
+    async with server_and_runner(dsn) as (first, made):
+        runner = await made.exchange()
+        opening = asyncio.get_running_loop().create_task(
+            first.services.open_stream(AGENT, ENDPOINT)
+        )
+        await runner.receive_str()
+        present(first.services.links.get("mute")).close(1012, "given up")
+        with pytest.raises(RunnerDisconnected):
+            await opening
+        await runner.close()
 
 
 async def test_a_refused_agent_closes_the_socket(dsn: str) -> None:

@@ -3,9 +3,8 @@ load balancer without sessions that stick: that replica passes them on to the on
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -26,6 +25,7 @@ from tests.runners.runner_rig import (
     running_workspace,
 )
 from tests.support.outcomes import present
+from tests.support.relay import Relay
 from tests.workspaces.agent_process import new_chat_id
 
 AGENT = AgentId(new_chat_id())
@@ -34,44 +34,13 @@ END = '{"end":true}'
 Socket = aiohttp.ClientWebSocketResponse
 
 
-class Spreader:
-    """An address whose connections go to these servers, one after the other."""
-
-    def __init__(self, *urls: str) -> None:
-        self.urls = list(urls)
-        self.url = ""
-        self.accepted = 0
-
-    @asynccontextmanager
-    async def listening(self) -> AsyncGenerator["Spreader"]:
-        async with await asyncio.start_server(self._connected, "127.0.0.1", 0) as server:
-            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            yield self
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        at = urlsplit(self.urls[self.accepted % len(self.urls)])
-        self.accepted += 1
-        with suppress(OSError):
-            there = await asyncio.open_connection(at.hostname, at.port)
-            await asyncio.gather(_pass(reader, there[1]), _pass(there[0], writer))
-        writer.close()
-
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
-
-
 async def test_a_runner_behind_a_proxy_that_spreads_its_connections_is_reached_from_every_replica(
     dsn: str, tmp_path: Path
 ) -> None:
     async with replica(dsn, 1) as first, replica(dsn, 2) as second:
         token = await make_token(first.services.pool)
         async with (
-            Spreader(first.url, second.url).listening() as front,
+            Relay(first.url, second.url).listening() as front,
             runner(front.url, token, tmp_path) as machine,
         ):
             await machine.connected()
@@ -94,16 +63,16 @@ async def test_a_runner_opens_new_sockets_when_the_replica_that_holds_it_ends(
 ) -> None:
     async with replica(dsn, 2) as second:
         token = await make_token(second.services.pool)
-        async with Spreader().listening() as front:
+        async with Relay().listening() as front:
             async with replica(dsn, 1) as first:
                 # The control socket goes to the first replica, all others to the second one.
-                front.urls = [first.url, *[second.url] * 100]
+                front.targets = [first.url, *[second.url] * 100]
                 machine = runner(front.url, token, tmp_path)
                 rig = await machine.__aenter__()
                 await rig.connected()
                 workspace = await running_workspace(first)
                 assert await first.output_of(workspace, "echo passed on") == "passed on"
-                front.urls = [second.url]
+                front.targets = [second.url]
             await rig.connected()
             assert await second.output_of(workspace, "echo here") == "here"
             await machine.__aexit__(None, None, None)

@@ -15,7 +15,12 @@ from msgspec.structs import replace
 
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
-from chatd.domain.workspace.agent_api import AgentApi, StartedProcess
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    ConnectFailed,
+    StartedProcess,
+    WorkspaceUnavailable,
+)
 from chatd.domain.workspace.entities import AgentRow
 from chatd.tools.execute import execute, process_tools
 from chatd.tools.files import file_tools
@@ -126,3 +131,24 @@ def test_an_unreadable_reply_to_an_effect_leaves_its_outcome_unknown() -> None:
     with pytest.raises(OutcomeUnknown) as lost:
         decode_effect_reply(b"{", StartedProcess)
     assert_unknown(lost.value.message)
+
+
+@pytest.mark.parametrize("lost", [ConnectFailed("Gone."), WorkspaceUnavailable("It is stopped.")])
+async def test_a_call_that_an_earlier_worker_may_have_begun_is_not_said_to_be_without_effect(
+    lost: Exception,
+) -> None:
+    """It ran the command and died with the agent; the next worker does not reach the agent."""
+
+    class Gone:
+        async def connect(self, context: ToolContext) -> AgentApi:
+            del context
+            raise lost
+
+    access = Gone()
+    write, read = execute(access, FakeClock()), process_tools(access)[0]
+    for tool, attempt, is_unknown in ((write, 1, False), (write, 2, True), (read, 2, False)):
+        context = tool_context(factories.chat(attempt=attempt))
+        args = msgspec.json.encode({"command": "touch x", "process_id": "p"})
+        output = await tool.run(context, Raw(args))
+        assert output.is_error
+        assert ("may have taken effect" in output.text) == is_unknown, output.text

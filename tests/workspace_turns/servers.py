@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -142,12 +142,12 @@ class ServerSite:
             file.write("\n".join(lines) + "\n")
 
     @asynccontextmanager
-    async def server(self, **env: str) -> AsyncGenerator["WorkspaceServer"]:
+    async def server(self, program: Path = CHATD, **env: str) -> AsyncGenerator["WorkspaceServer"]:
         """Ready. Killed at the end if it still runs."""
         at = ("--port", "0", "--data-dir", self.data_dir, "--database-url", self.dsn)
         with (self.data_dir.parent / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                CHATD,
+                program,
                 *map(str, ("serve", "--config", self._settings, *at)),
                 env={"HOME": "/nonexistent", "PATH": os.defpath, **env},
                 stdout=PIPE,
@@ -376,3 +376,62 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 def execute(command: str, timeout: str = "60s") -> Call:
     return ("execute", {"command": command, "timeout": timeout})
+
+
+# Runners as processes, and a command that counts
+
+LINES = 16
+COUNT = f"for i in $(seq {LINES}); do echo line $i | tee -a lines; sleep 0.25; done"
+COUNTED = "".join(f"line {number}\n" for number in range(1, LINES + 1))
+
+
+@asynccontextmanager
+async def runner_process(
+    url: str, token_file: Path, data_dir: Path, program: Path = CHATD
+) -> AsyncGenerator[Process]:
+    """Connected. Killed at the end if it still runs."""
+    at = ("--server", url, "--token-file", token_file, "--data-dir", data_dir, "--name", "laptop")
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *map(str, ("runner", "start", *at)),
+        env={"HOME": "/nonexistent", "PATH": os.defpath},
+        stdin=DEVNULL,
+        stdout=PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            while not (line := await process.stdout.readline()).startswith(b"connected"):
+                assert line, "it ended before it was connected"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def prepare_pool(server: WorkspaceServer, place: Path) -> tuple[Path, str]:
+    """The file with a runner's token, and a template for its pool."""
+    made = await server.ask("POST", "/runner-tokens", {"name": "laptop", "pool": "lab"})
+    token_file = place / "token"
+    token_file.write_text(made["token"])
+    body = {"name": "lab", "backend": "sandbox", "spec": {"pool": "lab"}}
+    return token_file, (await server.ask("POST", "/template-configs", body))["id"]
+
+
+def _has(path: Path, text: str) -> bool:
+    return path.exists() and text in path.read_text()
+
+
+async def wait_for_text(path: Path, text: str) -> None:
+    async def look() -> bool:
+        return _has(path, text)
+
+    await eventually(look, within_s=WAIT_TIMEOUT_S)
+
+
+def check_counted(results: list[Json]) -> None:
+    """The results of `COUNT` and of `cat lines`: it ran once, and all its output came."""
+    said, file = results
+    assert (said["success"], said["output"]) == (True, COUNTED)
+    assert file["output"] == COUNTED

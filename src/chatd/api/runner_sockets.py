@@ -82,11 +82,19 @@ class AsgiMessages:
         self._receive = receive
         self._send = send
         self._is_closed = False
+        self._reading: asyncio.Timeout | None = None
 
     async def receive(self) -> str | bytes | None:
         if self._is_closed:
             return None
-        event: Mapping[str, object] = await self._receive()
+        event: Mapping[str, object]
+        try:
+            async with asyncio.timeout(None) as self._reading:
+                event = await self._receive()
+        except TimeoutError:
+            return None
+        finally:
+            self._reading = None
         if event["type"] != "websocket.receive":
             self._is_closed = True
             return None
@@ -108,6 +116,9 @@ class AsgiMessages:
         if self._is_closed:
             return
         self._is_closed = True
+        # A client that is cut off does not answer the close, and a reader would wait for it.
+        if self._reading is not None:
+            self._reading.reschedule(asyncio.get_running_loop().time())
         # A client that reads nothing would delay it without end.
         with suppress(OSError, RuntimeError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):

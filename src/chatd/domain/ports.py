@@ -211,6 +211,11 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     def call_key(self) -> str:
         return call_key(self.chat.id, self.fence.history_version, self.call_id)
 
+    @property
+    def may_have_run(self) -> bool:
+        """A worker began this step before, and may have started the call."""
+        return self.chat.attempt > 1
+
 
 class Tool(Protocol):
     """A tool that the model may call. A failed call returns an error output; `run` raises only

@@ -268,6 +268,11 @@ SUBAGENT_ADVICE_TEXT: Final = (
     "You cannot create or start a workspace: if it does not help to try again in a moment, say so"
     " in your report."
 )
+BEGUN_BEFORE_TEXT: Final = (
+    "A server of chatd that has stopped since may have begun this call, so its outcome is unknown:"
+    " it may have taken effect. Once the workspace answers again, check that before you repeat the"
+    " call."
+)
 DATABASE_AWAY_TEXT: Final = (
     "chatd's own database did not answer, so the outcome of this call is unknown. Check what the"
     " call has changed before you repeat it."
@@ -289,14 +294,21 @@ class WorkspaceTool(Struct, frozen=True, kw_only=True):
     async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
         try:
             return await self.handle(context, args)
-        except (ToolError, WorkspaceUnavailable, AgentRefused) as error:
+        except (ToolError, AgentRefused) as error:
             return error_output(_told_to(context.chat, error.message))
+        except WorkspaceUnavailable as error:
+            return self._unreached_output(context, error.message)
         except AgentUnreachable as error:
-            text = f"{error.message} {RETRY_ADVICE_TEXT}"
-            return error_output(_told_to(context.chat, text))
+            return self._unreached_output(context, f"{error.message} {RETRY_ADVICE_TEXT}")
         except Unavailable:
             # Its message is for operators: it may name hosts.
             return error_output(DATABASE_AWAY_TEXT)
+
+    def _unreached_output(self, context: ToolContext, text: str) -> ToolOutput:
+        """This attempt had no effect. An earlier one under the same key may have had one."""
+        if context.may_have_run and self.effect != "read":
+            text = f"{text} {BEGUN_BEFORE_TEXT}"
+        return error_output(_told_to(context.chat, text))
 
     async def recover(self, context: ToolContext) -> ToolOutput | None:
         del context

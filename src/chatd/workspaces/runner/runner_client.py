@@ -41,6 +41,7 @@ from chatd.workspaces.tunnels.wire import (
     AgentOpened,
     BackendCall,
     CallCancel,
+    CallError,
     CallLog,
     CallReply,
     Hello,
@@ -302,6 +303,8 @@ class _ServerConnection:
         while (text := await self._messages.receive()) is not None:
             message = _decode(text)
             match message:
+                case UnreadableCall() if message.call not in self._running:
+                    await self._send(CallReply(call=message.call, error=_UNREADABLE))
                 case BackendCall():
                     if len(self._running) < MAX_CALLS and message.call not in self._running:
                         cancelled = self._running[message.call] = asyncio.Event()
@@ -395,14 +398,29 @@ def _inner_errors(error: BaseException | None) -> tuple[BaseException, ...]:
     return getattr(error, "exceptions", ())
 
 
+class UnreadableCall(Struct, frozen=True, kw_only=True, tag="call", tag_field="type"):
+    """What is read of a call with values that this runner does not know."""
+
+    call: int
+
+
+_UNREADABLE_CALLS: Final = msgspec.json.Decoder(UnreadableCall)
+_UNREADABLE: Final = CallError(
+    code="runner_outdated",
+    message="The workspace's runner is older than the server and cannot read what it is asked for."
+    " Upgrade the runner.",
+)
+
+
 def _decode(text: str | bytes | None) -> Struct | None:
+    """None for a message that this runner does not know: a newer server may send such."""
     if text is None:
         return None
-    try:
+    with suppress(msgspec.DecodeError):
         return SERVER_MESSAGES.decode(text)
-    except msgspec.DecodeError:
-        # A newer server may send messages that this runner does not know.
-        return None
+    with suppress(msgspec.DecodeError):
+        return _UNREADABLE_CALLS.decode(text)
+    return None
 
 
 def _status_text(status: int) -> str:

@@ -107,7 +107,9 @@ class ExchangeSocket:
         try:
             async with asyncio.timeout(timeout_s or EXCHANGE_TIMEOUT_S):
                 await self._messages.send(encode(request))
-                text = await self._next
+                # `close` cancels the task that reads, and must not cancel this caller.
+                await asyncio.wait({self._next})
+            text = None if self._next.cancelled() else self._next.result()
             if not isinstance(text, str):
                 raise ConnectionError("closed")
             opened = AGENT_OPENED.decode(text)
