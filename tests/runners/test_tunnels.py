@@ -138,6 +138,29 @@ async def test_a_build_goes_on_when_its_connection_breaks_and_is_not_made_twice(
         backend.close()
 
 
+async def test_a_build_whose_connection_broke_many_times_is_not_given_up(
+    dsn: str, tmp_path: Path
+) -> None:
+    """Each time counts as an attempt: on this host six of them end a build."""
+    backend = ProcessBackend(tmp_path)
+    try:
+        async with replica(dsn, 1) as first:
+            pool = first.services.pool
+            token = await make_token(pool)
+            _, build_id = await ask_for_workspace(pool)
+            await pool.execute("UPDATE workspace_builds SET attempt = 8")
+            async with runner(first.url, token, tmp_path, backend=backend) as machine:
+                await machine.connected()
+                assert (await built(pool, build_id)).status == "succeeded"
+            _, looping = await ask_for_workspace(pool, 2)
+            await pool.execute("UPDATE workspace_builds SET attempt = 30 WHERE id = $1", looping)
+            async with runner(first.url, token, tmp_path, backend=backend) as machine:
+                await machine.connected()
+                assert (await built(pool, looping)).error_code == "build_abandoned"
+    finally:
+        backend.close()
+
+
 async def test_the_later_of_two_processes_with_one_id_counts(dsn: str, tmp_path: Path) -> None:
     async with replica(dsn, 1) as first, replica(dsn, 2) as second:
         pool = first.services.pool

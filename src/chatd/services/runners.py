@@ -303,6 +303,7 @@ class RunnerServices:
                         room=self._room(link.runner),
                     ),
                     RemoteBackend(link, offer.kind),
+                    is_remote=True,
                 )
                 for link in links
                 for offer in link.runner.backends

@@ -95,6 +95,9 @@ class BuildLimits(Struct, frozen=True, kw_only=True):
     """How long a cancelled task is awaited; after that it is left running."""
     max_attempts: int = 6
     """Ends a build that crashes its worker each time."""
+    max_remote_attempts: int = 30
+    """On a runner, whose lost connections count as attempts and say nothing of the build. Its
+    timeout ends it too."""
 
 
 CopyFiles = Callable[[BuildContext, WorkspaceId, Sequence[AgentSpec]], Awaitable[None]]
@@ -114,8 +117,10 @@ class BuildRun:
         acquired_at: float,
         agent_key: Callable[[AgentId], bytes],
         copy: CopyFiles | None = None,
+        is_remote: bool = False,
     ) -> None:
         self._copy = copy
+        self._is_remote = is_remote
         self.lease = lease
         self.renewed_at = acquired_at
         self.lost = asyncio.Event()
@@ -148,7 +153,8 @@ class BuildRun:
         build = self._acquired.build
         if build.status == "canceling":
             return BuildResult(status="canceled")
-        if build.attempt > limits.max_attempts:
+        most = limits.max_remote_attempts if self._is_remote else limits.max_attempts
+        if build.attempt > most:
             text = f"The build was started {build.attempt - 1} times and never ended."
             return BuildResult(status="failed", error=text, error_code="build_abandoned")
         if self._acquired.spec is None and build.transition == "start":
@@ -276,10 +282,12 @@ _ABANDONED_TEXT: Final = (
 
 
 class OfferedBackend(Struct, frozen=True):
-    """A place where this replica can build, and the backend there."""
+    """A place where this replica can build, and the backend there. `is_remote`: it is called over
+    a connection, which may break while the build goes on."""
 
     place: BuildPlace
     backend: Backend
+    is_remote: bool = False
 
 
 class BuildWorkerConfig(Struct, frozen=True, kw_only=True):
@@ -395,9 +403,9 @@ class BuildWorker:
             self._history = self._history.failed()
             raise
         self._history = self._history.succeeded(self._env.clock.monotonic())
-        backends = {(offer.place.runner_id, offer.place.backend): offer.backend for offer in offers}
+        offered = {(offer.place.runner_id, offer.place.backend): offer for offer in offers}
         for taken in found:
-            self._start(group, taken, backends[taken.runner_id, taken.backend], now)
+            self._start(group, taken, offered[taken.runner_id, taken.backend], now)
 
     def _free_slots(self) -> Mapping[BuildTransition, int]:
         used = Counter(running.context.build.transition for running in self._running.values())
@@ -410,18 +418,19 @@ class BuildWorker:
         return self._stuck
 
     def _start(
-        self, group: asyncio.TaskGroup, taken: AcquiredBuild, backend: Backend, asked_at: float
+        self, group: asyncio.TaskGroup, taken: AcquiredBuild, at: OfferedBackend, asked_at: float
     ) -> None:
         build = taken.build
         hold = BuildLease(id=build.id, worker_id=self._worker_id, attempt=build.attempt)
         building = BuildRun(
             taken,
             hold,
-            backend,
+            at.backend,
             self._env,
             acquired_at=asked_at,
             agent_key=self._agent_key,
             copy=self._copy,
+            is_remote=at.is_remote,
         )
         self._running[build.id] = building
         self._idle.clear()
