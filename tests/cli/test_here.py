@@ -1,5 +1,6 @@
 """`chatd run --here` and `chatd chat --here` as processes, against a server that is another one."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -19,9 +20,10 @@ from chatd.cli.target import TargetFlags, own_data_dir
 from chatd.client.resources import Page, Workspace
 from tests.support.command_line import ServerProcess
 from tests.support.database import TestServer
+from tests.support.eventually import eventually
 from tests.support.local_rig import NO_BUBBLEWRAP
 from tests.support.outcomes import present
-from tests.support.tmux import tmux_terminal
+from tests.support.tmux import WAIT_S, tmux_terminal
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -88,6 +90,54 @@ async def test_a_chat_changes_files_of_this_directory_and_is_continued_there(
         await terminal.until_shown(workspace.name)
         await terminal.press("C-d")
         await terminal.until_shown("code=0")
+
+
+SLOW_DATE = """#!/bin/sh
+echo begun >> begun
+until test -e go; do sleep 0.05; done
+echo the date was told once
+"""
+
+
+@pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+async def test_who_leaves_a_running_turn_is_told_what_becomes_of_it_and_finds_its_end(
+    here_server: ServerProcess, project: Path, tmp_path: Path
+) -> None:
+    """Takes seconds: a runner, a sandbox and the terminal are started twice. The command of the
+    demo model begins with `date`, and the directory has one of its own."""
+    program = project / "bin" / "date"
+    program.parent.mkdir()
+    program.write_text(SLOW_DATE)
+    program.chmod(0o755)
+    path = f"{program.parent}:{here_server.env['PATH']}"
+    env = {**here_server.env, "LANG": "C.UTF-8", "PATH": path}
+    async with tmux_terminal(tmp_path, env) as terminal:
+        await terminal.write(f"cd '{project}'")
+        await terminal.press("Enter")
+        await terminal.type_command(CHATD, "chat", "--here")
+        await terminal.until_shown("my-project-")
+        await terminal.write("run a command")
+        await terminal.press("Enter")
+        await wait_for_file(project / "begun")
+        await terminal.press("C-d")
+        left = await terminal.until_shown("code=0")
+        assert "The chat goes on; its tools wait until you run chatd chat --here" in left
+        (project / "go").touch()
+        await terminal.run("clear-history")
+        await terminal.press("C-l")
+        await terminal.type_command(CHATD, "chat", "--here", "-c")
+        await terminal.until_shown("the date was told once")
+        await terminal.press("C-d")
+        await terminal.until_shown("code=0")
+    assert (project / "begun").read_text() == "begun\n"
+
+
+async def wait_for_file(path: Path) -> None:
+    async def look() -> bool:
+        return await asyncio.to_thread(path.exists)
+
+    await eventually(look, within_s=WAIT_S)
 
 
 def chat_of(err: str) -> str:
