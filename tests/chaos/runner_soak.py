@@ -166,6 +166,9 @@ class RunnerSoak(Struct, frozen=True, kw_only=True):
         verdict = CommandVerdict(ran)
         verdict.check(everything)
         verdict.broken += failed
+        # A step during which several servers died may have killed them, and is not tried again.
+        errors = Counter(error for chat in chats for error in chat.failed)
+        verdict.broken += [f"a turn ended in {kind}" for kind in errors if kind != "crashed"]
         verdict.broken += [
             f"{name} did not run in the end"
             for name in (f"{last.removesuffix('0')}2" for last in lasts)
@@ -174,7 +177,8 @@ class RunnerSoak(Struct, frozen=True, kw_only=True):
         for text, times in verdict.texts.most_common(20):
             _say(f"  {times} times: {text}")
         assert not verdict.broken, "\n".join(verdict.broken)
-        return f"{sum(ran.values())} commands ran; the model was told: {dict(verdict.counts)}"
+        told = f"the model was told: {dict(verdict.counts)}; turns failed: {dict(errors)}"
+        return f"{sum(ran.values())} commands ran; {told}"
 
 
 async def _main(soak: RunnerSoak) -> str:

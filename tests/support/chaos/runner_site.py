@@ -256,6 +256,8 @@ class CommandChat:
         self._dice = dice
         self._turns = 0
         self.chat_id = ""
+        self.failed: list[str] = []
+        """The errors in which turns ended."""
 
     async def run(self) -> None:
         while True:
@@ -274,7 +276,9 @@ class CommandChat:
             await self._client.ask("POST", f"/chats/{self.chat_id}/messages", body)
         while True:
             row = await self._client.ask("GET", f"/chats/{self.chat_id}")
-            if row["status"] == "waiting":
+            if row["status"] == "error":
+                self.failed.append(row["last_error"]["kind"])
+            if row["status"] in ("waiting", "error"):
                 return f"{name}-0"
             await asyncio.sleep(0.3)
 
@@ -325,7 +329,7 @@ class CommandVerdict:
         if '"success":true' in text:
             return "succeeded"
         self.texts[text[:300]] += 1
-        if "unknown" in text or "not known" in text or "signal" in text:
+        if any(words in text for words in ("unknown", "not known", "may have", "signal")):
             return "unknown"
         return "running" if '"running":true' in text else "refused"
 

@@ -218,6 +218,9 @@ class PeerServer:
             try:
                 if len(serving) <= MAX_PEER_SOCKETS:
                     await self._serve(PeerSocket(reader, writer))
+            except asyncio.CancelledError:
+                # At the end of `listening`. asyncio would log it as an error.
+                return
             finally:
                 serving.discard(task)
                 writer.close()
