@@ -8,6 +8,7 @@ differ too much.
 
 import asyncio
 import logging
+import os
 import platform
 import random
 from collections.abc import Coroutine
@@ -172,13 +173,14 @@ class RunnerClient:
             error = inner[0]
         if error is not None and not isinstance(error, aiohttp.ClientError | OSError):
             raise error
-        self._note_end("the connection was closed" if error is None else str(error) or repr(error))
+        self._note_end("the connection was closed" if error is None else _loss_text(error))
 
     def _note_end(self, reason: str) -> None:
         """Log each reason once until the server is connected again."""
         if reason != self.last_error:
             fields = {"server": self._config.server_url}
-            log.warning(LogEvent(event="server_lost", fields=fields, explanation=reason))
+            text = f"{reason}; the runner tries again until it is connected"
+            log.warning(LogEvent(event="server_lost", fields=fields, explanation=text))
         self.last_error = reason
 
     async def _serve(self, http: aiohttp.ClientSession) -> None:
@@ -421,6 +423,20 @@ def _decode(text: str | bytes | None) -> Struct | None:
     with suppress(msgspec.DecodeError):
         return _UNREADABLE_CALLS.decode(text)
     return None
+
+
+def _loss_text(error: BaseException) -> str:
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return f"the server's certificate is not trusted: {error.certificate_error}"
+        case aiohttp.ClientSSLError():
+            return "no TLS connection: is the server's address http:// instead of https://?"
+        case aiohttp.ClientConnectorError(os_error=OSError(errno=int(number))) if number > 0:
+            return f"cannot connect: {os.strerror(number).lower()}"
+        case aiohttp.ClientConnectorError():
+            return f"cannot connect: {(error.strerror or 'no reason given').lower()}"
+        case _:
+            return str(error) or repr(error)
 
 
 def _status_text(status: int) -> str:
