@@ -42,8 +42,10 @@ class AgentProcess:
         tcp: bool = False,
         agent_id: AgentId = AGENT,
         key: bytes | None = None,
+        desktop: tuple[int, int] | None = None,
     ) -> None:
         self._agent_id = agent_id
+        self._desktop = desktop
         self._key = key or derive_agent_key(SECRET, agent_id)
         self.home = place / "home"
         self.run_dir = place / "run"
@@ -76,6 +78,7 @@ class AgentProcess:
             "run_dir": str(self.run_dir),
             "home": str(self.home),
             "env": {"GREETING": "hello"},
+            **dict(zip(("desktop_width", "desktop_height"), self._desktop or (), strict=False)),
             **where,
         }
 

@@ -24,6 +24,8 @@ from typing import NoReturn
 from chatd.agent.context.context_sources import ContextSources
 from chatd.agent.context.context_watcher import ContextRoutes, ContextWatcher
 from chatd.agent.context.mcp_servers import McpRoutes, WorkspaceServers
+from chatd.agent.desktop.desktop_routes import DesktopRoutes
+from chatd.agent.desktop.desktop_server import DesktopPlace, DesktopServer, ScreenSize
 from chatd.agent.durable_files import open_log_file, write_atomic
 from chatd.agent.effect_guards import EpochFence, IdempotencyJournal
 from chatd.agent.errors import AgentError
@@ -62,7 +64,8 @@ class AgentConfig:
 
     Commands run in `directory` with the variables `env`. The agent's own files are in `run_dir`,
     except the journal of calls if `journal_fd` is the first of two descriptors for it. It forwards
-    `network_port` of the loopback to the proxy behind `network_socket`.
+    `network_port` of the loopback to the proxy behind `network_socket`. `desktop` is the size of
+    the screen, None without a desktop.
     """
 
     agent_id: str
@@ -78,6 +81,7 @@ class AgentConfig:
     port: int = 0
     network_socket: str = ""
     network_port: int = 0
+    desktop: ScreenSize | None = None
 
 
 def load_config(argv: Sequence[str]) -> AgentConfig:
@@ -139,6 +143,7 @@ def _build(value: object) -> AgentConfig:
         port=fields.count("port"),
         network_socket=fields.text("network_socket", ""),
         network_port=fields.count("network_port"),
+        desktop=_read_screen(fields.count("desktop_width"), fields.count("desktop_height")),
     )
     fields.reject_unknown()
     if len(config.dial_key) != KEY_BYTES:
@@ -149,6 +154,10 @@ def _build(value: object) -> AgentConfig:
         if not os.path.isabs(path):
             raise AgentError(400, "run_dir, home and socket must be absolute paths")
     return config
+
+
+def _read_screen(width: int, height: int) -> ScreenSize | None:
+    return ScreenSize(width, height) if width and height else None
 
 
 VERSION = "2"
@@ -201,6 +210,10 @@ class AgentProcess:
         self._archives = ArchiveRoutes(
             home=config.home, directory=config.directory, threads=self._threads
         )
+        server = None
+        if config.desktop is not None:
+            server = DesktopServer(config.desktop, DesktopPlace.of(config.run_dir), environment)
+        self._desktop = DesktopRoutes(server, self._journal, self._fence)
         self._terminals = TerminalTable(environment, self._threads, on_used=touched.add)
         self._watcher = ContextWatcher(
             ContextSources(home=config.home, directory=config.directory),
@@ -223,6 +236,7 @@ class AgentProcess:
             *ContextRoutes(self._watcher).routes(),
             *self._git.routes(),
             *TerminalRoutes(self._terminals).routes(),
+            *self._desktop.routes(),
             *McpRoutes(self._mcp_servers, self._journal, self._fence).routes(),
         ]
         self._server = AgentHttpServer(Dispatcher(verifier, routes))
@@ -294,6 +308,7 @@ class AgentProcess:
                 os.unlink(self._config.socket)
         self._archives.close()
         await self._terminals.close()
+        await self._desktop.close()
         await self._mcp_servers.close()
         await self._processes.close()
         await self._journal.close()
@@ -318,6 +333,8 @@ def command_environment(config: AgentConfig) -> CommandEnvironment:
     """Commands inherit only the variables that are the same for every program."""
     base = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     base.setdefault("PATH", os.defpath)
+    if config.desktop is not None:
+        base.update(DesktopPlace.of(config.run_dir).variables())
     return CommandEnvironment(
         home=config.home, directory=config.directory, base=base, template=config.env
     )

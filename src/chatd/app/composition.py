@@ -63,6 +63,7 @@ from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool, PoolConfig
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools, ToolOrders
+from chatd.tools.computer import ComputerTools
 from chatd.tools.files import SavedResultTools, save_results
 from chatd.tools.plans import QuestionTools
 from chatd.tools.skills import SkillDirectory, SkillTools, no_workspace_skills
@@ -251,6 +252,7 @@ class Composition:
         ]
         if workspaces is not None:
             families += [workspaces.tools, workspaces.mcp_tools, ChatFileTools(workspaces, files)]
+            families.append(ComputerTools(workspaces, files, workspaces.load_screen, env))
         families.append(SubagentTools(subagents))
         load = _no_instructions if workspaces is None else workspaces.chat_instructions
         save = save_results(workspaces, files)

@@ -11,8 +11,9 @@ A tool of an unknown mode, such as one of a later release, is judged as in explo
 
 from typing import Final, Literal
 
-ChatMode = Literal["plan", "explore"]
-"""`plan`: the model looks and writes a plan. `explore`: a subagent that only looks."""
+ChatMode = Literal["plan", "explore", "computer_use"]
+"""`plan`: the model looks and writes a plan. `explore`: a subagent that only looks.
+`computer_use`: a subagent with a desktop."""
 
 ModeChoice = Literal["plan", "off"]
 """What a user chooses for a chat."""
@@ -53,7 +54,7 @@ def chosen_mode(choice: ModeChoice | None, current: str | None) -> str | None:
 
 
 def allows_tool(mode: str | None, name: str, origin: ToolOrigin, *, is_root: bool) -> bool:
-    if mode is None:
+    if mode is None or mode == "computer_use":
         return origin != "chatd" or name not in PLAN_MODE_TOOLS
     if mode == "plan":
         if origin == "chatd":
@@ -70,7 +71,7 @@ def offers_tool(mode: str | None, name: str, origin: ToolOrigin, *, is_root: boo
 
 
 def allows_client_tools(mode: str | None) -> bool:
-    return mode is None
+    return mode is None or mode == "computer_use"
 
 
 def refusal_text(mode: str | None, name: str) -> str:

@@ -30,6 +30,7 @@ from chatd.domain.chat.call_waits import PERSON_DEADLINE_S, QUESTION_TOOL
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.parts import Part, TextPart
 from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.computer_use import ANTHROPIC_PICTURES, COMPUTER_TOOL, PICTURES_OF, picture_size
 from chatd.domain.decisions import MAX_STEPS_PER_TURN, TurnRules
 from chatd.domain.deployment.spend import UNCHECKED_WAIT, SpendRefusal
 from chatd.domain.errors import ChatdError, Unavailable
@@ -45,6 +46,7 @@ from chatd.domain.model.failures import (
     with_provider,
 )
 from chatd.domain.model.protocol import (
+    ComputerTool,
     ModelConfig,
     ModelEvent,
     ModelRequest,
@@ -152,10 +154,25 @@ class TurnContext(Struct, frozen=True, kw_only=True):
         return self if writer is None else replace(self, choice=writer)
 
     @property
+    def computer(self) -> ComputerTool | None:
+        """The tool for the desktop, if the chat has one."""
+        tool = self.tools.get(COMPUTER_TOOL)
+        if tool is None or tool.spec.screen is None or COMPUTER_TOOL in self.hidden:
+            return None
+        limits = PICTURES_OF.get(self.choice.kind, ANTHROPIC_PICTURES)
+        size = picture_size(tool.spec.screen, limits)
+        return ComputerTool(width_px=size.width, height_px=size.height, function=tool.spec)
+
+    @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """chatd's tools, the client's, then those of MCP servers, so that a server that is added to
-        the chat changes nothing before its tools. The client's tool loses a name clash."""
-        sent = [tool for name, tool in self.tools.items() if name not in self.hidden]
+        the chat changes nothing before its tools. The client's tool loses a name clash. Without the
+        tool for the desktop."""
+        sent = [
+            tool
+            for name, tool in self.tools.items()
+            if name not in self.hidden and tool.spec.screen is None
+        ]
         theirs = (tool for tool in self.client_tools if tool.name not in self.tools)
         return (
             *(tool.spec for tool in sent if mcp_origin(tool) is None),
@@ -661,6 +678,7 @@ def _build_request(
         model=config.model,
         messages=build_prompt(history, reader),
         tools=context.specs,
+        computer=context.computer,
         max_output_tokens=config.max_output_tokens,
         temperature=config.temperature,
         top_p=config.top_p,

@@ -41,12 +41,14 @@ from chatd.domain.subagents import (
     spawn_objection,
     spawned,
     subagent_title,
+    type_objection,
     wait_result,
 )
 from chatd.store.chat import subagents
 from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import Conn
+from chatd.store.workspace import bindings
 
 # Wakes chats that are suspended until their subagents are settled.
 #
@@ -168,6 +170,10 @@ class SubagentService:
                 return spawned(found)
             if not can_spawn(parent):
                 raise ToolError("Only a root chat that does not explore can start subagents.")
+            if (refusal := type_objection(parent, request.type)) is not None:
+                raise ToolError(refusal)
+            if request.type == "computer_use":
+                await self._require_desktop(parent)
             model = await self._models.choose(
                 parent, request.type, request.model, request.reasoning_effort
             )
@@ -201,6 +207,15 @@ class SubagentService:
             outcome = await self._run(child_id, command)
         self._env.emit("subagent_spawned", chat_id=child_id, parent_id=parent.id)
         return spawned(outcome.chat)
+
+    async def _require_desktop(self, parent: Chat) -> None:
+        spec = await self._read(lambda: bindings.get_spec(self._conn, parent.id))
+        if spec is None or not spec.desktop:
+            what = "no workspace" if spec is None else "a workspace without a desktop"
+            raise ToolError(
+                f"This chat has {what}. Create one from a template with a desktop: read_template"
+                " says whether it has one."
+            )
 
     # Wait
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.computer_use import Screen
 from chatd.domain.decode_errors import (
     describe_entry_error,
     describe_unknown_key,
@@ -37,7 +38,13 @@ from chatd.domain.workspace.agent_api import (
     TerminalSize,
     WorkspaceMcpServer,
 )
-from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
+from chatd.domain.workspace.entities import (
+    AgentRow,
+    FieldProblem,
+    Template,
+    TemplateSpec,
+    screen_size,
+)
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 from chatd.domain.workspace.template_definition import TemplateDefinition, find_template_problems
 from chatd.log_event import LogEvent
@@ -204,6 +211,12 @@ class WorkspaceServices:
 
     async def _list_mcp_servers(self, chat: Chat) -> Sequence[WorkspaceMcpServer]:
         return await bindings.list_mcp_servers(self.pool, WORKER, chat.id)
+
+    async def load_screen(self, chat: Chat) -> Screen | None:
+        """The screen of the desktop that the chat's workspace has. Raises Unavailable."""
+        spec = await bindings.get_spec(self.pool, chat.id)
+        size = None if spec is None else screen_size(spec)
+        return None if size is None else Screen(*size)
 
     def _on_chat_request(self, chat_id: ChatId) -> None:
         self.diff_status.mark(chat_id)

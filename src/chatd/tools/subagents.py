@@ -36,8 +36,10 @@ class SpawnAgentArguments(Struct, frozen=True, kw_only=True):
     type: Annotated[
         SubagentType,
         argument(
-            "`general` can do all that you can, except start subagents. `explore` only reads.",
-            '"general" or "explore".',
+            "`general` can do all that you can, except start subagents. `explore` only reads."
+            " `computer_use` can also use the mouse, the keyboard and the screen of the workspace's"
+            " desktop, for programs with windows; the workspace's template must have a desktop.",
+            '"general", "explore" or "computer_use".',
         ),
     ]
     prompt: Annotated[

@@ -253,6 +253,7 @@ class TemplateSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     description: str = ""
     readme: str = ""
     network: str = ""
+    desktop: bool = False
 
 
 class TemplateDetail(Struct, frozen=True, kw_only=True):
@@ -342,6 +343,7 @@ class TemplateCatalog:
             description=template.description,
             readme=readme_excerpt(version.readme, MAX_README_CHARS),
             network=version.spec.network,
+            desktop=version.spec.desktop,
         )
         return TemplateDetail(
             template=about, parameters=tuple(map(_parameter_info, version.parameters))

@@ -427,9 +427,9 @@ def test_a_model_that_cannot_be_forced_gets_no_forced_choice() -> None:
 def test_the_computer_tool_has_the_version_of_the_model(model: str, tool: str, beta: str) -> None:
     made = encode_request(request(model=model, computer=ComputerTool(width_px=1024, height_px=768)))
     wire = msgspec.json.decode(made.body, type=Body)
-    assert objects(wire["tools"]) == [
-        {"type": tool, "name": "computer", "display_width_px": 1024, "display_height_px": 768}
-    ]
+    zoom = {"enable_zoom": True} if tool == "computer_20251124" else {}
+    size = {"display_width_px": 1024, "display_height_px": 768}
+    assert objects(wire["tools"]) == [{"type": tool, "name": "computer", **size, **zoom}]
     assert made.betas == (beta,)
 
 

@@ -175,8 +175,8 @@ def test_a_failed_search_is_an_error_result() -> None:
             "call_cu1",
             {
                 "actions": [
-                    {"type": "click", "button": "left", "x": 405, "y": 157},
-                    {"type": "type", "text": "hello"},
+                    {"action": "left_click", "coordinate": [405, 157]},
+                    {"action": "type", "text": "hello"},
                 ],
                 "pending_safety_checks": [
                     {
@@ -187,7 +187,7 @@ def test_a_failed_search_is_an_error_result() -> None:
                 ],
             },
         ),
-        ("computer_preview", "call_cu2", {"actions": [{"type": "screenshot"}]}),
+        ("computer_preview", "call_cu2", {"actions": [{"action": "screenshot"}]}),
     ],
 )
 def test_a_computer_action_is_a_tool_call(name: str, call_id: str, args: object) -> None:

@@ -50,6 +50,7 @@ GENERAL_MODEL_TEXT: Final = (
     " model of the chat that starts them."
 )
 EXPLORE_MODEL_TEXT: Final = "The same for subagents of type `explore`."
+COMPUTER_USE_MODEL_TEXT: Final = "The same for subagents of type `computer_use`."
 
 ModelName = Annotated[str, Meta(max_length=200)]
 PromptText = Annotated[str, Meta(max_length=PROMPT_BODY_BYTES)]
@@ -76,6 +77,7 @@ class UserSettings(Struct, frozen=True, kw_only=True):
     debug_recording: bool = False
     general_model: str = ""
     explore_model: str = ""
+    computer_use_model: str = ""
 
 
 class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -170,6 +172,10 @@ class UserPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ) = UNSET
     explore_model: (
         Annotated[ModelName, Meta(description=EXPLORE_MODEL_TEXT, examples=["haiku"])] | UnsetType
+    ) = UNSET
+    computer_use_model: (
+        Annotated[ModelName, Meta(description=COMPUTER_USE_MODEL_TEXT, examples=["opus"])]
+        | UnsetType
     ) = UNSET
     version: (
         Annotated[

@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, Raw, Struct
 from msgspec.structs import replace
 
 from chatd.domain.chat.messages import Role, TokenUsage
+from chatd.domain.computer_use import Screen
 from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ModelConfigId, ToolCallId
@@ -144,18 +145,22 @@ class PromptMessage(Struct, frozen=True, kw_only=True):
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
-    """`input_schema` is a JSON schema of an object."""
+    """`input_schema` is a JSON schema of an object. A tool that acts on a `screen` is sent as
+    `ModelRequest.computer`."""
 
     name: str
     description: str
     input_schema: Raw
+    screen: Screen | None = None
 
 
 class ComputerTool(Struct, frozen=True, kw_only=True):
-    """The vendor's own tool for a screen of this size."""
+    """The vendor's own tool for pictures of a screen of this size. `function` is the same as a
+    plain tool, for models whose vendor has none."""
 
     width_px: int
     height_px: int
+    function: ToolSpec | None = None
 
 
 class ForcedTool(Struct, frozen=True, kw_only=True):
@@ -189,6 +194,14 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     output_schema: Json = UNSET
     cache_key: str | None = None
     headers: Mapping[str, str] = {}
+
+
+def as_function(request: ModelRequest) -> ModelRequest:
+    """The request with the computer as a plain tool."""
+    computer = request.computer
+    if computer is None or computer.function is None:
+        return request
+    return replace(request, tools=(*request.tools, computer.function), computer=None)
 
 
 # Events

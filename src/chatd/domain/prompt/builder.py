@@ -28,7 +28,7 @@ from chatd.domain.chat.parts import (
 )
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvariantBroken
-from chatd.domain.ids import MessageId, ModelConfigId
+from chatd.domain.ids import MessageId, ModelConfigId, ToolCallId
 from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
@@ -46,7 +46,13 @@ from chatd.domain.prompt.instructions import (
     reference_text,
     update_block,
 )
-from chatd.domain.prompt.kept_rows import ClearedResults, find_cleared, shorten_result
+from chatd.domain.prompt.kept_rows import (
+    ClearedResults,
+    drop_screenshot,
+    find_cleared,
+    find_old_screenshots,
+    shorten_result,
+)
 from chatd.domain.prompt.prompt_files import (
     AcceptsMediaType,
     ResolvedFile,
@@ -87,6 +93,13 @@ class PromptTarget(Struct, frozen=True, kw_only=True):
     strict_tools: bool = False
 
 
+class LeftOut(Struct, frozen=True, kw_only=True):
+    """What of the tool results the prompt does not have."""
+
+    cleared: ClearedResults
+    screenshots: frozenset[ToolCallId]
+
+
 def is_history_larger(history: Iterable[Message], chars: int) -> bool:
     """Stops to count at `chars`. Counts what is long: texts, arguments, results and files."""
     for row in history:
@@ -114,7 +127,8 @@ def build_prompt(history: Sequence[Message], target: PromptTarget) -> tuple[Prom
     rows = rows_for_prompt(history)
     system = [text for row in rows if row.role == "system" for text in _system_texts(row)]
     others = [row for row in rows if row.role != "system"]
-    messages = _convert_rows(others, target, find_cleared(history))
+    left_out = LeftOut(cleared=find_cleared(history), screenshots=find_old_screenshots(others))
+    messages = _convert_rows(others, target, left_out)
     ordered = pair_calls_with_results(messages)
     resumes = target.strict_tools and is_paused(rows) and _has_provider_call(ordered[-1])
     if target.strict_tools:
@@ -136,14 +150,14 @@ def _has_provider_call(message: PromptMessage) -> bool:
 
 
 def _convert_rows(
-    rows: Sequence[Message], target: PromptTarget, cleared: ClearedResults
+    rows: Sequence[Message], target: PromptTarget, left_out: LeftOut
 ) -> list[PromptMessage]:
     """A paused answer and its continuation are one message: a call of the one may have its result
     in the other."""
     out: list[PromptMessage] = []
     resumes = False
     for row in rows:
-        message = _message(row, target, cleared)
+        message = _message(row, target, left_out)
         if message.parts and resumes and row.role == "assistant":
             parts = (*out.pop().parts, *message.parts)
             out.append(PromptMessage(role="assistant", parts=parts))
@@ -172,7 +186,7 @@ def _check_version(row: Message) -> None:
         )
 
 
-def _message(row: Message, target: PromptTarget, cleared: ClearedResults) -> PromptMessage:
+def _message(row: Message, target: PromptTarget, left_out: LeftOut) -> PromptMessage:
     _check_version(row)
     match row.role:
         case "user":
@@ -183,14 +197,20 @@ def _message(row: Message, target: PromptTarget, cleared: ClearedResults) -> Pro
                 content = strip_provider_content(content)
             parts = _assistant_parts(content)
         case _:
-            parts = [
-                shorten_result(convert_result(part), cleared.kept_chars)
-                if cleared.covers(row.id, part)
-                else _fit_media(convert_result(part), target)
-                for part in row.content
-                if isinstance(part, ToolResultPart)
-            ]
+            results = [part for part in row.content if isinstance(part, ToolResultPart)]
+            parts = [_tool_result(row.id, part, target, left_out) for part in results]
     return PromptMessage(role=row.role, parts=tuple(parts))
+
+
+def _tool_result(
+    row_id: MessageId, part: ToolResultPart, target: PromptTarget, left_out: LeftOut
+) -> PromptResult:
+    result = convert_result(part)
+    if left_out.cleared.covers(row_id, part):
+        return shorten_result(result, left_out.cleared.kept_chars)
+    if part.tool_call_id in left_out.screenshots and result.media is not None:
+        return drop_screenshot(result)
+    return _fit_media(result, target)
 
 
 def is_from_other_provider(row: Message, provider: str, origins: Origins | None) -> bool:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from chatd.domain.chat.messages import Draft, Message, local_calls, local_results, notice_draft
 from chatd.domain.chat.parts import BoundaryPart, FilePart, NoticePart, Part, ToolResultPart
+from chatd.domain.computer_use import COMPUTER_TOOL
 from chatd.domain.ids import MessageId, ToolCallId
 from chatd.domain.model.config import LearnedLimit
 from chatd.domain.model.protocol import PromptResult
@@ -155,6 +156,28 @@ class ClearedResults(Struct, frozen=True, kw_only=True):
 
 NOTHING_CLEARED: Final = ClearedResults()
 
+# Screenshots: an agent at a desktop gets one with every step, and acts on the newest. A prompt that
+# lost one with every step would never be in the provider's cache; so they leave it in batches.
+
+KEPT_SCREENSHOTS: Final = 3
+"""The newest stay in the prompt, at least."""
+SCREENSHOT_BATCH: Final = 10
+"""So many leave the prompt at once: the provider's cache is lost behind the first of them once in
+so many steps."""
+
+
+def find_old_screenshots(rows: Sequence[Message]) -> frozenset[ToolCallId]:
+    """The calls whose screenshots the prompt of these rows does not have."""
+    taken = [
+        part.tool_call_id
+        for row in rows
+        if row.role == "tool"
+        for part in local_results(row.content)
+        if part.tool_name == COMPUTER_TOOL and part.is_media and not part.is_error
+    ]
+    batches = max(len(taken) - KEPT_SCREENSHOTS, 0) // SCREENSHOT_BATCH
+    return frozenset(taken[: batches * SCREENSHOT_BATCH])
+
 
 def find_cleared(history: Sequence[Message]) -> ClearedResults:
     """What the newest notice says. It counts back from itself, as a `BoundaryPart` does."""
@@ -249,6 +272,11 @@ def shorten_result(result: PromptResult, kept_chars: int) -> PromptResult:
     what = f"{missing} more characters" if result.media is None else "its file"
     note = f"[Removed to save context: {what}. Call the tool again if you need it.]"
     return replace(result, text=f"{head}\n{note}" if head else note, media=None)
+
+
+def drop_screenshot(result: PromptResult) -> PromptResult:
+    note = "[An old screenshot was here.]"
+    return replace(result, text=f"{result.text}\n{note}" if result.text else note, media=None)
 
 
 def row_tokens(row: Message, cleared: ClearedResults = NOTHING_CLEARED) -> int:

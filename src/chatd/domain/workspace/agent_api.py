@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, Protocol
 
 from msgspec import Raw, Struct
 
+from chatd.domain.computer_use import InputAction, PictureRegion, Screen
 from chatd.domain.description import UPDATED_AT, describe
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId, WorkspaceId
@@ -156,6 +157,42 @@ class WorkspaceMcpServer(Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
+class DesktopState(Struct, frozen=True, kw_only=True):
+    """`missing` are the Debian packages that the workspace lacks for a desktop. `taken_by` is the
+    person who has mouse and keyboard now; empty: the agents have them."""
+
+    enabled: bool = False
+    running: bool = False
+    width: int = 0
+    height: int = 0
+    missing: tuple[str, ...] = ()
+    note: str = ""
+    taken_by: str = ""
+
+
+class ActedOnDesktop(Struct, frozen=True, kw_only=True):
+    """How many actions were done; `error` is why the next one was not. `unknown`: that one may have
+    been done in part. `person`: one has taken over (`active`), or had and `gave_back`, so that the
+    actions were not done."""
+
+    done: int = 0
+    error: str = ""
+    unknown: bool = False
+    person: Literal["", "active", "gave_back"] = ""
+
+
+class DesktopPicture(Struct, frozen=True, kw_only=True):
+    """A screenshot as PNG, and where the pointer is, in pixels of the screen. `starts`: how often
+    this agent has started the desktop."""
+
+    image: bytes
+    x: int
+    y: int
+    taken_by: str = ""
+    note: str = ""
+    starts: int = 1
+
+
 class AgentApi(Protocol):
     """A connection to one agent on behalf of one chat.
 
@@ -205,6 +242,18 @@ class AgentApi(Protocol):
 
     async def call_mcp_tool(self, server: str, tool: str, args: Raw, *, key: str) -> Raw:
         """The result as the MCP server sent it."""
+        ...
+
+    async def desktop(self) -> DesktopState: ...
+
+    async def act(self, actions: Sequence[InputAction], *, key: str) -> ActedOnDesktop:
+        """Use mouse and keyboard. Waits for a person who has taken over."""
+        ...
+
+    async def screenshot(
+        self, size: Screen, region: PictureRegion | None = None, *, settles: bool = False
+    ) -> DesktopPicture:
+        """A PNG of this size. `settles`: taken when the screen stays the same for a moment."""
         ...
 
 

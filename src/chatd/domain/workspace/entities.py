@@ -3,9 +3,10 @@
 The rules over them are in `rules` and `templates`.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal, NewType
+from typing import Annotated, Final, Literal, NewType
 from uuid import UUID
 
 from msgspec import Meta, Struct
@@ -142,6 +143,25 @@ class TemplateSpec(Struct, frozen=True, kw_only=True):
             "The runtime of containers or the RuntimeClass of pods; empty: the default.", "runsc"
         ),
     ] = ""
+    desktop: Annotated[
+        bool, describe("Whether it has a desktop, which agents can use and people can watch.")
+    ] = False
+    desktop_size: Annotated[
+        str, describe("The pixels of the desktop's screen; empty: 1280x720.", "1920x1080")
+    ] = ""
+
+
+DEFAULT_SCREEN: Final = (1280, 720)
+"""Within the limits of every vendor, so that screenshots need not be scaled."""
+_SCREEN_SIZE: Final = re.compile(r"([1-9][0-9]{2,3})x([1-9][0-9]{2,3})")
+
+
+def screen_size(spec: TemplateSpec) -> tuple[int, int] | None:
+    """Width and height of the desktop's screen. None: there is no desktop."""
+    found = _SCREEN_SIZE.fullmatch(spec.desktop_size)
+    if not spec.desktop:
+        return None
+    return DEFAULT_SCREEN if found is None else (int(found[1]), int(found[2]))
 
 
 class ParameterOption(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from chatd.domain.description import describe
 from chatd.domain.errors import RequestError
@@ -26,6 +27,7 @@ from chatd.domain.workspace.entities import (
     Template,
     TemplateSpec,
     TemplateVersion,
+    screen_size,
 )
 from chatd.domain.workspace.network import MAX_ALLOWED_HOSTS, find_rule_problems
 from chatd.domain.workspace.runners import BackendKind
@@ -45,6 +47,8 @@ MAX_ENV_VARIABLES: Final = 100
 MAX_ENV_BYTES: Final = 32 * 1024
 """Names and values of a template's environment together."""
 MAX_MOUNTS: Final = 32
+MIN_SCREEN_SIDE: Final = 320
+MAX_SCREEN_SIDE: Final = 3840
 MAX_LABELS: Final = 20
 MAX_OPTIONS: Final = 100
 MAX_REGEX_CHARS: Final = 1000
@@ -180,6 +184,7 @@ def find_template_problems(defined: TemplateDefinition) -> tuple[FieldProblem, .
             _check_place,
             _check_content,
             _check_network,
+            _check_desktop,
             _check_limits,
             _check_times,
             _check_parameters,
@@ -300,6 +305,19 @@ def _check_network(defined: TemplateDefinition) -> _Found:
         yield "spec.allow", f"must have at most {MAX_ALLOWED_HOSTS} hosts"
     for at, detail in find_rule_problems(spec.allow):
         yield f"spec.allow[{at}]", detail
+
+
+def _check_desktop(defined: TemplateDefinition) -> _Found:
+    size = defined.spec.desktop_size
+    if size and not defined.spec.desktop:
+        yield "spec.desktop_size", "must be empty: the template has no desktop"
+    width, height = screen_size(replace(defined.spec, desktop=True)) or (0, 0)
+    sides = min(width, height) >= MIN_SCREEN_SIDE and max(width, height) <= MAX_SCREEN_SIDE
+    if size and (size != f"{width}x{height}" or not sides or width % 2 or height % 2):
+        yield (
+            "spec.desktop_size",
+            f"must be two even numbers from {MIN_SCREEN_SIDE} to {MAX_SCREEN_SIDE}, as in 1280x720",
+        )
 
 
 def _check_seed(seed: Seed) -> _Found:

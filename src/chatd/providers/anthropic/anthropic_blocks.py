@@ -144,6 +144,7 @@ class ComputerTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None
     display_width_px: int | None = None
     display_height_px: int | None = None
+    enable_zoom: bool | None = None
 
 
 class WebSearchTool(

@@ -23,6 +23,8 @@ ThinkingOff = Literal["omit", "disabled", "between_tools", "impossible"]
 """How a request disables thinking."""
 
 TOOLSET: Final = "computer_toolset_20260801"
+ZOOMING_TOOL: Final = "computer_20251124"
+"""It has the action `zoom`, which the request switches on."""
 
 _NAMED: Final = re.compile(
     r"claude-(?P<family>opus|sonnet|haiku|fable|mythos)-(?P<major>\d)(?:[-.](?P<minor>\d{1,2})(?!\d))?"
@@ -136,7 +138,7 @@ class ClaudeFacts(Struct, frozen=True, kw_only=True):
             return ComputerToolVersion(type="computer_20241022", beta="computer-use-2024-10-22")
         elif self.version < (4, 5) or (self.version == (4, 5) and self.family != "opus"):
             return ComputerToolVersion(type="computer_20250124", beta="computer-use-2025-01-24")
-        return ComputerToolVersion(type="computer_20251124", beta="computer-use-2025-11-24")
+        return ComputerToolVersion(type=ZOOMING_TOOL, beta="computer-use-2025-11-24")
 
 
 # A model behind a gateway: thinks on request and takes all fields.

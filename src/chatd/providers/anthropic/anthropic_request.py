@@ -11,7 +11,13 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model.protocol import ForcedTool, ModelRequest, PromptMessage, PromptText
+from chatd.domain.model.protocol import (
+    ForcedTool,
+    ModelRequest,
+    PromptMessage,
+    PromptText,
+    as_function,
+)
 from chatd.providers.anthropic.anthropic_blocks import (
     BlockOptions,
     Body,
@@ -36,6 +42,7 @@ from chatd.providers.anthropic.anthropic_blocks import (
 from chatd.providers.anthropic.anthropic_models import (
     BINDING_BETA,
     TOOLSET,
+    ZOOMING_TOOL,
     ClaudeFacts,
     Platform,
     ThinkingPlan,
@@ -75,6 +82,8 @@ def encode_request(
     if platform == "bedrock" and options.web_search_enabled:
         raise InvalidInput("options.web_search_enabled", "Bedrock does not search the web")
     claude = claude_facts(request.model)
+    if not claude.family:  # another vendor's model behind this API
+        request = as_function(request)
     names = _tool_names(request, options)
     max_tokens = request.max_output_tokens or claude.default_max_tokens
     plan = plan_thinking(request, options, claude, max_tokens)
@@ -179,6 +188,7 @@ def _tools(
                 name="computer",
                 display_width_px=request.computer.width_px,
                 display_height_px=request.computer.height_px,
+                enable_zoom=True if computer == ZOOMING_TOOL else None,
             )
         )
     # The API does not combine an output schema with citations, which the search always makes.

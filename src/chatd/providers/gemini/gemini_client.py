@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError
+from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError, as_function
 from chatd.providers.gemini.gemini_decoder import GeminiDecoder, refine_fault
 from chatd.providers.gemini.gemini_models import GoogleOptions
 from chatd.providers.gemini.gemini_request import encode_request, gemini_tool_names
@@ -48,6 +48,7 @@ class GeminiProvider:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
+        request = as_function(request)
         options = self._options(request)
         names = gemini_tool_names(request)
         body = await encode_off_loop(request, lambda: encode_request(request, options, names))

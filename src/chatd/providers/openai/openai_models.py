@@ -3,6 +3,7 @@
 Azure has OpenAI's options. An option that only one of the two APIs knows is ignored by the other.
 """
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Final, Literal
@@ -289,6 +290,20 @@ def find_model(model: str) -> OpenAIModel | None:
     words = model_family(model).partition(":")[0].split("-")
     names = ("-".join(words[:count]) for count in range(len(words), 0, -1))
     return next((OPENAI_MODELS[name] for name in names if name in OPENAI_MODELS), None)
+
+
+_COMPUTER_FROM: Final = (5, 4)
+_VERSION: Final = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?:-|$)")
+
+
+def has_computer_tool(model: str) -> bool:
+    """Whether the API offers the model its own tool for a screen. Others get a function."""
+    family = model_family(model)
+    found = _VERSION.match(family)
+    if found is None:
+        return family.startswith("computer-use-preview")
+    is_chat_only = any(word in family for word in ("-chat", "-codex", "-nano", "-search"))
+    return (int(found[1]), int(found[2] or 0)) >= _COMPUTER_FROM and not is_chat_only
 
 
 def choose_transport(model: str, *, use_responses_api: bool | None) -> Transport:

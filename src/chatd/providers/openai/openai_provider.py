@@ -13,6 +13,7 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 from msgspec import UNSET, Struct, structs
 
 from chatd.domain.answer.partial import EchoFilter
+from chatd.domain.computer_use import PICTURES_OF
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model.protocol import (
     ModelEvent,
@@ -23,6 +24,7 @@ from chatd.domain.model.protocol import (
     TextDelta,
     TextStart,
     UsageReported,
+    as_function,
 )
 from chatd.providers.anthropic.anthropic_models import claude_facts
 from chatd.providers.http import ProviderSession, digest_off_loop, encode_off_loop
@@ -40,6 +42,7 @@ from chatd.providers.openai.openai_models import (
     choose_transport,
     find_model,
     forbid_storage,
+    has_computer_tool,
     is_claude,
     known_model,
 )
@@ -191,6 +194,9 @@ class OpenAIProvider:
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
         transport, options = self._resolve(request)
+        is_own = transport == "responses" and self._config.kind in PICTURES_OF
+        if not is_own or not has_computer_tool(known_model(request.model, options)):
+            request = as_function(request)
         if transport == "responses":
             opened = await self._stream_response(request, _responses_options(options))
         else:

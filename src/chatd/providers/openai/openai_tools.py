@@ -107,8 +107,9 @@ def fit_call_id(call_id: str) -> str:
 
 # Tools of the Responses API.
 #
-# The input of a computer call is `{"actions": [...]}` in the API's format, with
-# `pending_safety_checks` if the API wants a user to confirm them.
+# The input of a computer call is `{"actions": [...]}`, each action in the words of
+# `domain.computer_use`, with `pending_safety_checks` if the API wants a user to confirm them. The
+# API's own item is kept beside it and sent back.
 
 COMPUTER: Final = "computer"
 WEB_SEARCH: Final = "web_search"
@@ -127,9 +128,42 @@ def computer_input(item: Item) -> str:
         actions = Raw(b"[" + bytes(item.action) + b"]")
     else:
         actions = Raw(b"[]")
+    try:
+        found = msgspec.json.decode(actions, type=list[dict[str, object]])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        found = []
+    actions = Raw(msgspec.json.encode([_translate_action(action) for action in found]))
     checks = item.pending_safety_checks
     value = _ComputerInput(actions, checks if is_present(checks) else UNSET)
     return replace_json_surrogates(decode_lenient(msgspec.json.encode(value)))
+
+
+_BUTTONS: Final = {"right": "right_click", "wheel": "middle_click", "middle": "middle_click"}
+_HISTORY_KEYS: Final = {"back": "alt+Left", "forward": "alt+Right"}
+"""Mice of desktops have no such buttons; programs know the keys."""
+_SAME_NAMES: Final = {"move": "mouse_move", "drag": "left_click_drag", "keypress": "key"}
+
+
+def _translate_action(action: dict[str, object]) -> dict[str, object]:
+    """An action of the API in the words of `domain.computer_use`. What is not known stays, so that
+    the tool can name it."""
+    fields = dict(action)
+    name = str(fields.pop("type", ""))
+    button = str(fields.pop("button", "left"))
+    if name == "click" and button in _HISTORY_KEYS:
+        return {"action": "key", "text": _HISTORY_KEYS[button]}
+    if "x" in fields and "y" in fields:
+        fields["coordinate"] = [fields.pop("x"), fields.pop("y")]
+    if name == "click":
+        name = _BUTTONS.get(button, "left_click")
+    elif name == "keypress" and is_list(keys := fields.pop("keys", None)):
+        fields["text"] = "+".join(str(key) for key in keys)
+    elif name == "drag" and is_list(path := fields.get("path")):
+        points = (point for point in path if is_object(point))
+        fields["path"] = [[point.get("x"), point.get("y")] for point in points]
+    elif name == "wait" and isinstance(ms := fields.pop("ms", None), int | float):
+        fields["duration"] = ms / 1000
+    return {"action": _SAME_NAMES.get(name, name), **fields}
 
 
 def is_present(raw: Raw) -> bool:

@@ -234,6 +234,8 @@ class InputBuilder:
         shown = None if part.media is None else _file(part.media)
         if isinstance(shown, InputImage):
             self._screen = shown.image_url
+        elif not part.is_error:
+            self._screen = _EMPTY_SCREENSHOT  # an old one, which has left the prompt
         checks = call.pending_safety_checks
         self.items.append(
             ComputerCallOutput(

@@ -43,7 +43,13 @@ from chatd.store.model.model_configs import NO_MODEL, ModelTask, ModelWrite, Sto
 from chatd.store.model.providers import StoredProvider, managed_elsewhere
 
 _CONFIG_FIELDS: Final = frozenset(ModelConfig.__struct_fields__) - {"id", "provider"}
-TASKS: Final[tuple[ModelTask, ...]] = ("title", "compaction", "general", "explore")
+TASKS: Final[tuple[ModelTask, ...]] = (
+    "title",
+    "compaction",
+    "general",
+    "explore",
+    "computer_use",
+)
 
 
 class ModelAdministration:
@@ -212,9 +218,19 @@ class SubagentModelChoice:
         self, chat: Chat, type_: SubagentType, wanted: str, effort: str = ""
     ) -> ModelConfigId | None:
         chosen = await self._choose(chat, type_, wanted)
+        if type_ == "computer_use":
+            await self._check_images(chosen)
         if effort:
             await self._check_effort(chosen, effort)
         return chosen
+
+    async def _check_images(self, model_id: ModelConfigId | None) -> None:
+        known = await (self._models.default() if model_id is None else self._models.get(model_id))
+        if known is not None and (await self._models.capabilities(known)).images is False:
+            raise ToolError(
+                f"The model {known.config.name!r} does not read images, so it cannot use a desktop."
+                " Name another one that list_subagent_models returns."
+            )
 
     async def _check_effort(self, model_id: ModelConfigId | None, effort: str) -> None:
         known = await (self._models.default() if model_id is None else self._models.get(model_id))
@@ -254,7 +270,12 @@ class SubagentModelChoice:
 
     async def _preferences(self, chat: Chat, type_: SubagentType) -> ModelPreferences:
         settings = await self._settings.user(chat.owner_id)
-        name = settings.explore_model if type_ == "explore" else settings.general_model
+        names: Mapping[SubagentType, str] = {
+            "general": settings.general_model,
+            "explore": settings.explore_model,
+            "computer_use": settings.computer_use_model,
+        }
+        name = names[type_]
         own = await self._models.by_name(name) if name else None
         return ModelPreferences(
             user=None if own is None else own.config.id,

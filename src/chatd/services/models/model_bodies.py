@@ -209,6 +209,7 @@ _COMPACTION = describe("The model that writes summaries of long chats, by name."
 
 _GENERAL = describe("The model of subagents of type `general`, by name.", "sonnet")
 _EXPLORE = describe("The model of subagents of type `explore`, by name.", "haiku")
+_COMPUTER_USE = describe("The model of subagents of type `computer_use`, by name.", "opus")
 
 
 class OverridesBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -219,6 +220,7 @@ class OverridesBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     compaction: Annotated[str | UnsetType | None, _COMPACTION] = UNSET
     general: Annotated[str | UnsetType | None, _GENERAL] = UNSET
     explore: Annotated[str | UnsetType | None, _EXPLORE] = UNSET
+    computer_use: Annotated[str | UnsetType | None, _COMPUTER_USE] = UNSET
 
 
 class OverridesReply(Struct, frozen=True, kw_only=True):
@@ -228,6 +230,7 @@ class OverridesReply(Struct, frozen=True, kw_only=True):
     compaction: Annotated[str | None, _COMPACTION]
     general: Annotated[str | None, _GENERAL]
     explore: Annotated[str | None, _EXPLORE]
+    computer_use: Annotated[str | None, _COMPUTER_USE]
 
 
 class OptionsSchemaReply(Struct, frozen=True, kw_only=True):

@@ -298,7 +298,7 @@ CREATE TABLE model_declarations (
 );
 
 -- The models that do a task for all chats in place of the chat's own model: titles, compaction, and
--- subagents by their type.
+-- subagents by their type, of which 0006 adds `computer_use`.
 CREATE TABLE model_overrides (
     task            text PRIMARY KEY,
     model_config_id uuid NOT NULL REFERENCES model_configs (id),

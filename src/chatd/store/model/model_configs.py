@@ -97,7 +97,7 @@ DATABASE_POSITION: Final = 5_000
 """After the models of the settings, before the demo model."""
 NO_MODEL: Final = UUID(int=0)
 
-ModelTask = Literal["title", "compaction", "general", "explore"]
+ModelTask = Literal["title", "compaction", "general", "explore", "computer_use"]
 
 
 class StoredModel(Struct, frozen=True, kw_only=True):

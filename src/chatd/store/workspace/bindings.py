@@ -20,7 +20,7 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceContext,
     WorkspaceMcpServer,
 )
-from chatd.domain.workspace.entities import AgentId, BuildId
+from chatd.domain.workspace.entities import AgentId, BuildId, TemplateSpec
 from chatd.store.conn import (
     Conn,
     MissingReference,
@@ -38,6 +38,13 @@ GET: Final[LiteralString] = f"""
     LEFT JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
     LEFT JOIN chat_bindings b ON b.chat_id = c.id AND b.workspace_id = w.id
     WHERE c.id = $1 AND {chat_condition("$2", "$3")}"""
+
+GET_SPEC: Final[LiteralString] = """
+    SELECT v.spec FROM chats c
+    JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
+    JOIN workspace_builds b ON b.workspace_id = w.id AND b.build_number = w.latest_build
+    JOIN template_versions v ON v.id = b.template_version_id
+    WHERE c.id = $1"""
 
 # Compare and set on the expected workspace. A pinned context stays until another is pinned.
 BIND: Final[LiteralString] = f"""
@@ -82,6 +89,12 @@ async def get(conn: Conn, actor: Actor, chat_id: ChatId) -> WorkspaceBinding | N
     """None if there is no such chat, or the actor may not read it."""
     row = await conn.fetchrow(GET, chat_id, *chat_reach(actor, "chats.read"))
     return None if row is None else WorkspaceBinding(**dict(row))
+
+
+async def get_spec(conn: Conn, chat_id: ChatId) -> TemplateSpec | None:
+    """How the chat's workspace is built, by its latest build. None without a workspace."""
+    raw = await conn.fetchval(GET_SPEC, chat_id)
+    return None if raw is None else msgspec.json.decode(raw, type=TemplateSpec)
 
 
 async def is_owner(conn: Conn, chat_id: ChatId, fence: Fence) -> bool:

@@ -13,12 +13,16 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Raw, Struct
 
+from chatd.domain.computer_use import InputAction, PictureRegion, Screen
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import (
+    ActedOnDesktop,
     AgentRefused,
     AgentUnreachable,
+    DesktopPicture,
+    DesktopState,
     DiffScope,
     FileDiff,
     FileEdits,
@@ -59,13 +63,16 @@ KNOWN_ERROR_CODES: Final = frozenset(
         "clock_skew",
         "context_not_ready",
         "copies_busy",
+        "desktop_taken",
         "disk_busy",
         "disk_timeout",
         "input_unread",
         "key_reused",
+        "no_desktop",
         "no_resources",
         "no_route",
         "no_shell",
+        "no_such_stream",
         "no_such_terminal",
         "no_such_workdir",
         "no_terminal",
@@ -80,6 +87,7 @@ KNOWN_ERROR_CODES: Final = frozenset(
         "terminal_ended",
         "too_many_processes",
         "too_many_terminals",
+        "too_many_viewers",
         "unsigned",
         "wrong_agent",
     }
@@ -176,6 +184,20 @@ class McpCallBody(Struct, frozen=True, kw_only=True):
     result: Raw = Raw(b"{}")
 
 
+class ActBody(ActedOnDesktop, frozen=True, kw_only=True):
+    """`running`: the actions go on, and the same request asks again for their outcome."""
+
+    running: bool = False
+
+
+class PictureFacts(Struct, frozen=True, kw_only=True):
+    x: int = 0
+    y: int = 0
+    taken_by: str = ""
+    note: str = ""
+    starts: int = 1
+
+
 class ProcessesBody(Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessInfo, ...] = ()
 
@@ -246,6 +268,8 @@ MAX_GIT_CHANGES_BYTES: Final = 24 << 20
 """A diff has at most 3 MiB; JSON escapes can multiply that."""
 MAX_MCP_RESULT_BYTES: Final = 24 << 20
 """The agent reads at most 16 MiB of a server's reply; JSON escapes can multiply that."""
+MAX_SCREENSHOT_BYTES: Final = 10 << 20
+PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 GIT_DIFF_TIMEOUT_S: Final = 30.0
 OUTPUT_POLL_S: Final = 60.0
 """How long one request waits for output. The agent allows five minutes; a shorter request notices
@@ -478,6 +502,43 @@ class HttpAgentClient:
             reply = decode_effect_reply(raw, McpCallBody)
             if not reply.running:
                 return reply.result
+
+    async def desktop(self) -> DesktopState:
+        with explain_outdated():
+            return decode_reply(await self._get("/desktop"), DesktopState)
+
+    async def act(self, actions: Sequence[InputAction], *, key: str) -> ActedOnDesktop:
+        """Repeats the request while the actions run: the agent knows them by their key."""
+        body = msgspec.json.encode({"actions": actions})
+        while True:
+            raw = await self._post("/desktop/act", body, key=key)
+            reply = decode_effect_reply(raw, ActBody)
+            if not reply.running:
+                return ActedOnDesktop(
+                    done=reply.done, error=reply.error, unknown=reply.unknown, person=reply.person
+                )
+
+    async def screenshot(
+        self, size: Screen, region: PictureRegion | None = None, *, settles: bool = False
+    ) -> DesktopPicture:
+        """The reply is a line of facts, and the image."""
+        query: dict[str, object] = {"width": size.width, "height": size.height}
+        query["settles"] = "true" if settles else "false"
+        if region is not None:
+            query["region"] = f"{region.x},{region.y},{region.width},{region.height}"
+        raw = await self._get("/desktop/screenshot", query, max_body_bytes=MAX_SCREENSHOT_BYTES)
+        line, _, image = raw.partition(b"\n")
+        facts = decode_reply(line, PictureFacts)
+        if not image.startswith(PNG_SIGNATURE):
+            raise AgentUnreachable("The workspace agent sent a reply that cannot be read.")
+        return DesktopPicture(
+            image=image,
+            x=facts.x,
+            y=facts.y,
+            taken_by=facts.taken_by,
+            note=facts.note,
+            starts=facts.starts,
+        )
 
     async def _get(
         self,

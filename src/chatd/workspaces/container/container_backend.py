@@ -81,6 +81,10 @@ from chatd.workspaces.local.seeds import (
 )
 from chatd.workspaces.local.workspace_dirs import LocalLayout, WorkspacePaths
 from chatd.workspaces.local.workspace_setup import (
+    DESKTOP_CHECK_TIMEOUT_S,
+    FIND_DESKTOP_WORDS,
+    MISSING_DESKTOP_TEXT,
+    agent_desktop_config,
     check_cancelled,
     exclusive_lock,
     report_startup,
@@ -359,6 +363,12 @@ class ContainerBackend:
                 mounts=(*plan.spec.mounts, *plan.proxy_mounts()),
             )
             report_startup(context, plan.spec, result)
+        if plan.spec.desktop:
+            found = await setup.run(
+                FIND_DESKTOP_WORDS, timeout_s=DESKTOP_CHECK_TIMEOUT_S, network=False, mounts=()
+            )
+            if found.code != 0:
+                context.log("desktop", MISSING_DESKTOP_TEXT, "warning")
         await engine.create_container(plan.names.main, plan.main_container())
 
     async def _ensure_image(self, context: BuildContext, image: str) -> None:
@@ -427,6 +437,7 @@ class ContainerBackend:
             "agent_id": str(agent_id),
             "dial_key": context.agent_key(agent_id).hex(),
             **({} if plan.proxy is None else agent_proxy_config()),
+            **agent_desktop_config(plan.spec),
         }
         await setup.upload_order(plan.names.main, "agent", {"agent": agent})
         await self._engine.start_container(plan.names.main)

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.domain.workspace.entities import AgentId, GitSeed, TemplateSpec
+from chatd.domain.workspace.entities import AgentId, GitSeed, TemplateSpec, screen_size
 from chatd.workspaces.build_backend import BuildCancelled, BuildContext, BuildFailed
 from chatd.workspaces.local.sandbox_command import (
     CommandLimits,
@@ -149,6 +149,36 @@ async def run_startup(setup: WorkspaceSetup) -> None:
     report_startup(context, spec, result)
 
 
+DESKTOP_CHECK_TIMEOUT_S: Final = 20.0
+FIND_DESKTOP_WORDS: Final = ("/bin/sh", "-c", "command -v Xvnc")
+MISSING_DESKTOP_TEXT: Final = (
+    "The template has a desktop, but the workspace has no Xvnc. Install the Debian packages"
+    " tigervnc-standalone-server and openbox where the workspace finds its programs. It starts"
+    " without a desktop."
+)
+
+
+async def check_desktop(setup: WorkspaceSetup) -> None:
+    """Tell in the log of the build what the desktop lacks: it is started much later."""
+    if not setup.spec.desktop:
+        return
+    result = await run_command(
+        plan_process(setup.level, setup.view, FIND_DESKTOP_WORDS, directory=setup.directory),
+        log=setup.paths.log / "desktop.log",
+        timeout_s=DESKTOP_CHECK_TIMEOUT_S,
+        limits=_command_limits(setup, setup.paths.home),
+        cancelled=setup.context.cancelled,
+    )
+    if result.code != 0:
+        setup.context.log("desktop", MISSING_DESKTOP_TEXT, "warning")
+
+
+def agent_desktop_config(spec: TemplateSpec) -> dict[str, object]:
+    """Fields of the agent's configuration."""
+    screen = screen_size(spec)
+    return {} if screen is None else {"desktop_width": screen[0], "desktop_height": screen[1]}
+
+
 def report_startup(context: BuildContext, spec: TemplateSpec, result: CommandResult) -> None:
     """Log the script's output. Raises BuildFailed unless it succeeded."""
     for line in result.output.splitlines()[-100:]:
@@ -206,6 +236,7 @@ def _plan_agent(setup: WorkspaceSetup, agent: AgentStart) -> ProcessPlan:
         "home": inside.home,
         "journal_fd": FIRST_FILE_FD,
         "env": base_environment(level, view),
+        **agent_desktop_config(setup.spec),
     }
     if view.proxy is not None:
         config |= agent_proxy_config()

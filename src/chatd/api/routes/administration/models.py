@@ -240,6 +240,7 @@ class ModelRoutes:
             compaction=tasks.get("compaction"),
             general=tasks.get("general"),
             explore=tasks.get("explore"),
+            computer_use=tasks.get("computer_use"),
         )
 
     async def _public(self, known: StoredModel) -> ModelReply:

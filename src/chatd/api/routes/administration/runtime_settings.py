@@ -12,6 +12,7 @@ from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import from_rows
 from chatd.domain.access.permissions import SystemActor
 from chatd.domain.deployment.runtime_settings import (
+    COMPUTER_USE_MODEL_TEXT,
     DEBUG_MODE_TEXT,
     EXPERIMENTS,
     EXPLORE_MODEL_TEXT,
@@ -100,6 +101,7 @@ class UserSettingsReply(Struct, frozen=True, kw_only=True):
     debug_mode: Annotated[DebugMode, Meta(description=DEBUG_MODE_TEXT, examples=["allow_users"])]
     general_model: Annotated[str, Meta(description=GENERAL_MODEL_TEXT, examples=["sonnet"])]
     explore_model: Annotated[str, Meta(description=EXPLORE_MODEL_TEXT, examples=["haiku"])]
+    computer_use_model: Annotated[str, Meta(description=COMPUTER_USE_MODEL_TEXT, examples=["opus"])]
 
 
 _DEPLOYMENT: Final = BodySpec(DeploymentPatch, PROMPT_BODY_BYTES)

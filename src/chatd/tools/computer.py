@@ -1,0 +1,185 @@
+"""The tools of an agent at a desktop: mouse, keyboard and screenshots.
+
+Each call is done once: the workspace agent knows it by its key. A call whose outcome is unknown is
+followed by a screenshot, which shows it.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Annotated, Final
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from chatd.domain.answer.tool_output import ToolMedia, ToolOutput
+from chatd.domain.chat.parts import FilePart
+from chatd.domain.chat.row import Chat
+from chatd.domain.computer_use import (
+    COMPUTER_MODE,
+    COMPUTER_TOOL,
+    ComputerCall,
+    Screen,
+    computer_description,
+    computer_schema,
+    map_point,
+    picture_size,
+    read_call,
+)
+from chatd.domain.errors import ToolError, Unavailable
+from chatd.domain.files import clean_file_name
+from chatd.domain.model.protocol import ToolSpec
+from chatd.domain.ports import Env, Tool, ToolContext, WorkspaceAccess
+from chatd.domain.workspace.agent_api import (
+    ActedOnDesktop,
+    AgentApi,
+    AgentRefused,
+    DesktopPicture,
+)
+from chatd.domain.workspace.entities import DEFAULT_SCREEN
+from chatd.domain.workspace.runners import RUNNER_WAIT_S
+from chatd.tools.chat_files import ChatFileWriter
+from chatd.tools.tool import WorkspaceTool, argument, json_output, workspace_tool
+
+COMPUTER_TIMEOUT_S: Final = 420.0
+"""Longer than actions wait for a person who has taken over, and then act and are seen."""
+ATTACH_SCREENSHOT: Final = "attach_screenshot"
+NO_DESKTOP_TEXT: Final = (
+    "This workspace has no desktop. Its template must say `desktop = true`; say so in your report."
+)
+UNKNOWN_TEXT: Final = (
+    "The outcome of this call is unknown: it may have happened, wholly or in part, and was not"
+    " repeated. The screenshot shows the desktop now."
+)
+GAVE_BACK_TEXT: Final = (
+    "Nothing was done: a person had taken over mouse and keyboard, and has given them back. The"
+    " screenshot shows the desktop now. Look at it before you go on."
+)
+PERSON_ACTIVE_TEXT: Final = (
+    "A person has taken over mouse and keyboard and still uses them. Do not act: wait, with the"
+    " action wait, until the person gives them back."
+)
+
+LoadScreen = Callable[[Chat], Awaitable[Screen | None]]
+
+
+class AttachScreenshotArguments(Struct, frozen=True, kw_only=True):
+    name: Annotated[str, argument("The file's name. Default: screenshot.png.")] = ""
+
+
+class ComputerTools:
+    """Satisfies `ports.ToolFamily`: tools of chats that use a desktop. `load_screen` reads the size
+    of the screen from the template of the chat's workspace."""
+
+    def __init__(
+        self, access: WorkspaceAccess, files: ChatFileWriter, load_screen: LoadScreen, env: Env
+    ) -> None:
+        self._access = access
+        self._load_screen = load_screen
+        self._env = env
+        self._attach = attach_screenshot(access, files)
+
+    async def tools(self, chat: Chat) -> Sequence[Tool]:
+        if chat.mode != COMPUTER_MODE:
+            return ()
+        try:
+            screen = await self._load_screen(chat)
+        except Unavailable as error:
+            self._env.emit("screen_not_read", chat_id=chat.id, error_kind=error.code)
+            screen = None
+        return (computer(self._access, screen or Screen(*DEFAULT_SCREEN)), self._attach)
+
+
+def computer(access: WorkspaceAccess, screen: Screen) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: Raw) -> ToolOutput:
+        agent = await access.connect(context)
+        native = await _read_screen(agent)
+        call = read_call(args, native)
+        note = await _act(agent, call, context.call_key)
+        picture = await agent.screenshot(call.picture, call.region, settles=bool(call.actions))
+        return _shown(call, note, picture, native)
+
+    spec = ToolSpec(
+        name=COMPUTER_TOOL,
+        description=computer_description(picture_size(screen)),
+        input_schema=computer_schema(),
+        screen=screen,
+    )
+    return WorkspaceTool(
+        spec=spec,
+        handle=handle,
+        serial=True,  # mouse and keyboard are one each
+        timeout_s=COMPUTER_TIMEOUT_S + RUNNER_WAIT_S,
+    )
+
+
+async def _read_screen(agent: AgentApi) -> Screen:
+    """Of the running desktop: the template may have another one since."""
+    state = await agent.desktop()
+    if not state.enabled:
+        raise ToolError(NO_DESKTOP_TEXT)
+    return Screen(state.width, state.height)
+
+
+async def _act(agent: AgentApi, call: ComputerCall, key: str) -> str:
+    """What the model must know of its actions besides the screenshot."""
+    if not call.actions:
+        return ""
+    try:
+        outcome = await agent.act(call.actions, key=key)
+    except AgentRefused as error:
+        if error.code != "outcome_unknown":
+            raise
+        return UNKNOWN_TEXT
+    return _describe(outcome, len(call.actions))
+
+
+def _describe(outcome: ActedOnDesktop, count: int) -> str:
+    done = f"{outcome.done} of {count} actions were done." if count > 1 or outcome.error else ""
+    if outcome.person == "gave_back":
+        return GAVE_BACK_TEXT
+    if outcome.person == "active":
+        return f"{done} {PERSON_ACTIVE_TEXT}".strip()
+    if outcome.unknown:
+        return f"{outcome.error} {done} {UNKNOWN_TEXT}"
+    return f"{outcome.error} {done}".strip() if outcome.error else ""
+
+
+def _shown(call: ComputerCall, note: str, picture: DesktopPicture, screen: Screen) -> ToolOutput:
+    texts = [note]
+    if call.tells_pointer:
+        x, y = map_point((picture.x, picture.y), screen, call.picture)
+        texts.append(f"The pointer is at ({x}, {y}).")
+    if picture.taken_by and not note:
+        texts.append(PERSON_ACTIVE_TEXT)
+    if picture.note:
+        texts.append(picture.note)
+    media = ToolMedia(media_type="image/png", data=picture.image)
+    return ToolOutput(text=" ".join(text for text in texts if text), media=media)
+
+
+def attach_screenshot(access: WorkspaceAccess, files: ChatFileWriter) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: AttachScreenshotArguments) -> ToolOutput:
+        name = clean_file_name(args.name.strip() or "screenshot.png")
+        if name is None:
+            raise ToolError("name must be the name of a file.")
+        name = name if name.lower().endswith(".png") else f"{name}.png"
+        stored = await files.find(context)
+        if stored is None:
+            agent = await access.connect(context)
+            picture = await agent.screenshot(await _read_screen(agent))
+            stored = await files.store(context, name, "image/png", _pieces(picture.image))
+        shown = FilePart(media_type=stored.media_type, file_id=str(stored.id), name=name)
+        output = json_output({"file_id": str(stored.id), "name": name, "size": stored.size_bytes})
+        return replace(output, files=(shown,))
+
+    return workspace_tool(
+        ATTACH_SCREENSHOT,
+        "Give the user a picture of the whole desktop as it is now, in full size. The user sees it"
+        " in the chat and can download it.",
+        AttachScreenshotArguments,
+        handle,
+        serial=True,  # so that the limit of files of a chat holds
+    )
+
+
+async def _pieces(data: bytes) -> AsyncGenerator[bytes]:
+    yield data
