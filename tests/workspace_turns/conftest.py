@@ -19,6 +19,7 @@ TEMPLATES = (
             limits=ResourceLimits(memory_bytes=128 * MIB, processes=48, file_bytes=8 * MIB)
         ),
     ),
+    TemplateDefinition(name="desk", spec=TemplateSpec(desktop=True)),
     TemplateDefinition(name="slow", spec=TemplateSpec(startup_script=SLOW)),
 )
 

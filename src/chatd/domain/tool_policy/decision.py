@@ -7,7 +7,8 @@ The layers go from wide to narrow: deployment, template of the workspace, user, 
    the later one: an owner who approves «always» adds it at the end.
 3. A narrower layer replaces a wider one's decision, except that it cannot turn an `ask` of the
    deployment or of the template into `auto` unless that policy says `may_loosen`.
-4. Without any matching rule a call runs.
+4. Without any matching rule a call runs, except one on a desktop that the model's provider wants a
+   person to check.
 
 A command that may match, because it depends on what only the running shell knows, is asked for:
 an `ask` counts as if it matched, and a `deny` becomes an `ask` that no rule can loosen.
@@ -19,6 +20,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.domain.computer_use import COMPUTER_TOOL
 from chatd.domain.text import Json
 from chatd.domain.tool_policy.matching import (
     COMMAND_ARGUMENT,
@@ -69,13 +71,20 @@ class PolicyDecision(Struct, frozen=True, kw_only=True):
 
 
 UNRULED: Final = PolicyDecision()
+_CONFIRMED: Final = ToolRule(
+    tool=COMPUTER_TOOL,
+    action="ask",
+    args={"pending_safety_checks": "*"},
+    reason="The model's provider wants a person to check this first.",
+)
+"""Some vendors see signs of a page that instructs the model, and name them with the call."""
 MAY_BE_DENIED: Final = (
     "A rule denies some commands, and chatd cannot tell whether this is one of them."
 )
 
 
 def decide(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyDecision:
-    if not layers:
+    if not layers and tool_name != COMPUTER_TOOL:
         return UNRULED
     given = CallArguments(args)
     is_unread = given.fields is None
@@ -100,6 +109,8 @@ def decide(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyD
         matching = [rule for rule, match in rules if match != "no"]
         if (rule := _narrowest(matching, later_counts=layer.name == "chat")) is not None:
             decision = _combine(decision, layer, rule)
+    if decision.layer is None and matches(_CONFIRMED, tool_name, given) == "yes":
+        decision = PolicyDecision(action="ask", layer="deployment", rule=_CONFIRMED)
     return replace(decision, is_unread=True) if is_unread else decision
 
 

@@ -1,0 +1,145 @@
+"""A subagent at a desktop, on real servers and in a real sandbox: it types into a program with a
+window, and goes on when the X server, the agent or the server is killed."""
+
+import base64
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.local_rig import NO_BUBBLEWRAP
+from tests.workspace_turns.servers import (
+    WAIT_TIMEOUT_S,
+    Call,
+    Json,
+    ReplyHoldingProxy,
+    ServerSite,
+    WorkspaceServer,
+    execute,
+    script_text,
+)
+
+pytestmark = [
+    pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed"),
+    pytest.mark.skipif(
+        not all(map(shutil.which, ("Xvnc", "xterm"))),
+        reason="needs Debian's packages tigervnc-standalone-server and xterm",
+    ),
+]
+PNG = b"\x89PNG"
+
+
+def computer(action: str, **fields: object) -> Call:
+    return ("computer", {"action": action, **fields})
+
+
+def terminal(file: str) -> tuple[Call, ...]:
+    """A window of a program that writes down what is typed into it."""
+    script = f"touch {file}; exec cat >> {file}"
+    return (
+        (
+            "execute",
+            {
+                "command": f"exec xterm -geometry 100x30+100+100 -e sh -c '{script}'",
+                "run_in_background": True,
+            },
+        ),
+        execute(f"until [ -e {file} ]; do sleep 0.05; done"),
+        computer("wait", duration=0.3),
+        computer("left_click", coordinate=[300, 300]),
+    )
+
+
+def spawn(name: str, *calls: Call) -> Call:
+    return ("spawn_agent", {"type": "computer_use", "prompt": script_text(name, *calls)})
+
+
+async def start(server: WorkspaceServer, chat: str, name: str, *calls: Call) -> str:
+    [started] = await server.call(chat, name, spawn(name, *calls))
+    assert started["type"] == "computer_use", started
+    return started["chat_id"]
+
+
+def picture_of(result: Json) -> bytes:
+    assert result["mime_type"] == "image/png", result
+    return base64.b64decode(result["data"])
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+async def test_a_subagent_types_into_a_window_although_the_x_server_and_the_agent_are_killed(
+    site: ServerSite,
+) -> None:
+    """Takes seconds: a server and three X servers are started."""
+    async with site.server() as server:
+        chat = await server.create("lead", site.create("desk"))
+        await server.wait_idle(chat)
+        child = await start(
+            server,
+            chat,
+            "first",
+            computer("screenshot"),
+            *terminal("typed"),
+            computer("type", text="hello\n"),
+            computer("cursor_position"),
+            computer("left_click", coordinate=[1280, 5]),
+            ("attach_screenshot", {"name": "result"}),
+            execute("kill -9 $(cat /tmp/.chatd-desktop-*/pid)"),
+            computer("screenshot"),
+            *terminal("again"),
+            computer("type", text="again\n"),
+            execute("until grep again again; do sleep 0.05; done; cat typed"),
+        )
+        results = await server.wait_idle(child)
+        first, *_, typed, pointer, outside, attached, killed = results[:10]
+        assert picture_of(first)[:4] == picture_of(typed)[:4] == PNG
+        assert pointer["text"] == "The pointer is at (300, 300)."
+        assert "outside of the screenshot" in outside["error"]
+        assert attached["name"] == "result.png"
+        assert killed["exit_code"] == 0
+        assert results[-1]["output"] == "again\nhello\n"
+        files = (await server.ask("GET", f"/chats/{child}/files"))["items"]
+        assert [file["name"] for file in files] == ["result.png"]
+        # The agent of the workspace ends with all its processes, and is started again.
+        await server.call(chat, "kill", execute("kill -9 -1"))
+        other = await start(server, chat, "second", computer("screenshot"))
+        assert picture_of((await server.wait_idle(other))[-1])[:4] == PNG
+
+
+@pytest.mark.promise("P7")
+async def test_text_is_typed_once_although_the_server_is_killed_before_it_hears_so(
+    site: ServerSite,
+) -> None:
+    """Takes seconds: servers and an X server are started."""
+    async with site.server() as victim:
+        chat = await victim.create("lead", site.create("desk"))
+        place = await victim.workspace_of(chat)
+        child = await start(victim, chat, "open", computer("screenshot"), *terminal("typed"))
+        await victim.wait_idle(child)
+        async with ReplyHoldingProxy(place.socket, b"/desktop/act").listening() as proxy:
+            await victim.send(child, "type", computer("type", text="once\n"))
+            await proxy.replied.wait()
+            await victim.kill()
+    async with site.server() as heir:
+        assert picture_of((await heir.wait_idle(child))[-1])[:4] == PNG
+
+        async def is_typed() -> bool:
+            return "once" in read(place.home / "typed")
+
+        await eventually(is_typed, within_s=WAIT_TIMEOUT_S)
+        [looked] = await heir.call(child, "look", execute("cat typed"))
+        assert looked["output"] == "once\n"
+
+
+async def test_a_workspace_without_a_desktop_has_no_agent_at_one(site: ServerSite) -> None:
+    """Takes seconds: a server is started."""
+    async with site.server() as server:
+        chat = await server.create("lead", spawn("none"))
+        [refused] = await server.wait_idle(chat)
+        assert "no workspace" in refused["error"]
+        made, refused = await server.call(chat, "plain", site.create("plain"), spawn("none"))
+        assert made["created"]
+        assert "a workspace without a desktop" in refused["error"]
