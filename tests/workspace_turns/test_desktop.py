@@ -3,6 +3,7 @@ window, and goes on when the X server, the agent or the server is killed."""
 
 import base64
 import shutil
+from os.path import samestat
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,12 @@ async def test_a_subagent_types_into_a_window_although_the_x_server_and_the_agen
 ) -> None:
     """Takes seconds: a server and three X servers are started."""
     async with site.server() as server:
+        chat = await server.create("lead", spawn("none"), site.create("plain"), spawn("none"))
+        early, _, without = await server.wait_idle(chat)
+        assert "no workspace" in early["error"]
+        assert "a workspace without a desktop" in without["error"]
         chat = await server.create("lead", site.create("desk"))
-        await server.wait_idle(chat)
+        place = await server.workspace_of(chat)
         child = await start(
             server,
             chat,
@@ -104,7 +109,13 @@ async def test_a_subagent_types_into_a_window_although_the_x_server_and_the_agen
         files = (await server.ask("GET", f"/chats/{child}/files"))["items"]
         assert [file["name"] for file in files] == ["result.png"]
         # The agent of the workspace ends with all its processes, and is started again.
+        before = place.socket.stat()
         await server.call(chat, "kill", execute("kill -9 -1"))
+
+        async def is_back() -> bool:
+            return place.socket.exists() and not samestat(place.socket.stat(), before)
+
+        await eventually(is_back, within_s=WAIT_TIMEOUT_S)
         other = await start(server, chat, "second", computer("screenshot"))
         assert picture_of((await server.wait_idle(other))[-1])[:4] == PNG
 
@@ -132,14 +143,3 @@ async def test_text_is_typed_once_although_the_server_is_killed_before_it_hears_
         await eventually(is_typed, within_s=WAIT_TIMEOUT_S)
         [looked] = await heir.call(child, "look", execute("cat typed"))
         assert looked["output"] == "once\n"
-
-
-async def test_a_workspace_without_a_desktop_has_no_agent_at_one(site: ServerSite) -> None:
-    """Takes seconds: a server is started."""
-    async with site.server() as server:
-        chat = await server.create("lead", spawn("none"))
-        [refused] = await server.wait_idle(chat)
-        assert "no workspace" in refused["error"]
-        made, refused = await server.call(chat, "plain", site.create("plain"), spawn("none"))
-        assert made["created"]
-        assert "a workspace without a desktop" in refused["error"]

@@ -3115,7 +3115,9 @@ export interface components {
              *       "pool": "",
              *       "labels": [],
              *       "image": "",
-             *       "runtime": ""
+             *       "runtime": "",
+             *       "desktop": false,
+             *       "desktop_size": ""
              *     }
              */
             spec?: components["schemas"]["TemplateSpec"];
@@ -4098,12 +4100,14 @@ export interface components {
             compaction?: string | null;
             general?: string | null;
             explore?: string | null;
+            computer_use?: string | null;
         };
         OverridesReply: {
             title: string | null;
             compaction: string | null;
             general: string | null;
             explore: string | null;
+            computer_use: string | null;
         };
         Parameter: {
             name: string;
@@ -4432,7 +4436,9 @@ export interface components {
              *       "pool": "",
              *       "labels": [],
              *       "image": "",
-             *       "runtime": ""
+             *       "runtime": "",
+             *       "desktop": false,
+             *       "desktop_size": ""
              *     }
              */
             spec?: components["schemas"]["TemplateSpec"];
@@ -5072,6 +5078,10 @@ export interface components {
             image?: string;
             /** @default  */
             runtime?: string;
+            /** @default false */
+            desktop?: boolean;
+            /** @default  */
+            desktop_size?: string;
         };
         TemplateVersionItem: {
             /** Format: uuid */
@@ -5480,6 +5490,7 @@ export interface components {
             debug_recording?: boolean;
             general_model?: string;
             explore_model?: string;
+            computer_use_model?: string;
             version?: number;
         };
         UserPatchBody: {
@@ -5518,6 +5529,7 @@ export interface components {
             debug_mode: "allow_users" | "forced" | "off";
             general_model: string;
             explore_model: string;
+            computer_use_model: string;
         };
         VersionReached: {
             /** @enum {unknown} */
