@@ -209,7 +209,7 @@ class SubagentService:
         return spawned(outcome.chat)
 
     async def _require_desktop(self, parent: Chat) -> None:
-        spec = await self._read(lambda: bindings.get_spec(self._conn, parent.id))
+        spec = await self._read(lambda: bindings.get_spec(self._conn, WORKER, parent.id))
         if spec is None or not spec.desktop:
             what = "no workspace" if spec is None else "a workspace without a desktop"
             raise ToolError(

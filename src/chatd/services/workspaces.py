@@ -214,7 +214,7 @@ class WorkspaceServices:
 
     async def load_screen(self, chat: Chat) -> Screen | None:
         """The screen of the desktop that the chat's workspace has. Raises Unavailable."""
-        spec = await bindings.get_spec(self.pool, chat.id)
+        spec = await bindings.get_spec(self.pool, WORKER, chat.id)
         size = None if spec is None else screen_size(spec)
         return None if size is None else Screen(*size)
 

@@ -39,12 +39,12 @@ GET: Final[LiteralString] = f"""
     LEFT JOIN chat_bindings b ON b.chat_id = c.id AND b.workspace_id = w.id
     WHERE c.id = $1 AND {chat_condition("$2", "$3")}"""
 
-GET_SPEC: Final[LiteralString] = """
+GET_SPEC: Final[LiteralString] = f"""
     SELECT v.spec FROM chats c
     JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
     JOIN workspace_builds b ON b.workspace_id = w.id AND b.build_number = w.latest_build
     JOIN template_versions v ON v.id = b.template_version_id
-    WHERE c.id = $1"""
+    WHERE c.id = $1 AND {chat_condition("$2", "$3")}"""
 
 # Compare and set on the expected workspace. A pinned context stays until another is pinned.
 BIND: Final[LiteralString] = f"""
@@ -91,9 +91,9 @@ async def get(conn: Conn, actor: Actor, chat_id: ChatId) -> WorkspaceBinding | N
     return None if row is None else WorkspaceBinding(**dict(row))
 
 
-async def get_spec(conn: Conn, chat_id: ChatId) -> TemplateSpec | None:
+async def get_spec(conn: Conn, actor: Actor, chat_id: ChatId) -> TemplateSpec | None:
     """How the chat's workspace is built, by its latest build. None without a workspace."""
-    raw = await conn.fetchval(GET_SPEC, chat_id)
+    raw = await conn.fetchval(GET_SPEC, chat_id, *chat_reach(actor, "chats.read"))
     return None if raw is None else msgspec.json.decode(raw, type=TemplateSpec)
 
 
