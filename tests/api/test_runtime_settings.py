@@ -58,7 +58,7 @@ async def test_other_users_neither_read_nor_change_the_deployments_settings(
 async def test_each_user_has_its_own_prompt(server: ApiServer) -> None:
     mine = await server.ask("PATCH", "/settings/me", {"custom_prompt": "I like tables."})
     debug = {"debug_recording": False, "debug_mode": "off"}
-    models = {"general_model": "", "explore_model": ""}
+    models = {"general_model": "", "explore_model": "", "computer_use_model": ""}
     rest: dict[str, object] = {"experiments": [], **debug, **models}
     assert mine.json == {"version": 1, "custom_prompt": "I like tables.", **rest}
     theirs = await server.ask("GET", "/settings/me", token=OTHER_USER)

@@ -288,6 +288,7 @@ CASES: Final[Mapping[str, Case]] = {
     "workspace.bindings.bind": lambda pool, who, _: bindings.bind(
         pool, who, CHAT, expected=None, workspace_id=workspace_id(1)
     ),
+    "workspace.bindings.get_spec": lambda pool, who, _: bindings.get_spec(pool, who, CHAT),
     "workspace.bindings.save_bound_agent": lambda pool, who, _: bindings.save_bound_agent(
         pool, who, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
     ),
