@@ -41,6 +41,7 @@ class RecordingWorkspaces:
         env, config = env_with(SystemClock()), RunnerServicesConfig(host_id=HERE, secret=SECRET)
         runners = RunnerServices(config, env, WORKER, pool, own=None)
         self._control = LocalWorkspaceControl(env, pool, runners, None, ttl_s=None)
+        self.ports = self._control.ports
         self.ttl_s: str | None = None
         self.max_copy_bytes = 1 << 30
         self.woken = 0

@@ -110,6 +110,8 @@ ASKED: dict[str, Ask] = {
     "fork_chat": lambda api: api.fork_chat(CHAT, 3),
     "export_chat": lambda api: api.export_chat(CHAT, "jsonl"),
     "import_chat": lambda api: api.import_chat(io.BytesIO(b"{}\n")),
+    "list_ports": lambda api: api.list_ports(WorkspaceId(ID)),
+    "create_preview": lambda api: api.create_preview(WorkspaceId(ID), 3000, "/a"),
     "load_archive": lambda api: api.load_archive(WorkspaceId(ID), "app", gzip=True),
     "unpack_archive": lambda api: api.unpack_archive(WorkspaceId(ID), ARCHIVE, "app"),
     "list_subagents": lambda api: api.list_subagents(CHAT, limit=5, cursor="c"),

@@ -34,6 +34,7 @@ from chatd.agent.files.file_routes import FileRoutes
 from chatd.agent.git.git_command import GitCommand
 from chatd.agent.git.git_repositories import TouchedPaths
 from chatd.agent.git.git_routes import GitRoutes
+from chatd.agent.processes.listening_ports import PortRoutes
 from chatd.agent.processes.process_child import CommandEnvironment
 from chatd.agent.processes.process_command import SavedResults
 from chatd.agent.processes.process_table import ProcessRoutes, ProcessTable
@@ -237,6 +238,7 @@ class AgentProcess:
             *self._git.routes(),
             *TerminalRoutes(self._terminals).routes(),
             *self._desktop.routes(),
+            *PortRoutes(self._threads, hidden={config.network_port}).routes(),
             *McpRoutes(self._mcp_servers, self._journal, self._fence).routes(),
         ]
         self._server = AgentHttpServer(Dispatcher(verifier, routes))

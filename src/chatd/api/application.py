@@ -20,6 +20,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, Unauthorized, error_reply
 from chatd.api.mcp.endpoint import build_mcp_route
 from chatd.api.openapi.docs_pages import ApiDocs
+from chatd.api.previews import PreviewSite
 from chatd.api.request import (
     ApiReply,
     ApiRequest,
@@ -74,6 +75,7 @@ from chatd.api.routes.shares import ShareRoutes
 from chatd.api.routes.tool_policies import ToolPolicyRoutes
 from chatd.api.routes.workspace.builds import BuildRoutes
 from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
+from chatd.api.routes.workspace.preview_links import PreviewRoutes
 from chatd.api.routes.workspace.workspace_archives import WorkspaceArchiveRoutes
 from chatd.api.routes.workspace.workspace_effects import WorkspaceEffectRoutes
 from chatd.api.routes.workspace.workspace_files import WorkspaceFileRoutes
@@ -182,6 +184,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *WorkspaceFileRoutes(deps).routes(),
         *WorkspaceArchiveRoutes(deps).routes(),
         *WorkspaceEffectRoutes(deps).routes(),
+        *PreviewRoutes(deps).routes(),
         *ModelRoutes(deps).routes(),
         *ProviderRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),
@@ -228,6 +231,7 @@ class ApiApplication:
         self._sockets = WebSockets(deps, self._streams)
         self._terminals = TerminalSockets(deps, self._streams)
         self._runners = RunnerSockets(deps)
+        self._previews = PreviewSite(deps)
         routes = all_routes(deps)
         streams = (
             *ChatEventStreams(deps, self._streams).routes(),
@@ -242,7 +246,13 @@ class ApiApplication:
         )
         page = PageFiles(deps.page_dir)
         lite, sign_in = LitePage(page), SignInPages()
-        self._web_page = WebPage(page, lite, sign_in.sign_in, deps.frame_origins)
+        self._web_page = WebPage(
+            page,
+            lite,
+            sign_in.sign_in,
+            deps.frame_origins,
+            preview_sources=deps.accounts.site.preview_sources,
+        )
         self.table = RouteTable(
             {
                 **health.pages,
@@ -257,9 +267,14 @@ class ApiApplication:
         )
 
     async def close(self) -> None:
+        await self._previews.close()
         await self._streams.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._previews.serves(scope):
+            status = await self._previews(scope, receive, send)
+            self._metrics.on_reply(scope.get("method", "GET"), "preview", status, None)
+            return
         observed = _ObservedSend(send, self._accounts.site.cors_headers(scope))
         if scope["type"] == "websocket":
             await self._websocket(scope, receive, observed)

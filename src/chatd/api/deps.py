@@ -30,6 +30,7 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceTerminal,
 )
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
+from chatd.domain.workspace.previews import WorkspacePorts
 from chatd.engine.spend_guard import SpendGuard
 from chatd.engine.subagents import ReserveSlot
 from chatd.sealed_secrets import KeyRing
@@ -117,6 +118,11 @@ class WorkspaceControl(Protocol):
 
     async def workspace_files(self, workspace_id: WorkspaceId) -> WorkspaceFiles:
         """The files of a workspace, to copy many: the workspace counts as used."""
+        ...
+
+    @property
+    def ports(self) -> WorkspacePorts:
+        """The ports of running workspaces."""
         ...
 
     async def terminal(

@@ -340,6 +340,12 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "outside_workspace": ErrorCode(
         403, "The path leads out of the workspace's home directory.", "Name a path inside it."
     ),
+    "previews_off": ErrorCode(
+        409,
+        "This server has no host names for previews.",
+        "The operator sets `server.preview_host`; on the server's own machine use its loopback"
+        " address.",
+    ),
     "archive_too_large": ErrorCode(
         413, "The files are too many or too large for one archive.", "Copy directories one by one."
     ),
@@ -416,6 +422,7 @@ AGENT_CODES: Final = (
     *("agent_untrusted", "runner_disconnected"),
 )
 BROWSE_CODES: Final = (*AGENT_CODES, "agent_outdated", "outside_workspace", "workspaces_off")
+PORT_CODES: Final = (*AGENT_CODES, "agent_outdated", "workspaces_off")
 ARCHIVE_CODES: Final = (*BROWSE_CODES, "archive_too_large", "copies_busy")
 TERMINAL_CODES: Final = (
     *AGENT_CODES,

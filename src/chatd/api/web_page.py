@@ -273,11 +273,19 @@ class WebPage:
     sign in on where the page was not built."""
 
     def __init__(
-        self, files: PageFiles, lite: LitePage, sign_in: Page, frame_origins: Sequence[str] = ()
+        self,
+        files: PageFiles,
+        lite: LitePage,
+        sign_in: Page,
+        frame_origins: Sequence[str] = (),
+        *,
+        preview_sources: str = "",
     ) -> None:
-        """Pages of `frame_origins` may show the embedded chat, beside this server's own."""
+        """Pages of `frame_origins` may show the embedded chat, beside this server's own. The page
+        may show frames of `preview_sources`."""
         self._files = files
         framed_by = " ".join(("'self'", *frame_origins))
+        self._policy = f"{PAGE_POLICY}; frame-src 'self' blob: {preview_sources}".rstrip()
         self._embed_policy = PAGE_POLICY.replace(
             "frame-ancestors 'none'", f"frame-ancestors {framed_by}"
         )
@@ -307,7 +315,7 @@ class WebPage:
         page = await self._files.latest()
         if page is None:
             return await self._lite.document(scope)
-        return reply_file(scope, page.document, PAGE_POLICY)
+        return reply_file(scope, page.document, self._policy)
 
     async def _serve_embedded(self, scope: Scope) -> ApiReply:
         page = await self._files.latest()

@@ -363,6 +363,7 @@ def accounts_config(settings: Settings) -> AccountsConfig:
             allowed_hosts=server.allowed_hosts,
             allowed_origins=server.allowed_origins,
             trusted_proxies=server.trusted_proxies,
+            preview_host=server.preview_host,
         ),
         limits=RequestLimits(
             requests=limits.requests_per_minute,

@@ -10,7 +10,9 @@ WorkspaceName = Annotated[
     str, typer.Argument(metavar="WORKSPACE", help="The workspace, by name or id")
 ]
 workspaces: Final = typer.Typer(
-    help="List workspaces, and copy their files.", no_args_is_help=True, rich_markup_mode=None
+    help="List workspaces, copy their files, and show their ports.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -99,4 +101,40 @@ def push(
         lambda api: workspace_copies.push(
             api, workspace, source, to=to, gzip=gzip, as_json=as_json
         ),
+    )
+
+
+@workspaces.command()
+@with_target
+def ports(workspace: WorkspaceName, *, as_json: AsJson = False, server: ServerFinder) -> None:
+    """List the ports on which programs of a running workspace listen."""
+    from chatd.cli import workspace_copies
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: workspace_copies.list_ports(api, workspace, as_json=as_json))
+
+
+@workspaces.command()
+@with_target
+def preview(
+    workspace: WorkspaceName,
+    port: Annotated[int, typer.Argument(metavar="PORT", min=1, max=65_535, help="The port")],
+    *,
+    path: Annotated[
+        str, typer.Option("--path", metavar="PATH", help="Where the preview begins")
+    ] = "/",
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Print a link that shows a port of a workspace in your browser.
+
+    The link works once, within two minutes. The browser that opened it sees the preview for at most
+    12 hours.
+    """
+    from chatd.cli import workspace_copies
+    from chatd.cli.api_session import run_command
+
+    run_command(
+        server,
+        lambda api: workspace_copies.preview(api, workspace, port, path=path, as_json=as_json),
     )

@@ -27,13 +27,14 @@ from chatd.cli.api_session import UsageProblem
 from chatd.cli.chats.run_request import read_id
 from chatd.cli.output import byte_size, print_json, print_notice, print_table
 from chatd.client.calls import UploadedStream
-from chatd.client.resources import UnpackedFiles, Workspace
+from chatd.client.resources import ListeningPort, UnpackedFiles, Workspace
 from chatd.client.server import ServerApi
 from chatd.domain.errors import ChatdError
 from chatd.domain.files import clean_file_name
 from chatd.domain.ids import WorkspaceId
 
 MAX_WORKSPACES: Final = 1000
+MAX_PORTS: Final = 100
 MAX_PULLED_BYTES: Final = MAX_ARCHIVE_BYTES + (512 << 20)
 PROGRESS_INTERVAL_S: Final = 0.2
 _READ_BYTES: Final = 256 << 10
@@ -60,6 +61,28 @@ async def find_workspace(api: ServerApi, name: str) -> Workspace:
             return one
     there = ", ".join(sorted(one.name for one in found)) or "none"
     raise UsageProblem(f"there is no workspace {name!r}; there are: {there}")
+
+
+async def list_ports(api: ServerApi, name: str, *, as_json: bool) -> None:
+    listed = api.list_ports((await find_workspace(api, name)).id)
+    if as_json:
+        print_json(await listed.raw_items(MAX_PORTS))
+        return
+    found = await listed.items(MAX_PORTS)
+    print_table(("PORT", "PROCESS", "COMMAND"), [_port_row(one) for one in found])
+
+
+def _port_row(one: ListeningPort) -> tuple[str, str, str]:
+    return str(one.port), str(one.pid), one.command
+
+
+async def preview(api: ServerApi, name: str, port: int, *, path: str, as_json: bool) -> None:
+    workspace = await find_workspace(api, name)
+    call = api.create_preview(workspace.id, port, path)
+    if as_json:
+        print_json(await call.raw())
+        return
+    print((await call).url)
 
 
 # Out of a workspace

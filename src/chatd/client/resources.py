@@ -371,6 +371,18 @@ class Workspace(Struct, frozen=True, kw_only=True):
     directory: str | None = None
 
 
+class ListeningPort(Struct, frozen=True, kw_only=True):
+    port: int
+    pid: int = 0
+    command: str = ""
+
+
+class PreviewLink(Struct, frozen=True, kw_only=True):
+    url: str
+    origin: str
+    expires_at: datetime | None = None
+
+
 class UnpackedFiles(Struct, frozen=True, kw_only=True):
     files: int = 0
     bytes: int = 0

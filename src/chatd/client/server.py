@@ -55,6 +55,7 @@ from chatd.client.resources import (
     ListedChat,
     ListedSkill,
     ListedTemplate,
+    ListeningPort,
     McpDisconnectAnswer,
     McpServer,
     McpTrial,
@@ -63,6 +64,7 @@ from chatd.client.resources import (
     ModelChoice,
     OfferedModel,
     Page,
+    PreviewLink,
     Prompt,
     Provider,
     Runner,
@@ -444,6 +446,15 @@ class ServerApi:
             file=archive,
         )
         return Call(self._requests, asked, UnpackedFiles)
+
+    def list_ports(self, workspace_id: WorkspaceId) -> ListCall[ListeningPort]:
+        return self._list(f"/workspaces/{workspace_id}/ports", Page[ListeningPort])
+
+    def create_preview(
+        self, workspace_id: WorkspaceId, port: int, path: str = "/"
+    ) -> Call[PreviewLink]:
+        body = {"port": port, "path": path}
+        return self._post(f"/workspaces/{workspace_id}/previews", body, PreviewLink)
 
     def create_build(
         self, workspace_id: WorkspaceId, transition: Literal["start", "stop"]

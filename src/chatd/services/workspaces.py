@@ -67,6 +67,7 @@ from chatd.workspaces.agents.agent_monitor import ContextSync
 from chatd.workspaces.agents.agent_resolver import StoredBindings
 from chatd.workspaces.agents.agent_session import host_id, server_secret
 from chatd.workspaces.agents.people_access import AgentEffects, AgentFiles, AgentTerminal
+from chatd.workspaces.agents.port_access import AgentPorts
 from chatd.workspaces.build_maintenance import ActivityTracker, Autostop
 from chatd.workspaces.build_requests import (
     BuildRequests,
@@ -333,6 +334,7 @@ class LocalWorkspaceControl:
         self._rows = StoredBindings(conn)
         self._contexts = ContextSync(conn, env)
         self._connector = runners.connector
+        self.ports = AgentPorts(self._connect_to, env.clock, self._touch)
 
     def new_host(self, template: Template, spec: TemplateSpec) -> str | None:
         return self._runners.new_host(template.backend, spec)

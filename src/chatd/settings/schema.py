@@ -105,6 +105,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             extra={"expected": "host:port, such as 10.0.0.2:7871"},
         ),
     ] = None
+    preview_host: Annotated[
+        Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$")] | None,
+        Meta(
+            description="Domain whose names all lead to this server (*.preview.example.com), for"
+            " previews of the ports of workspaces; on this machine they need none",
+            extra={"expected": "a host name such as preview.example.com"},
+        ),
+    ] = None
     trusted_proxies: Annotated[
         tuple[str, ...],
         Meta(

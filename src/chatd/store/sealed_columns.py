@@ -213,6 +213,7 @@ CREATE: Final[LiteralString] = """
 
 DOWNLOAD_LINKS: Final = "download_links"
 DEVICE_COOKIES: Final = "device_cookies"
+PREVIEW_COOKIES: Final = "preview_cookies"
 
 
 async def shared_key(conn: Conn, name: str) -> bytes:

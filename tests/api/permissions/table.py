@@ -295,6 +295,14 @@ FILES_AND_WORKSPACES: Final = (
         content_type="application/x-tar",
         says="no_agent",
     ),
+    row("GET /workspaces/{workspace_id}/ports", "write unshared", "chat:write", says="no_agent"),
+    row(
+        "POST /workspaces/{workspace_id}/previews",
+        "write unshared",
+        "chat:write",
+        {"port": 3000},
+        records="preview.open",
+    ),
     row("GET /workspaces/{workspace_id}/builds", "read unshared", "chat:read"),
     row(
         "POST /workspaces/{workspace_id}/builds",

@@ -24,6 +24,7 @@ from chatd.agent.server.http_messages import AgentHttpReply, RequestHead, error_
 # One connection: reads request heads and bodies and writes replies, each with a timeout.
 
 T = TypeVar("T")
+RELAY_CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class ConnectionLimits:
     write_timeout_s: float = 20
     idle_timeout_s: float = 120
     close_timeout_s: float = 2
+    relay_timeout_s: float = 60
     max_connections: int = 128
 
 
@@ -108,6 +110,32 @@ class ClientConnection:
             await self._write(b"0\r\n\r\n")
         finally:
             await lines.aclose()
+
+    async def relay(
+        self, reply: AgentHttpReply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Copy bytes both ways until either side ends. Closes the other connection."""
+        try:
+            await self._write(_encode_head(reply, "Connection: Upgrade", "Upgrade: chatd-bytes"))
+            ways = {
+                asyncio.ensure_future(self._copy(self._reader, writer)),
+                asyncio.ensure_future(self._copy(reader, self._writer)),
+            }
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.wait(ways)
+        finally:
+            writer.transport.abort()
+
+    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        """A side that takes nothing for too long ends the connection."""
+        with suppress(OSError, ConnectionClosed):
+            while data := await source.read(RELAY_CHUNK_BYTES):
+                target.write(data)
+                await _within(self._limits.relay_timeout_s, target.drain())
 
     async def _write(self, data: bytes) -> None:
         self._writer.write(data)
@@ -348,6 +376,9 @@ class AgentHttpServer:
         reply = await self._run(connection, exchange, body)
         if reply.lines is not None:
             await connection.stream(reply, reply.lines)
+            return False
+        if reply.relay is not None:
+            await connection.relay(reply, *reply.relay)
             return False
         keep_alive = head.keep_alive and not self._is_closing
         await connection.send(reply, keep_alive=keep_alive)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -192,13 +193,15 @@ def read_fields(value: object, what: str) -> RequestFields:
 
 @dataclass(frozen=True)
 class AgentHttpReply:
-    """`lines` are streamed instead of a body, until they end or the client disconnects."""
+    """`lines` are streamed instead of a body, until they end or the client disconnects. With
+    `relay` the status is 101, and the connection carries the bytes of that one from then on."""
 
     status: int
     body: bytes = b""
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     lines: AsyncGenerator[bytes, None] | None = None
+    relay: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
 
 def json_reply(value: object, status: int = 200) -> AgentHttpReply:

@@ -21,8 +21,14 @@ from msgspec import Struct
 
 from chatd.api.request import Scope, header
 from chatd.domain.access.secret_text import is_opaque_secret, secret_text
-from chatd.domain.errors import Forbidden
+from chatd.domain.errors import Conflict, Forbidden
 from chatd.domain.ids import UserId
+from chatd.domain.workspace.previews import (
+    LOOPBACK_PREVIEW_HOST,
+    PreviewPlace,
+    PreviewTarget,
+    looks_like_label,
+)
 from chatd.store.account.credentials import SESSION_LIFETIME
 from chatd.store.conn import Conn
 from chatd.store.sealed_columns import DEVICE_COOKIES, shared_key
@@ -43,12 +49,14 @@ _CORS_METHODS: Final = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 class SiteConfig(Struct, frozen=True, kw_only=True):
     """`url` is the public address. `allowed_hosts` are further names of this server, and
     `allowed_origins` further sites with pages that may use the API. Addresses or networks of
-    `trusted_proxies` tell the client's address in X-Forwarded-For."""
+    `trusted_proxies` tell the client's address in X-Forwarded-For. Names below `preview_host` are
+    those of previews."""
 
     url: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
+    preview_host: str | None = None
 
 
 class Site:
@@ -63,6 +71,7 @@ class Site:
         self._origins = frozenset(_origin(origin) for origin in origins)
         self._cors_origins = frozenset(map(_origin, config.allowed_origins))
         self._proxies = [ip_network(proxy, strict=False) for proxy in config.trusted_proxies]
+        self._preview_host = None if config.preview_host is None else config.preview_host.lower()
 
     def address(self, scope: Scope) -> str | None:
         """The client's: the last one in X-Forwarded-For that no trusted proxy has."""
@@ -88,6 +97,65 @@ class Site:
         return scope.get("scheme") in ("https", "wss") or (
             self._is_https and name == self._public_host
         )
+
+    def preview_label(self, scope: Scope) -> str | None:
+        """The first part of the name of a preview; None for every other host. No route of the API
+        is served under such a name."""
+        name = host_name(header(scope, b"host") or "")
+        if self._preview_host is not None and name not in self._hosts:
+            label, _, rest = name.partition(".")
+            if rest == host_name(self._preview_host):
+                return label
+            if name.endswith(f".{host_name(self._preview_host)}"):
+                return name.removesuffix(f".{host_name(self._preview_host)}")
+        label = name.removesuffix(f".{LOOPBACK_PREVIEW_HOST}")
+        return label if label != name and looks_like_label(label) else None
+
+    def preview_place(self, scope: Scope, target: PreviewTarget) -> PreviewPlace:
+        """Where the browser that sent this request sees the preview. Raises Conflict."""
+        given = header(scope, b"host") or ""
+        if self._preview_host is not None:
+            scheme = "https" if self._is_https or self.is_secure(scope) else "http"
+            base = self._preview_host
+            if ":" not in base and (port := _port_of(self.url or f"{scheme}://{given}")):
+                base = f"{base}:{port}"
+            return PreviewPlace(scheme=scheme, host=f"{target.label}.{base}", port=target.port)
+        if not is_loopback(host_name(given)):
+            raise Conflict(
+                "Previews need host names of their own. The operator can set server.preview_host to"
+                " a domain whose names all lead to this server.",
+                code="previews_off",
+            )
+        port = _port_of(f"http://{given}")
+        host = f"{target.label}.{LOOPBACK_PREVIEW_HOST}{f':{port}' if port else ''}"
+        return PreviewPlace(scheme="http", host=host, port=target.port)
+
+    def seen_preview(self, scope: Scope, target: PreviewTarget) -> PreviewPlace:
+        """The preview as the browser names it in this request to it."""
+        given = (header(scope, b"host") or "").lower()
+        is_loopback_name = host_name(given).endswith(f".{LOOPBACK_PREVIEW_HOST}")
+        secure = self.is_secure(scope) or (self._is_https and not is_loopback_name)
+        return PreviewPlace(scheme="https" if secure else "http", host=given, port=target.port)
+
+    def framing_origins(self, place: PreviewPlace) -> list[str]:
+        """Where chatd's own page may be that shows a preview in a frame."""
+        name = host_name(place.host)
+        if name.endswith(f".{LOOPBACK_PREVIEW_HOST}"):
+            port = _port_of(place.origin)
+            ending = f":{port}" if port else ""
+            return [f"http://localhost{ending}", f"http://127.0.0.1{ending}"]
+        if self.url is not None:
+            return [self.url]
+        return [f"{place.scheme}://{host}:*" for host in sorted(map(str, self._hosts))]
+
+    @property
+    def preview_sources(self) -> str:
+        """Of the frames that the page may show, for its content policy."""
+        found = [f"http://*.{LOOPBACK_PREVIEW_HOST}:*"]
+        if self._preview_host is not None:
+            named = self._preview_host if ":" in self._preview_host else f"{self._preview_host}:*"
+            found.append(f"{'https' if self._is_https else 'http'}://*.{named}")
+        return " ".join(found)
 
     def can_hold_cookie(self, scope: Scope) -> bool:
         """Over plain http only on this machine, or where the operator has named an http address:
@@ -181,6 +249,13 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _port_of(url: str) -> int | None:
+    try:
+        return urlsplit(url).port
+    except ValueError:
+        return None
 
 
 def _origin(text: str) -> tuple[str, str, int | None] | None:

@@ -88,6 +88,7 @@ _PHRASES: Final[Mapping[str, str]] = {
     "template.create": "created {object}",
     "template.delete": "deleted {object}",
     "template.update": "changed {fields} of {object}",
+    "preview.open": "opened a preview of a port of {object}",
     "terminal.open": "opened a terminal in {object}",
     "ticket.revoke": "revoked a ticket{of}",
     "token.create": "made {object}{of}",

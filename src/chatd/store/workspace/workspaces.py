@@ -255,6 +255,13 @@ async def load_snapshot(
     return snapshot
 
 
+async def can_preview(conn: Conn, actor: UserActor, workspace_id: WorkspaceId) -> bool:
+    """Whether the actor may see previews of the workspace's ports. Raises Forbidden for one who may
+    only read the workspace."""
+    found = await load_snapshot(conn, actor, workspace_id, "workspaces.write")
+    return found is not None and found.workspace is not None and not found.workspace.deleted
+
+
 async def list_on_host(
     conn: Conn, hosts: Sequence[str], backend: str, *, after: WorkspaceId | None, limit: int
 ) -> list[WorkspaceSnapshot]:

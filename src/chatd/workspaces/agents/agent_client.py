@@ -44,6 +44,7 @@ from chatd.workspaces.agents.agent_session import (
     AgentResponse,
     AgentSession,
 )
+from chatd.workspaces.tunnels.byte_streams import ByteStream
 
 # The JSON of requests, replies and refusals
 
@@ -72,6 +73,7 @@ KNOWN_ERROR_CODES: Final = frozenset(
         "no_resources",
         "no_route",
         "no_shell",
+        "no_such_port",
         "no_such_stream",
         "no_such_terminal",
         "no_such_workdir",
@@ -349,13 +351,29 @@ class ConnectedAgent:
         boot = self.hello.boot_id
         response = await self._session.send(request, boot=boot)
         if response.boot != boot:
-            if self.hello.boot_id == boot:  # another request may have made the handshake already
-                self.hello = await handshake(self._session, self.agent_id)
-            boot = self.hello.boot_id
+            boot = await self._new_boot(boot)
             response = await self._session.send(request, boot=boot)
             if response.boot != boot:
                 raise AgentUnreachable("The workspace agent restarts again and again.")
         return check_status(response)
+
+    async def _new_boot(self, boot: str) -> str:
+        if self.hello.boot_id == boot:  # another request may have made the handshake already
+            self.hello = await handshake(self._session, self.agent_id)
+        return self.hello.boot_id
+
+    async def open_bytes(self, request: AgentRequest) -> ByteStream:
+        """The agent turns the connection into a stream of bytes. Raises AgentRefused and
+        AgentUnreachable."""
+        boot = self.hello.boot_id
+        response, stream = await self._session.open_bytes(request, boot=boot)
+        if response.boot != boot and stream is None:
+            boot = await self._new_boot(boot)
+            response, stream = await self._session.open_bytes(request, boot=boot)
+        if stream is None:
+            check_status(response)
+            raise AgentUnreachable("The workspace agent sent a reply that cannot be read.")
+        return stream
 
     def stream_lines(
         self, request: AgentRequest, *, idle_timeout_s: float

@@ -35,7 +35,12 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.workspace.agent_api import AgentUnreachable, ConnectFailed
 from chatd.domain.workspace.entities import AgentId, Endpoint
 from chatd.sealed_secrets import load_or_create
-from chatd.workspaces.tunnels.byte_streams import ByteStream, http_over
+from chatd.workspaces.tunnels.byte_streams import (
+    ByteStream,
+    SocketStream,
+    http_over,
+    open_socket,
+)
 
 # Keys and signatures.
 #
@@ -291,6 +296,41 @@ class AgentSession:
             lost = _lost(error)
         raise lost
 
+    async def open_bytes(
+        self, request: AgentRequest, *, boot: str
+    ) -> "tuple[AgentResponse, ByteStream | None]":
+        """Ask the agent to turn the connection into a stream of bytes: status 101, which the agent
+        signs. The bytes are not signed. With any other status there is no stream. Raises
+        AgentUnreachable."""
+        signed = self._sign(request, boot)
+        stream: ByteStream | None = None
+        is_open = False
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                stream = await self._dial()
+                reader = _HeadReader(stream)
+                await stream.write(_encode_head(request, signed))
+                status, headers = await reader.read_head()
+                body = b"" if status == 101 else await reader.read_body(headers)
+            replied_by = self._signer.verify(signed.nonce, status, headers, body)
+            response = AgentResponse(status=status, boot=replied_by, body=body)
+            is_open = status == 101
+            return response, StreamAfterHead(stream, reader.rest) if is_open else None
+        except _FAULTS as error:
+            lost = _lost(error)
+        finally:
+            if stream is not None and not is_open:
+                await stream.close()
+        raise lost
+
+    async def _dial(self) -> ByteStream:
+        if self._open_stream is not None:
+            return await self._open_stream(self._agent_id, self._endpoint)
+        endpoint = self._endpoint
+        if endpoint.kind == "tcp":
+            return SocketStream(*await asyncio.open_connection(endpoint.host, endpoint.port))
+        return await open_socket(endpoint.path)
+
     def _sign(self, request: AgentRequest, boot: str) -> SignedRequest:
         return self._signer.sign(
             request.method, request.target, boot=boot, headers=request.headers, body=request.body
@@ -325,6 +365,69 @@ class AgentSession:
         text = bytes(signed.event)
         self._signer.verify_line(nonce, number, boot=boot, text=text, mac=signed.mac)
         return text
+
+
+def _encode_head(request: AgentRequest, signed: SignedRequest) -> bytes:
+    lines = [
+        f"{request.method} {request.target} HTTP/1.1",
+        "Host: agent",
+        *(f"{name}: {value}" for name, value in signed.headers.items()),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+class _HeadReader:
+    """Reads the head of a reply from a stream. `rest` is what came after it."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self.rest = b""
+
+    async def read_head(self) -> tuple[int, Mapping[str, str]]:
+        while b"\r\n\r\n" not in self.rest:
+            if len(self.rest) > _MAX_HEADER_BYTES:
+                raise UntrustedReply("the head of the reply is too long")
+            await self._read_more()
+        head, _, self.rest = self.rest.partition(b"\r\n\r\n")
+        first, *fields = head.decode("latin-1").split("\r\n")
+        words = first.split(" ", 2)
+        if len(words) < 2 or not (words[1].isascii() and words[1].isdigit()):
+            raise UntrustedReply("the reply is not HTTP")
+        parts = (field.partition(":") for field in fields)
+        return int(words[1]), {name.strip().title(): value.strip() for name, _, value in parts}
+
+    async def read_body(self, headers: Mapping[str, str]) -> bytes:
+        length = headers.get("Content-Length", "0")
+        if not (length.isascii() and length.isdigit()) or int(length[:9]) > MAX_JSON_BYTES:
+            raise UntrustedReply("the reply has no usable length")
+        while len(self.rest) < int(length):
+            await self._read_more()
+        return self.rest[: int(length)]
+
+    async def _read_more(self) -> None:
+        if not (data := await self._stream.read()):
+            raise ConnectionError("closed")
+        self.rest += data
+
+
+class StreamAfterHead:
+    """Satisfies `ByteStream`: first the bytes that came together with the head."""
+
+    def __init__(self, stream: ByteStream, first: bytes) -> None:
+        self._stream = stream
+        self._first = first
+
+    async def read(self) -> bytes:
+        if first := self._first:
+            self._first = b""
+            return first
+        return await self._stream.read()
+
+    async def write(self, data: bytes) -> None:
+        await self._stream.write(data)
+
+    async def close(self) -> None:
+        await self._stream.close()
 
 
 def _client(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:

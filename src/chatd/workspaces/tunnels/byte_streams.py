@@ -229,6 +229,8 @@ async def http_over(stream: ByteStream) -> AsyncGenerator[aiohttp.BaseConnector]
     try:
         yield connector
     finally:
-        if connector.transport is not None:
-            await connector.transport.finish()
-        await stream.close()
+        try:
+            if connector.transport is not None:
+                await connector.transport.finish()
+        finally:
+            await stream.close()
