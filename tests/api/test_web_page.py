@@ -85,6 +85,7 @@ async def test_the_page_may_load_only_from_its_server_and_cannot_be_framed(page:
         "frame-ancestors": "'none'",
         "base-uri": "'none'",
         "form-action": "'self'",
+        "frame-src": "'self' blob: http://*.localhost:*",
     }
     assert headers["x-frame-options"] == "DENY"
     assert headers["x-content-type-options"] == "nosniff"

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import socket
 import subprocess
 import tarfile
 from collections.abc import AsyncGenerator
@@ -93,3 +94,19 @@ def test_what_was_not_sent_is_told() -> None:
         "  2 pipes, sockets and devices were left out",
         "  1 files could not be read there and are missing",
     ]
+
+
+async def test_ports_are_listed_and_a_link_to_a_preview_is_printed(commands: Commands) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = str(listening.getsockname()[1])
+        code, out, error = await commands.run("ports", "shop")
+        assert code == 0, error
+        assert any(line.startswith(port.encode()) for line in out.splitlines()), out
+        code, out, error = await commands.run("preview", "shop", port, "--path", "/a")
+    assert code == 0, error
+    assert out.startswith(f"http://{port}-".encode())
+    assert b".localhost:" in out
+    code, _, error = await commands.run("preview", "shop", "70000")
+    assert code == 2, error

@@ -372,14 +372,14 @@ class Workspace(Struct, frozen=True, kw_only=True):
 
 
 class ListeningPort(Struct, frozen=True, kw_only=True):
-    port: int
+    port: int = 0
     pid: int = 0
     command: str = ""
 
 
 class PreviewLink(Struct, frozen=True, kw_only=True):
-    url: str
-    origin: str
+    url: str = ""
+    origin: str = ""
     expires_at: datetime | None = None
 
 

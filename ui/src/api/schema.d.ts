@@ -724,6 +724,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/workspaces/{workspace_id}/ports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_ports"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workspaces/{workspace_id}/previews": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["create_preview"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/models": {
         parameters: {
             query?: never;
@@ -3722,6 +3754,13 @@ export interface components {
             created_at: string;
             updated_at: string;
         };
+        ListeningPort: {
+            port: number;
+            /** @default 0 */
+            pid?: number;
+            /** @default  */
+            command?: string;
+        };
         LoginBody: {
             username: string;
             password: string;
@@ -4172,6 +4211,21 @@ export interface components {
         Pong: {
             /** @enum {unknown} */
             type: "pong";
+        };
+        PortPage: {
+            items: components["schemas"]["ListeningPort"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        PreviewBody: {
+            port: number;
+            /** @default / */
+            path?: string;
+        };
+        PreviewReply: {
+            url: string;
+            origin: string;
+            expires_at: string;
         };
         PreviewReset: {
             /** @enum {unknown} */
@@ -7012,6 +7066,56 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    list_ports: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                workspace_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PortPage"];
+                };
+            };
+        };
+    };
+    create_preview: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workspace_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PreviewBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PreviewReply"];
+                };
             };
         };
     };
