@@ -1,8 +1,8 @@
 # Needs make and Python 3.11 or newer, nothing else. All that is installed goes into .venv.
 
 BIN := .venv/bin
-# Tests wait for processes and sockets a third of their time: one more than there are cores here.
-JOBS ?= 3
+# Tests wait for processes and sockets half of their time: two more than there are cores here.
+JOBS ?= 4
 ARGS ?=
 
 # node comes with a locked package; the machine's own may be too old for pyright.
@@ -12,27 +12,12 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # all of it again; .venv, src and tests keep it, and make clean removes it.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The quick way out is that there is nothing to do. Else the first Python that really runs (a pyenv
-# shim may exist and refuse) and is new enough does it; PYTHON=/path/to/python chooses another.
-SETUP = $(BIN)/python tools/environment.py --check $@ 2>/dev/null && exit 0; \
-	for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+# The first Python that really runs (a pyenv shim may exist and refuse) and is new enough runs the
+# tool; PYTHON=/path/to/python chooses another.
+RUN = for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
 	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
-	then exec "$$python" tools/environment.py $@; fi; done; \
+	then exec "$$python" -m tools.$(1); fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
-
-# All of them, whichever fail. The slow ones (tools/slow_checks.py) run beside the rest; what they print
-# waits until it is their turn. BESIDE is one more command that runs meanwhile.
-BESIDE =
-SLOW =
-CHECKS = slow=$$(mktemp) || exit 1; failed=0; \
-	$(BIN)/python -m tools.slow_checks $(SLOW) >"$$slow" 2>&1 & checking=$$!; \
-	trap 'rm -f "$$slow"' EXIT; trap 'kill -TERM -$$checking; exit 130' INT TERM; \
-	$(BIN)/ruff format --quiet --check . || { echo "Run make fmt."; failed=1; }; \
-	$(BIN)/ruff check --quiet . || failed=1; \
-	$(BIN)/lint-imports --no-logo || failed=1; $(BESIDE) \
-	wait $$checking || failed=1; cat "$$slow"; exit $$failed
-
-PAGE_TESTS = $(BIN)/python -m tools.page_tests
 
 .PHONY: help serve page check test test-conformance test-page test-page-slow fuzz chaos rolling upgrade skew soak test-model fmt bench docs lock clean runtime dev model
 
@@ -46,30 +31,19 @@ serve: runtime page ## set up what is needed and start the server (ARGS="--data-
 page: runtime ## build the page, if its sources have changed and Node 20 is installed
 	@$(BIN)/python tools/page_build.py
 
-check: BESIDE = test ! -d ui/node_modules || $(BIN)/python -m tools.page_tests --check-only || failed=1;
-check: dev ## lint and types only, a minute or two
-	@echo "Checking lint, imports and types: a minute or two ..."
-	@$(CHECKS)
+check: ## lint and types only, a minute or two
+	@$(call RUN,checks check)
 
 # A failed test runs once more, alone; one that passes then is reported as flaky. Decoys stand where a
 # test must not look (tools/decoys.py).
-test: SLOW = $(if $(ARGS),,--page)
-test: BESIDE = if [ $$failed = 0 ]; then \
-	$(if $(ARGS),echo "Not testing the page: ARGS chooses tests of pytest.",$(PAGE_TESTS) --browser-only) \
-	|| failed=1; \
-	echo "Running the tests, which takes minutes; the percentage says how far they are ..."; \
-	$(BIN)/python -m tools.run_tests --forks $(JOBS) $(ARGS) \
-	|| failed=1; echo "Waiting for the types and the lint of the page ..."; fi;
-test: dev tests/oidc/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
-	@echo "Checking lint, imports and types ..."
-	@$(if $(ARGS),,$(PAGE_TESTS) --install-only)
-	@$(CHECKS)
+test: ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
+	@$(call RUN,checks test --forks $(JOBS) -- $(ARGS))
 
-test-page: dev ## every check and test of the page, in Chromium too
-	@$(PAGE_TESTS)
+test-page: ## every check and test of the page, in Chromium too
+	@$(call RUN,checks page)
 
-test-page-slow: dev ## the page in Chromium, each state in both themes and on both devices
-	@$(PAGE_TESTS) --slow
+test-page-slow: ## the page in Chromium, each state in both themes and on both devices
+	@$(call RUN,checks page --slow)
 
 # A certified OpenID provider, for tests of the sign-in, and the conformance scenarios of MCP. Without
 # npm their tests are skipped.
@@ -129,5 +103,6 @@ clean: ## remove .venv and every cache; never touches data
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	@find src bench tests tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
+# The quick way out is that there is nothing to do.
 runtime dev model:
-	@$(SETUP)
+	@$(BIN)/python -m tools.environment --check $@ 2>/dev/null && exit 0; $(call RUN,environment $@)

@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 NOTE = VENV / "chatd-setup.json"
+CHROMIUM = Path("/usr/bin/chromium")
+HEADLESS = Path("/usr/bin/chromium-headless-shell")
 
 LOCKS = {
     "runtime": ("requirements/runtime.txt", "requirements/build.txt"),
@@ -48,16 +50,21 @@ HOLDS = {"runtime": ("runtime",), "dev": ("runtime", "dev"), "model": ("runtime"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make .venv, or bring it up to date.")
-    parser.add_argument("wanted", choices=sorted(LOCKS))
+    parser.add_argument("wanted", choices=(*sorted(LOCKS), "system", "browser"))
     parser.add_argument("--check", action="store_true", help="only say, by the exit code, if it is")
     options = parser.parse_args()
     wanted: str = options.wanted
+    if wanted == "system":
+        install_bubblewrap()
+        return
+    if wanted == "browser":
+        install_chromium()
+        return
     if options.check:
         sys.exit(0 if up_to_date(wanted) and not wants_bubblewrap() else 1)
     with one_at_a_time():
         make_venv()
-        if wants_bubblewrap():
-            install_bubblewrap()
+        install_bubblewrap()
         if not up_to_date(wanted):
             fill_venv(wanted)
 
@@ -85,7 +92,7 @@ def fill_venv(wanted: str) -> None:
     install([*LOCKED, "--no-deps", *named(files)])
     if wanted != "model":
         install(["--no-deps", "--no-build-isolation", "--editable", "."])
-    write_note({**read_note(), **expected(wanted)})
+    add_to_note(expected(wanted))
 
 
 def all_locks(name: str) -> tuple[str, ...]:
@@ -124,7 +131,7 @@ def make_venv() -> None:
     made = [sys.executable, "-m", "venv", "--without-pip", str(VENV)]
     if subprocess.run(made, check=False).returncode != 0:
         fail(f"{sys.executable} cannot make a virtual environment (the command failed: {made}).")
-    write_note({"root": str(ROOT)})
+    add_to_note({"root": str(ROOT)})
 
 
 def install(arguments: list[str]) -> None:
@@ -193,8 +200,21 @@ def can_install_packages(name: str) -> bool:
 
 def install_bubblewrap() -> None:
     """Without it everything works, workspaces are just kept apart less well: never a failure."""
+    if not wants_bubblewrap():
+        return
     say("Installing bubblewrap with apt-get: it isolates workspaces. This takes up to a minute ...")
     install_package("bubblewrap")
+
+
+def install_chromium() -> None:
+    """For tests of the page: the browser, and the same engine without windows, where a page costs
+    a third. It shows no notifications."""
+    if os.environ.get("CHATD_CHROMIUM") is not None:
+        return
+    for path in (CHROMIUM, HEADLESS):
+        if not path.exists() and can_install_packages(path.name):
+            say(f"Installing {path.name} with apt-get, for the page's tests: a minute or two ...")
+            install_package(path.name)
 
 
 def install_package(name: str) -> None:
@@ -202,7 +222,7 @@ def install_package(name: str) -> None:
     install = ["install", "--yes", "--no-install-recommends", name]
     if not (apt_get(install) or (apt_get(["update"]) and apt_get(install))):
         say(f"That did not work. To have it, install the package {name} by hand.")
-    write_note({**read_note(), name: "tried"})
+    add_to_note({name: "tried"})
 
 
 def apt_get(words: list[str]) -> bool:
@@ -247,8 +267,13 @@ def read_note() -> dict[str, str]:
         return {}
 
 
-def write_note(done: dict[str, str]) -> None:
-    NOTE.write_text(json.dumps(done, indent=2) + "\n")
+def add_to_note(done: dict[str, str]) -> None:
+    """Packages of Python and of the system are installed at the same time."""
+    with NOTE.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        unfinished = NOTE.with_suffix(".new")
+        unfinished.write_text(json.dumps({**read_note(), **done}, indent=2) + "\n")
+        unfinished.replace(NOTE)
 
 
 def succeeds(command: list[str]) -> bool:

@@ -20,7 +20,7 @@ TESTS_FAILED = 1
 def main() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="chatd-tests-") as directory,
-        planted(in_fixed_places=bool(os.environ.get("CI"))) as decoys,
+        planted(in_fixed_places=False) as decoys,
     ):
         runner = TestRunner(Path(directory), {**os.environ, **decoys.variables})
         code = runner.run(sys.argv[1:])
@@ -41,7 +41,11 @@ class TestRunner:
     def _run_pytest(self, arguments: list[str]) -> int:
         """`tests/conftest.py` writes the ids of failed tests to the file."""
         command = [sys.executable, "-m", "pytest", f"--failed-file={self._failed}", *arguments]
-        return subprocess.run(command, check=False, env=self._env).returncode
+        with subprocess.Popen(command, env=self._env) as process:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:  # pytest has heard of it too, and cleans up
+                return process.wait()
 
     def _retry(self, failed: list[str]) -> int:
         if not failed or len(failed) > MAX_RETRIED_TESTS:

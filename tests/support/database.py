@@ -90,7 +90,8 @@ IS_UNLIKE_SEEDS: Final = """
 # DELETE and not TRUNCATE, which costs ten times as much on tables this small.
 EMPTY: Final = "DELETE FROM public.{0};"
 SOW: Final = "INSERT INTO public.{0} OVERRIDING SYSTEM VALUE SELECT * FROM pristine.{0};"
-NO_FOREIGN_KEYS: Final = "BEGIN; SET LOCAL session_replication_role = replica;"  # in any order
+# Tables are emptied in any order. Set once: each change makes the session forget its plans.
+NO_FOREIGN_KEYS: Final = "SET session_replication_role = replica"
 
 # Deleted rows take up space until the table is vacuumed, which these tables never are.
 SHRINK_EVERY: Final = 200
@@ -227,6 +228,7 @@ class Clone:
         session = self._session
         if session is None or not session.is_reusable:
             self._session = session = await connect(_link(self.dsn))
+            await session.script(NO_FOREIGN_KEYS, timeout_s=30)
         parked = self.park.pids if self.park is not None else set[int]()
         left = await _others_left(session, parked, patience_s)
         self._cleaned += 1
@@ -236,7 +238,7 @@ class Clone:
         if changed:
             emptied = (EMPTY.format(table) for table in changed)
             sown = (SOW.format(table) for table in changed if table in self._seeded)
-            script = "".join((NO_FOREIGN_KEYS, *emptied, *sown, "COMMIT"))
+            script = "".join(("BEGIN;", *emptied, *sown, "COMMIT"))
             await session.script(script, timeout_s=30)
         return left
 
