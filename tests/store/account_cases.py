@@ -9,6 +9,7 @@ from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.runtime_settings import DeploymentSettings
 from chatd.domain.ids import CredentialId, GroupId, UserId
+from chatd.store import backups
 from chatd.store.account import audit, credentials, groups, runtime_settings, users
 from chatd.store.account.credentials import NewCredential
 from chatd.store.account.runtime_settings import StoredDeployment
@@ -93,6 +94,7 @@ OWN_ACCOUNT: Final[Mapping[str, Case]] = {
 }
 
 ADMINISTRATION: Final[Mapping[str, Case]] = {
+    "backups.confirm_restore": in_transaction(backups.confirm_restore),
     "account.audit.list_page": lambda pool, who, _: audit.list_page(
         pool, who, audit.AuditFilter(), before=None, limit=9
     ),
@@ -182,6 +184,9 @@ async def prepare_accounts(pool: Pool) -> None:
     await pool.execute("UPDATE users SET password_hash = 'hash' WHERE id = $1", OWNER)
     await credentials.insert(pool, HARNESS, _token(TOKEN.int))
     await insert_runner_token(pool)
+    await pool.execute(
+        "INSERT INTO restores (backup_id, made_at, made_on) VALUES ($1, now(), 'a')", UUID(int=36)
+    )
     admin = UserActor(user_id=OWNER, role="admin")
     async with pool.transaction() as session:
         await groups.create(session, HARNESS, GROUP, "Readers")

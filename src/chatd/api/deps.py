@@ -40,6 +40,7 @@ from chatd.services.mcp_servers import McpServers
 from chatd.services.models.model_administration import ModelAdministration
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_trials import ProviderTrials
+from chatd.services.restores import Confirmation
 from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.runners import RunnerServices
 from chatd.services.templates import TemplateAdministration
@@ -248,6 +249,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     stops_subagents: bool = False
     mcp: McpServers | None = None
     doctor: Doctor | None = None
+    confirmation: Confirmation | None = None
 
     async def read(
         self,

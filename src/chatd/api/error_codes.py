@@ -242,6 +242,11 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "version_conflict": ErrorCode(
         409, "The settings have changed since the given version.", "Get them and decide again."
     ),
+    "nothing_to_confirm": ErrorCode(
+        409,
+        "This deployment was not restored from a backup, or that is confirmed already.",
+        "Do nothing.",
+    ),
     "debug_forced": ErrorCode(
         409,
         "The deployment records the model calls of all chats: users have no choice.",

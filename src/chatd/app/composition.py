@@ -7,7 +7,7 @@ import math
 import os
 import random
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib import metadata
 from typing import Final, Literal
 from uuid import uuid4
@@ -24,7 +24,13 @@ from chatd.api.application import HealthApplication, HealthRoutes, build_applica
 from chatd.api.deps import ApiDeps, RetentionDays, StreamLimits
 from chatd.api.server import Application
 from chatd.api.web_page import is_built
-from chatd.app.replica import Replica, ReplicaOptions, open_database_pools, replica_config
+from chatd.app.replica import (
+    Replica,
+    ReplicaOptions,
+    WorkGate,
+    open_database_pools,
+    replica_config,
+)
 from chatd.app.telemetry import Gauges, Telemetry
 from chatd.clock import new_change_id
 from chatd.domain.access.accounts import IdentityRules
@@ -38,6 +44,7 @@ from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.subagents import SubagentLimits
 from chatd.engine.subagents import SubagentService
 from chatd.providers.registry import ProviderRegistry
+from chatd.services.backups import BackupRequest, ScheduleConfig, ScheduledBackups
 from chatd.services.demo_worker import DemoWorker, worker_environment
 from chatd.services.diagnosis import Doctor, HostFacts, sandbox_facts
 from chatd.services.mcp_servers import McpServers, declared_servers, private_hosts
@@ -47,6 +54,7 @@ from chatd.services.models.model_administration import ModelAdministration, Suba
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_clients import ProviderClients
 from chatd.services.models.provider_trials import ProviderTrials
+from chatd.services.restores import Confirmation
 from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.runners import RUNNER_POOL_SIZE, RunnerServices
 from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
@@ -57,6 +65,7 @@ from chatd.services.webhooks import DEFAULT_CONTACT, PushRequests, WebhookSender
 from chatd.services.workspaces import LocalWorkspaceControl, WorkspaceServices, workspace_config
 from chatd.settings.schema import OidcSettings, Settings, SettingsError
 from chatd.settings.shown import shared_digests
+from chatd.store.backups import RestoreRecord
 from chatd.store.conn import ConnectConfig
 from chatd.store.file_stores import build_file_stores
 from chatd.store.notifications import ConfigChanges
@@ -93,6 +102,8 @@ class ReadyInfo(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     migrated: tuple[str, ...]
     sign_in_link: str | None = None
+    restored: RestoreRecord | None = None
+    """Set while a restored deployment waits for its confirmation."""
 
 
 class LifecycleCallbacks(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +162,8 @@ class Composition:
         self.provider_trials = ProviderTrials(models, clients, provider_registry, env)
         self.user_keys = UserKeys(pool, models, ring, env)
         self.runtime_settings = RuntimeSettings(pool, changes)
+        self.confirmation = Confirmation(pool, env)
+        changes.subscribe(self.confirmation.on_config_change)
 
         worker_id = WorkerId(env.new_id())
         self.runners: RunnerServices | None = None
@@ -170,7 +183,12 @@ class Composition:
                 self._own_backend = own
             runner_pool = Pool(PoolConfig(connect=connect, max_size=RUNNER_POOL_SIZE))
             self.runners = runners = RunnerServices(
-                config.runners, env, worker_id, runner_pool, own=own
+                config.runners,
+                env,
+                worker_id,
+                runner_pool,
+                own=own,
+                may_build=lambda: self.confirmation.is_given,
             )
             changes.subscribe(runners.on_config_change)
             if own is not None:
@@ -200,6 +218,9 @@ class Composition:
                 records_calls=self.runtime_settings.records_calls,
                 on_turn_end=self._on_turn_end,
                 worker_id=worker_id,
+                gate=WorkGate(
+                    is_open=lambda: self.confirmation.is_given, wait=self.confirmation.wait
+                ),
             ),
             database=database,
             changes=changes,
@@ -287,12 +308,31 @@ class Composition:
         return {
             "models": self.models.run(),
             "secret keys": self.secret_keys.run(pool),
-            "webhooks": self.webhooks.run(),
-            "schedules": ScheduleRunner(pool, self.replica.transactor, env).run(),
+            "webhooks": self._confirmed(self.webhooks.run),
+            "schedules": self._confirmed(ScheduleRunner(pool, self.replica.transactor, env).run),
             "backlog": self._gauges().run(pool, env),
             "demo worker": self.demo.run(),
             "mcp": self.mcp.run(),
+            "backups": self._make_backups(),
         }
+
+    async def _confirmed(self, run: Callable[[], Awaitable[None]]) -> None:
+        """What a restored copy does not do before an administrator confirms it."""
+        await self.confirmation.wait()
+        await run()
+
+    async def _make_backups(self) -> None:
+        config = self.settings.backup
+        if not config.every_hours:
+            return
+        await self.confirmation.wait()
+        request = backup_request(self.settings, self.connect, self.keys_from)
+        schedule = ScheduleConfig(
+            directory=self.settings.data_dir / (config.directory or "backups"),
+            every_s=config.every_hours * 3600,
+            keep=config.keep,
+        )
+        await ScheduledBackups(self.pool, request, schedule, self.env).run()
 
     def _gauges(self) -> Gauges:
         gauges, pool, replica, settings = (
@@ -315,6 +355,18 @@ class Composition:
         gauges.connections_limit.set(settings.database.pool_size)
         gauges.connections_waiting.set_function(lambda: pool.waiting)
         return gauges
+
+
+def backup_request(settings: Settings, connect: ConnectConfig, keys: KeySource) -> BackupRequest:
+    """As the settings say."""
+    return BackupRequest(
+        data_dir=settings.data_dir,
+        connect=connect,
+        keys=keys,
+        passphrase=settings.backup.passphrase,
+        holds_workspaces=settings.backup.workspaces,
+        s3_bucket=settings.files.s3_bucket,
+    )
 
 
 def file_limits(settings: Settings) -> FileLimits:
@@ -453,6 +505,7 @@ def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> A
         demo=built.demo,
         stops_subagents=settings.chats.interrupt_subagents == "stop",
         mcp=built.mcp,
+        confirmation=built.confirmation,
         doctor=Doctor(
             replica.database.pool,
             built.connect,
@@ -462,6 +515,7 @@ def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> A
                 version=metadata.version("chatd"),
                 is_page_built=is_built(),
                 sandbox=built.sandbox_facts,
+                backup_every_hours=settings.backup.every_hours,
             ),
             replica.env.clock,
         ),

@@ -31,6 +31,7 @@ from chatd.domain.ids import CredentialId
 from chatd.domain.ports import Clock
 from chatd.services.mcp_servers import declared_servers
 from chatd.services.models.configuration import build_registry, settings_gaps
+from chatd.services.restores import refuse_unfinished_database, refuse_unfinished_directory
 from chatd.services.secret_keys import KeySource, key_source
 from chatd.services.workspaces import check_workspace_settings
 from chatd.settings.schema import Settings, SettingsError
@@ -70,6 +71,7 @@ async def serve_until_stopped(
                 token_file=None if given else str(settings.data_dir / TOKEN_FILE),
                 model=named,
                 migrated=migrated,
+                restored=None if built.confirmation.is_given else built.confirmation.record,
             )
         )
 
@@ -140,6 +142,7 @@ async def serve(
 ) -> int:
     """Run until `stop` is set, then stop everything that was started except workspaces. Returns the
     number of workspaces that keep running."""
+    refuse_unfinished_directory(settings.data_dir)
     token = _token_from_environment(env, settings)
     check_settings(settings, env)
     keys_from = _key_source(settings, env)
@@ -150,13 +153,15 @@ async def serve(
             open_database(settings, env, clock) as server,
             asyncio.TaskGroup() as group,
         ):
+            connect = connect_config(settings, server.dsn)
+            await wait_until_accepted(settings, clock, lambda: refuse_unfinished_database(connect))
             migrated = await wait_until_accepted(settings, clock, lambda: migrator.up(server.dsn))
             watch = group.create_task(keep_database_up(server, clock), name="database watch")
             built = Composition(
                 settings,
                 env,
                 role,
-                connect=connect_config(settings, server.dsn),
+                connect=connect,
                 clock=clock,
                 keys_from=keys_from,
                 provider_registry=provider_registry,
@@ -209,6 +214,7 @@ async def _prepared(built: Composition) -> AsyncGenerator[None]:
     pool = built.pool
     try:
         for step in (
+            built.confirmation.start,
             lambda: built.secret_keys.start(pool),
             lambda: built.models.declare(pool),
             built.mcp.declare,

@@ -6,14 +6,14 @@ hint. A received hint goes to the same services.
 
 import asyncio
 import platform
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager
 from importlib import metadata
 from typing import Final
 
 from msgspec import Struct
 
-from chatd.aio import BackgroundTasks, TaskReaper
+from chatd.aio import BackgroundTasks, PeriodicTask, TaskReaper
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat, Hint
@@ -92,6 +92,14 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True):
     compaction: CompactionLimits = CompactionLimits()
 
 
+class WorkGate(Struct, frozen=True, kw_only=True):
+    """Holds back what a deployment does by itself: running chats, and deleting what is old.
+    `wait` returns when it `is_open`, which it stays."""
+
+    is_open: Callable[[], bool]
+    wait: Callable[[], Awaitable[None]]
+
+
 class ReplicaOptions(Struct, frozen=True, kw_only=True):
     """`records_calls`: whether the model calls of a user's chats are recorded for debugging.
     Without a `budget` the replica has its own, by its spend limit."""
@@ -101,6 +109,7 @@ class ReplicaOptions(Struct, frozen=True, kw_only=True):
     records_calls: DebugGate = never
     on_turn_end: Callable[[], None] = lambda: None
     worker_id: WorkerId | None = None
+    gate: WorkGate | None = None
 
 
 NO_OPTIONS: Final = ReplicaOptions()
@@ -162,7 +171,8 @@ class Replica:
         self.debug_recorder = DebugRecorder(pool, env, options.records_calls)
         maintenance = maintenance_tasks(pool, env, self.usage_writer)
         removal = file_tasks(pool, env, self.files)
-        self.background_tasks = BackgroundTasks(env, (*maintenance, *removal, *retention))
+        deleting = (_gated(task, options.gate) for task in (*removal, *retention))
+        self.background_tasks = BackgroundTasks(env, (*maintenance, *deleting))
         self.open_calls = OpenCallWriter(self.database.calls, env, self.worker_id)
         self.lease = WorkerLease(env.clock)
         self.task_reaper = TaskReaper(env)
@@ -189,6 +199,7 @@ class Replica:
         turn_loop = self._build_turn_loop(config, models, tools, model_step, titles)
         self.worker = self._build_worker(config.worker, turn_loop)
         self._works = config.runs_chats
+        self._gate = options.gate
         self._work: asyncio.Task[None] | None = None
 
     def _build_listener(self, connect: ConnectConfig) -> HintListener:
@@ -357,7 +368,7 @@ class Replica:
                     group.create_task(service, name=name) for name, service in self._services()
                 ]
                 if self._works:
-                    self._work = group.create_task(self.worker.run(), name="worker")
+                    self._work = group.create_task(self._run_worker(), name="worker")
                 yield self
                 await self.drain()
                 await self.publisher.close()
@@ -369,11 +380,18 @@ class Replica:
             await self.files.close()
             await self.database.close()
 
+    async def _run_worker(self) -> None:
+        if self._gate is not None:
+            await self._gate.wait()
+        await self.worker.run()
+
     async def drain(self) -> None:
         """Acquire no more chats and wait until the running ones have ended or are released.
         Viewers, and requests that start nothing, are still served."""
         work, self._work = self._work, None
-        if work is not None:
+        if work is not None and self._gate is not None and not self._gate.is_open():
+            work.cancel()
+        elif work is not None:
             await self.worker.drain()
             await work
 
@@ -392,6 +410,18 @@ class Replica:
             ("open_calls", self.open_calls.run()),
             ("agent_waits", self._agent_waker.run()),
         ]
+
+
+def _gated(task: PeriodicTask, gate: WorkGate | None) -> PeriodicTask:
+    """Does nothing while the gate is closed."""
+    if gate is None:
+        return task
+
+    async def work() -> None:
+        if gate.is_open():
+            await task.work()
+
+    return PeriodicTask(name=task.name, interval_s=task.interval_s, work=work)
 
 
 def replica_config(

@@ -37,6 +37,10 @@ _LEVELS: Final[Mapping[str, int]] = {
     "build_lost": logging.WARNING,
     # Repeated while the database is away; heartbeat_failed is logged once.
     "build_write_failed": logging.DEBUG,
+    "backup_failed": logging.ERROR,
+    "backup_made": logging.INFO,
+    "backups_removed": logging.INFO,
+    "restore_unconfirmed": logging.WARNING,
     "build_result_rejected": logging.ERROR,
     "build_worker_failed": logging.ERROR,
     "build_worker_waiting": logging.DEBUG,
@@ -116,6 +120,12 @@ _LEVELS: Final[Mapping[str, int]] = {
 }
 # Explanations for the operator, logged with the event.
 _EXPLANATIONS: Final[Mapping[str, str]] = {
+    "backup_failed": "a scheduled backup could not be made; it is tried again in a quarter of an"
+    " hour",
+    "backup_made": "made a scheduled backup",
+    "backups_removed": "removed scheduled backups that are older than those to keep",
+    "restore_unconfirmed": "restored from a backup: chats, schedules, webhooks, retention and"
+    " backups wait until an administrator confirms it (chatd admin confirm-restore)",
     "agent_connected": "a workspace agent answers",
     "agent_disconnected": "a workspace agent stopped answering; its chats wait or fail",
     "build_interrupted": "the runner of a build was cut off; the build goes on there",

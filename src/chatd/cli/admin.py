@@ -37,6 +37,7 @@ from chatd.domain.access.audit_text import (
 from chatd.domain.access.permissions import ROLES, SystemActor
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId, UserId
+from chatd.services.restores import refuse_unfinished_database, refuse_unfinished_directory
 from chatd.services.secret_keys import KeyRotation, key_source
 from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import Settings, SettingsError, redact_url
@@ -65,7 +66,9 @@ def find_deployment(flags: dict[str, str | None], config: Path | None) -> Settin
 @asynccontextmanager
 async def open_deployment(settings: Settings) -> AsyncGenerator[Pool]:
     """Its database, migrated. Raises SettingsError if chatd has never used the database."""
+    refuse_unfinished_directory(settings.data_dir)
     async with open_database(settings, os.environ, SystemClock()) as server:
+        await refuse_unfinished_database(connect_config(settings, server.dsn))
         if all(one.state == "pending" for one in await migrator.status(server.dsn)):
             raise SettingsError(
                 f"{database_name(settings)} is no database of chatd: no migration was applied to"

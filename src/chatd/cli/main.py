@@ -25,7 +25,7 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Your account at a server": ("login", "logout", "whoami", "mcp", "skills", "files", "tokens"),
     "Run a server": (
         *("serve", "worker", "runner", "providers", "migrate", "admin"),
-        *("doctor", "config", "upgrade", "debug", "bench"),
+        *("backup", "restore", "doctor", "config", "upgrade", "debug", "bench"),
     ),
     "Other": ("completion", "version"),
 }
@@ -306,6 +306,23 @@ def sign_in_link(
         flags = {"data_dir": data_dir, "database.url": database_url}
         settings = admin.find_deployment(flags, config)
         process.run_to_completion(admin.print_sign_in_link(settings, user))
+
+
+@administration.command("confirm-restore")
+def confirm_restore(
+    config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
+) -> None:
+    """Confirm that a deployment that was restored from a backup replaces the original.
+
+    Until then it runs no chats and schedules, sends no webhooks and deletes nothing.
+    """
+    from chatd.cli import admin, process
+    from chatd.cli.operator import backup
+
+    with process.report_errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        settings = admin.find_deployment(flags, config)
+        process.run_to_completion(backup.confirm_restore(settings))
 
 
 @administration.command("create-user")

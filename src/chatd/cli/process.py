@@ -69,14 +69,14 @@ def read_settings(flags: dict[str, str | None], config: Path | None) -> Settings
     return msgspec.structs.replace(settings, data_dir=cwd / settings.data_dir)
 
 
-def read_password() -> str:
+def read_password(name: str = "Password", *, again: bool = True) -> str:
     """Twice and hidden from a terminal; else the first line of standard input, so that no password
     is on a command line. Raises SettingsError."""
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\r\n")
-    password = getpass.getpass("Password: ")
-    if getpass.getpass("Again: ") != password:
-        raise SettingsError("the two passwords differ")
+    password = getpass.getpass(f"{name}: ")
+    if again and getpass.getpass("Again: ") != password:
+        raise SettingsError(f"the two {name.lower()}s differ")
     return password
 
 

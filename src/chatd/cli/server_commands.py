@@ -101,7 +101,7 @@ async def serve(
         print_line(f"chatd {metadata.version('chatd')}, process {os.getpid()}")
         print_line(f"  data      {settings.data_dir}")
         print_line(f"  database  {database_name(settings)}, {_schema(info)}")
-        print_line(f"  model     {info.model}")
+        print_line(f"{_restored_text(info, settings)}  model     {info.model}")
         if role.serves == "api":
             with suppress(OSError):
                 write_address(settings.data_dir, info.url or "")
@@ -140,6 +140,17 @@ async def serve(
         forget_browser_page(settings.data_dir)
     print_line(
         "Stopped." if workspaces == 0 else f"Stopped. {_running_workspaces(workspaces, settings)}"
+    )
+
+
+def _restored_text(info: ReadyInfo, settings: Settings) -> str:
+    """Lines of the banner, while a restored deployment waits."""
+    if info.restored is None:
+        return ""
+    command = administration_command("confirm-restore", settings, os.environ)
+    return (
+        f"  restored  from a backup of {info.restored.made_at:%Y-%m-%d %H:%M} UTC\n"
+        f"            chats, schedules and webhooks wait until you confirm it: {command}\n"
     )
 
 

@@ -50,6 +50,7 @@ class Me(Struct, frozen=True, kw_only=True):
     credential: str = ""
     scopes: tuple[str, ...] | None = None
     expires_at: datetime | None = None
+    restored_from: datetime | None = None
 
 
 class SignedIn(Struct, frozen=True, kw_only=True):

@@ -390,6 +390,9 @@ class ServerApi:
     def get_diagnosis(self) -> Call[Diagnosis]:
         return self._get("/diagnosis", Diagnosis)
 
+    def confirm_restore(self) -> Call[None]:
+        return self._post("/restore/confirm", None, type(None))
+
     # MCP servers
 
     def list_mcp_servers(

@@ -21,6 +21,7 @@ from chatd.domain.deployment.diagnosis import (
     SandboxFacts,
     failed,
     judge_backlog,
+    judge_backups,
     judge_clock,
     judge_database,
     judge_disk,
@@ -29,6 +30,7 @@ from chatd.domain.deployment.diagnosis import (
     judge_migrations,
     judge_page,
     judge_replicas,
+    judge_restore,
     judge_runners,
     judge_sandbox,
 )
@@ -37,7 +39,7 @@ from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
 from chatd.services.secret_keys import KeySource, current_key, decide_start
 from chatd.settings.schema import Settings
-from chatd.store import diagnosis, migrator, sealed_columns
+from chatd.store import backups, diagnosis, migrator, sealed_columns
 from chatd.store.chat import workers
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
@@ -62,6 +64,7 @@ class HostFacts(Struct, frozen=True, kw_only=True):
     data_dir: Path
     version: str
     is_page_built: bool
+    backup_every_hours: float = 0.0
     sandbox: Callable[[], Awaitable[SandboxFacts | None]]
 
 
@@ -91,6 +94,8 @@ class Doctor:
         if not (_has_failed(found, "database") or _has_failed(found, "migrations")):
             for check, probe in (
                 ("waiting chats", self._backlog),
+                ("restore", self._restore),
+                ("backups", self._backups),
                 ("keys", self._secret_keys),
                 ("replicas", self._replicas),
                 ("runners", self._runners),
@@ -112,6 +117,17 @@ class Doctor:
         plan = await migrator.check(self._connect.dsn)
         pending = [one.file for one in plan.pending]
         return [judge_migrations(pending, [f"{one.version:04d}_{one.name}" for one in plan.ahead])]
+
+    async def _restore(self) -> list[Finding]:
+        record = await backups.read_restore(self._pool)
+        if record is None or record.confirmed_at is not None:
+            return []
+        return [judge_restore(record.made_at)]
+
+    async def _backups(self) -> list[Finding]:
+        latest = await backups.read_latest(self._pool)
+        age = None if latest.made_at is None else (latest.now - latest.made_at).total_seconds()
+        return [judge_backups(self._host.backup_every_hours, age, latest.error)]
 
     async def _listener(self) -> list[Finding]:
         return [judge_listener(await diagnosis.measure_notification(self._connect))]

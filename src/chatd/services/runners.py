@@ -128,11 +128,14 @@ class RunnerServices:
         pool: Pool,
         *,
         own: LocalBackend | None,
+        may_build: Callable[[], bool] = lambda: True,
     ) -> None:
+        """No build is taken while `may_build` is false."""
         self._config = config
         self._env = env
         self._replica = replica
         self._own = own
+        self._may_build = may_build
         self.max_copy_bytes = config.max_copy_bytes
         self._version = metadata.version("chatd")
         self.pool = pool
@@ -283,6 +286,8 @@ class RunnerServices:
     # What this replica does for its runners
 
     def _offers(self) -> Sequence[OfferedBackend]:
+        if not self._may_build():
+            return []
         own = []
         if self._own is not None:
             place = BuildPlace(runner_id=RunnerId(self._config.host_id), backend=self._own.kind)

@@ -623,6 +623,41 @@ class McpServerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return f"McpServerEntry(slug={self.slug!r})"
 
 
+class BackupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    every_hours: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=8760,
+            description="Make a backup every so many hours, once for all replicas; 0: none",
+        ),
+    ] = 0.0
+    directory: Annotated[
+        str | None,
+        Meta(
+            description="Directory for these backups, for this deployment alone; without it"
+            " `backups` in the data directory"
+        ),
+    ] = None
+    keep: Annotated[
+        int, Meta(ge=1, le=1000, description="How many of them to keep; older ones are removed")
+    ] = 7
+    passphrase: Annotated[
+        Annotated[str, Meta(min_length=8)] | None,
+        Meta(
+            description="Encrypt backups with this passphrase; better set in the environment",
+            extra={"expected": "at least 8 characters"},
+        ),
+    ] = None
+    workspaces: Annotated[
+        bool, Meta(description="Whether they contain the files of workspaces on this host")
+    ] = False
+
+    def __repr__(self) -> str:
+        """Without the passphrase: settings end up in logs."""
+        return f"BackupSettings(every_hours={self.every_hours}, directory={self.directory!r})"
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Annotated[Path, Meta(description="Directory for data that must be kept")]
     database: DatabaseSettings = DatabaseSettings()
@@ -634,6 +669,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: LimitSettings = LimitSettings()
     chats: ChatSettings = ChatSettings()
     audit: AuditSettings = AuditSettings()
+    backup: BackupSettings = BackupSettings()
     demo: DemoSettings = DemoSettings()
     files: FileSettings = FileSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()

@@ -17,7 +17,7 @@ from chatd.settings.schema import Settings, redact_url
 
 MASK: Final = "***"
 DIGEST_CHARS: Final = 12
-_SECRET: Final = re.compile(r"secret|password|access_key|(^|[._])(token|key)s?$|_token$")
+_SECRET: Final = re.compile(r"secret|password|passphrase|access_key|(^|[._])(token|key)s?$|_token$")
 _SHOWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "providers": ("name", "kind", "base_url", "region", "api_key_env"),
     "models": ("name", "provider", "model", "default", "context_limit"),

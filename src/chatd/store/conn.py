@@ -7,7 +7,15 @@ of chatd's (`errors`).
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, LiteralString, Protocol, TypeAlias, TypeVar, cast
 
@@ -214,6 +222,22 @@ class _Driver(Protocol):
     async def add_listener(
         self, channel: str, callback: Callable[[object, int, str, str], None]
     ) -> None: ...
+    async def copy_from_table(
+        self,
+        table_name: str,
+        *,
+        output: Callable[[bytes], Awaitable[None]],
+        columns: Sequence[str],
+        timeout: float,
+    ) -> str: ...
+    async def copy_to_table(
+        self,
+        table_name: str,
+        *,
+        source: AsyncIterable[bytes],
+        columns: Sequence[str],
+        timeout: float,
+    ) -> str: ...
     def add_termination_listener(self, callback: Callable[[object], None]) -> None: ...
     def get_server_pid(self) -> int: ...
     def is_in_transaction(self) -> bool: ...
@@ -250,6 +274,30 @@ class DatabaseSession:
     async def script(self, sql: str, *, timeout_s: float) -> None:
         """Run SQL from a file."""
         await self._send(sql, self._driver.execute(sql, timeout=timeout_s))
+
+    async def copy_out(
+        self,
+        table: str,
+        columns: Sequence[str],
+        write: Callable[[bytes], Awaitable[None]],
+        *,
+        timeout_s: float,
+    ) -> int:
+        """Pass a table to `write`, in PostgreSQL's text format and in pieces; the server waits for
+        `write`. Returns the number of rows."""
+        copied = self._driver.copy_from_table(
+            table, output=write, columns=columns, timeout=timeout_s
+        )
+        return int((await self._send("COPY", copied)).rpartition(" ")[2])
+
+    async def copy_in(
+        self, table: str, columns: Sequence[str], source: AsyncIterable[bytes], *, timeout_s: float
+    ) -> int:
+        """The reverse of `copy_out`."""
+        copied = self._driver.copy_to_table(
+            table, source=source, columns=columns, timeout=timeout_s
+        )
+        return int((await self._send("COPY", copied)).rpartition(" ")[2])
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator["DatabaseSession"]:

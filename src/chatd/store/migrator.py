@@ -123,14 +123,17 @@ async def up(
     dsn: str,
     directory: Traversable | None = None,
     timeouts: MigrationTimeouts = DEFAULT_MIGRATION_TIMEOUTS,
+    *,
+    through: int | None = None,
 ) -> list[str]:
-    """Apply the pending files in order; return their names. The planner then knows the sizes of all
-    tables, also of those that a file has filled or that were restored from a backup."""
+    """Apply the pending files in order, up to the number `through`; return their names. The planner
+    then knows the sizes of all tables, also of those that a file has filled."""
     migrations = load_migrations(directory or packaged_migrations())
     async with _session(dsn, timeouts) as session:
         await _acquire_lock(session, timeouts)
         await session.execute(CREATE_RECORD)
-        todo = plan_migrations(migrations, await _applied(session)).pending
+        pending = plan_migrations(migrations, await _applied(session)).pending
+        todo = [one for one in pending if through is None or one.version <= through]
         for migration in todo:
             await _apply(session, migration, timeouts)
         if todo:
@@ -143,6 +146,18 @@ async def check(dsn: str, directory: Traversable | None = None) -> MigrationPlan
     migrations = load_migrations(directory or packaged_migrations())
     async with _session(dsn, DEFAULT_MIGRATION_TIMEOUTS) as session:
         return plan_migrations(migrations, await _applied(session))
+
+
+async def list_applied(dsn: str) -> list[AppliedMigration]:
+    """What the database remembers, in order."""
+    async with _session(dsn, DEFAULT_MIGRATION_TIMEOUTS) as session:
+        return await _applied(session)
+
+
+async def analyze(dsn: str) -> None:
+    """Let the planner know the sizes of tables that a restore has filled."""
+    async with _session(dsn, DEFAULT_MIGRATION_TIMEOUTS) as session:
+        await _analyze(session, DEFAULT_MIGRATION_TIMEOUTS)
 
 
 async def status(dsn: str, directory: Traversable | None = None) -> list[MigrationStatus]:

@@ -496,6 +496,7 @@ ADMINISTRATION: Final = (
     ),
     row("GET /settings", "administration read", "admin"),
     row("GET /diagnosis", "administration read", "admin"),
+    row("POST /restore/confirm", "administration", "admin", says="nothing_to_confirm"),
     row("GET /settings/tool-policy", "administration read", "admin"),
     row("POST /settings/tool-policy/try", "administration read", "admin", TRIAL),
     row(

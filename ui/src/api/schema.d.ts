@@ -2404,6 +2404,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/restore/confirm": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["confirm_restore"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/events": {
         parameters: {
             query?: never;
@@ -3889,6 +3905,8 @@ export interface components {
             scopes: ("account" | "admin" | "chat:read" | "chat:write" | "files")[] | null;
             expires_at: string | null;
             csrf_token: string | null;
+            /** @default null */
+            restored_from?: string | null;
         };
         MessageEvent: {
             /** @enum {unknown} */
@@ -10526,6 +10544,23 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["DiagnosisReply"];
                 };
+            };
+        };
+    };
+    confirm_restore: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };

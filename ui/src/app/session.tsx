@@ -9,6 +9,7 @@ import { claimBrowser } from "@/platform/browser";
 import { SIGN_IN_PATH } from "@/platform/routes";
 
 const ExpiredDialog = lazy(async () => ({ default: (await import("./sign-in")).ExpiredDialog }));
+const RestoredNotice = lazy(async () => ({ default: (await import("./restored-notice")).RestoredNotice }));
 const SignInPage = lazy(async () => ({ default: (await import("./sign-in")).SignInPage }));
 
 function Unreachable({ onRetry }: { onRetry: () => void }) {
@@ -76,6 +77,7 @@ export function Session({ children }: { children: ReactNode }) {
   }
   return (
     <>
+      <Suspense fallback={null}>{me.data?.restored_from != null && <RestoredNotice me={me.data} />}</Suspense>
       <Fragment key={user.id}>{children}</Fragment>
       <Suspense fallback={null}>{refused && <ExpiredDialog username={user.username} onSignedIn={() => void resume()} onLeave={leave} />}</Suspense>
     </>

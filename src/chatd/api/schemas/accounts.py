@@ -180,6 +180,14 @@ class MeReply(Struct, frozen=True, kw_only=True):
             "Jq3vW8bT0cY5rA9dK2xN7mP4sF6hL1zE0uG8iO5tB3w",
         ),
     ]
+    restored_from: Annotated[
+        datetime | None,
+        describe(
+            "When the backup was made that this deployment was restored from, while no"
+            " administrator has confirmed it. Until then chats, schedules and webhooks wait.",
+            None,
+        ),
+    ] = None
 
 
 class PasswordBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

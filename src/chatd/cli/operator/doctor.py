@@ -47,6 +47,11 @@ from chatd.domain.deployment.diagnosis import (
 )
 from chatd.domain.errors import ChatdError
 from chatd.services.diagnosis import Doctor, HostFacts, examine_host, probe_sandbox
+from chatd.services.restores import (
+    RestoreUnfinished,
+    refuse_unfinished_database,
+    refuse_unfinished_directory,
+)
 from chatd.services.secret_keys import key_source
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store.pool import Pool, PoolConfig
@@ -114,21 +119,26 @@ async def _examine_database(settings: Settings) -> list[Finding]:
         version=metadata.version("chatd"),
         is_page_built=is_built(),
         sandbox=partial(probe_sandbox, settings, clock),
+        backup_every_hours=settings.backup.every_hours,
     )
     impatient = replace(settings, database=replace(settings.database, start_wait_s=0))
     try:
+        refuse_unfinished_directory(settings.data_dir)
         if not has_database(settings):
             text = f"There is no deployment in {settings.data_dir}."
             remedy = "Name yours with --data-dir or --database-url; chatd serve creates one."
             return [failed("database", text, remedy)]
         async with open_database(impatient, os.environ, clock) as opened:
             connect = connect_config(settings, opened.dsn)
+            await refuse_unfinished_database(connect)
             pool = Pool(PoolConfig(connect=connect, max_size=2))
             try:
                 keys = key_source(settings.data_dir, os.environ)
                 return await Doctor(pool, connect, keys, host, clock).examine()
             finally:
                 await pool.close()
+    except RestoreUnfinished as error:
+        return [failed("restore", error.message, "docs/backup.md."), *await examine_host(host)]
     except ChatdError as error:
         remedy = "Check that PostgreSQL runs and that database.url names it."
         return [failed("database", error.message, remedy), *await examine_host(host)]

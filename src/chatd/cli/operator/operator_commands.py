@@ -1,5 +1,5 @@
-"""`chatd doctor`, `config check`, `debug bundle` and `upgrade check`: options and help texts. The
-work is imported when it runs."""
+"""`chatd backup`, `restore`, `doctor`, `config check`, `debug bundle` and `upgrade check`: options
+and help texts. The work is imported when it runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -22,6 +22,8 @@ upgrading: Final = _group("Prepare an upgrade.")
 
 
 def register(app: typer.Typer) -> None:
+    app.command()(backup)
+    app.command()(restore)
     app.command()(doctor)
     app.add_typer(settings_group, name="config")
     app.add_typer(debugging, name="debug")
@@ -44,6 +46,80 @@ Providers = Annotated[
         "--providers", help="Also make one small call to each provider, which may cost a little"
     ),
 ]
+
+
+def backup(
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write it there, a new file; - is standard output [chatd-TIME.backup]",
+        ),
+    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    *,
+    encrypt: Annotated[
+        bool,
+        typer.Option(
+            "--encrypt",
+            help="With a passphrase, from CHATD_BACKUP_PASSPHRASE, the terminal or standard input",
+        ),
+    ] = False,
+    workspaces: Annotated[
+        bool, typer.Option("--workspaces", help="With the files of workspaces on this host")
+    ] = False,
+    no_keys: Annotated[
+        bool,
+        typer.Option("--no-keys", help="Without the key of stored secrets, which you keep apart"),
+    ] = False,
+) -> None:
+    """Write all data of a deployment into one file, also while servers run.
+
+    The file has the state of one moment. It gets its name only when it is whole.
+    """
+    from chatd.cli import admin, process
+    from chatd.cli.operator import backup as work
+
+    with process.report_errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        settings = admin.find_deployment(flags, config)
+        process.run_to_completion(
+            work.make_backup(
+                settings,
+                output,
+                encrypts=encrypt,
+                holds_keys=not no_keys,
+                holds_workspaces=workspaces,
+            )
+        )
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What chatd backup has written")],
+    config: Config = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the file and tell what is in it")
+    ] = False,
+) -> None:
+    """Restore a backup into an empty data directory and an empty database.
+
+    The whole file is checked before anything is written. The restored deployment does nothing by
+    itself until chatd admin confirm-restore.
+    """
+    from chatd.cli import process
+    from chatd.cli.operator import backup as work
+
+    with process.report_errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        settings = process.read_settings(flags, config)
+        process.run_to_completion(work.restore_backup(settings, file, only_check=check))
 
 
 def doctor(

@@ -72,6 +72,7 @@ _PHRASES: Final[Mapping[str, str]] = {
     "provider.set_user_key": "set their own key of {object}",
     "provider.update": "changed {fields} of {object}",
     "provider.update_key": "changed a key of {object}",
+    "restore.confirm": "confirmed the restored backup",
     "runner.delete": "removed {object}",
     "runner.update": "changed {fields} of {object}",
     "runner_token.create": "made {object}",

@@ -170,6 +170,39 @@ def judge_migrations(pending: Sequence[str], ahead: Sequence[str]) -> Finding:
     return ok("migrations", "The schema is that of this version.")
 
 
+def judge_restore(made_at: datetime) -> Finding:
+    """Of a restored deployment that nobody has confirmed."""
+    return warning(
+        "restore",
+        f"This deployment was restored from a backup of {made_at:%Y-%m-%d %H:%M} UTC. Chats,"
+        " schedules, webhooks and backups wait until that is confirmed.",
+        "If it replaces the original: chatd admin confirm-restore. Never confirm a copy that runs"
+        " beside it.",
+    )
+
+
+def judge_backups(every_hours: float, age_s: float | None, error: str | None) -> Finding:
+    """`age_s`: of the newest scheduled backup. `error`: of the last attempt."""
+    if not every_hours:
+        if age_s is None:
+            return skipped("backups", "None is scheduled on this host (backup.every_hours).")
+        return ok("backups", f"The newest one is {_hours(age_s)} old; this host makes none.")
+    if error is not None:
+        return failed("backups", f"The last one failed: {error}", "Repair that; docs/backup.md.")
+    if age_s is None or age_s > 2 * 3600 * every_hours:
+        age = "There is none" if age_s is None else f"The newest one is {_hours(age_s)} old"
+        return warning(
+            "backups",
+            f"{age}, and one is due every {every_hours:g} hours.",
+            "A new server makes its first one within minutes. Later: look into its log.",
+        )
+    return ok("backups", f"The newest one is {_hours(age_s)} old.")
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours"
+
+
 def judge_upgrade(
     pending: Sequence[str],
     ahead: Sequence[str],

@@ -4,6 +4,7 @@ tickets.
 
 import secrets
 from collections.abc import Awaitable
+from datetime import datetime
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -168,6 +169,10 @@ class SignInRoutes:
         cookie = cleared_cookie(secure=site.is_secure(request.scope))
         return ApiReply(status=204, headers={"set-cookie": cookie})
 
+    def _restored_from(self) -> datetime | None:
+        copy = self._deps.confirmation
+        return None if copy is None or copy.record is None or copy.is_given else copy.record.made_at
+
     async def get_me(self, request: ApiRequest) -> ApiReply:
         caller = request.caller
         user = await self._own_user(request)
@@ -181,6 +186,7 @@ class SignInRoutes:
                 scopes=None if caller.actor.scopes is None else tuple(caller.actor.scopes),  # pyright: ignore[reportArgumentType]
                 expires_at=caller.expires_at,
                 csrf_token=csrf_token(secret) if has_session and secret is not None else None,
+                restored_from=self._restored_from(),
             )
         )
 

@@ -1,4 +1,5 @@
-"""The route by which an administrator asks a server what is wrong with its deployment."""
+"""The routes by which an administrator asks a server what is wrong with its deployment, and
+confirms that a restored one may act."""
 
 from datetime import datetime
 from importlib import metadata
@@ -7,10 +8,11 @@ from typing import Annotated
 from msgspec import Struct
 
 from chatd.api.deps import ApiDeps
-from chatd.api.request import ApiReply, ApiRequest, reply
+from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.domain.deployment.diagnosis import Finding
 from chatd.domain.description import CREATED_AT, describe
+from chatd.store import backups
 
 
 class DiagnosisReply(Struct, frozen=True, kw_only=True):
@@ -35,7 +37,23 @@ class DiagnosisRoutes:
                 handle=self.get_diagnosis,
                 replies={200: DiagnosisReply},
             ),
+            ApiRoute(
+                endpoint="POST /restore/confirm",
+                permission="config.write",
+                summary="Confirm that a deployment restored from a backup replaces the original",
+                description="Until then it runs no chats and no schedules, sends no webhooks and"
+                " deletes nothing. `GET /auth/me` shows whether it waits, as `restored_from`.",
+                handle=self.confirm_restore,
+                replies={204: None},
+                errors=("nothing_to_confirm",),
+            ),
         )
+
+    async def confirm_restore(self, request: ApiRequest) -> ApiReply:
+        actor, ip = request.caller.actor, self._deps.accounts.site.address(request.scope)
+        async with self._deps.pool.transaction() as session:
+            await backups.confirm_restore(session, actor, ip=ip)
+        return NO_CONTENT
 
     async def get_diagnosis(self, request: ApiRequest) -> ApiReply:
         del request
