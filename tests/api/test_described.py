@@ -217,8 +217,11 @@ def raised_codes() -> Iterator[tuple[str, str]]:
                     yield str(keyword.value.value), f"{path.name}:{node.lineno}"
 
 
-STARTUP_CODES = {"database_too_old", "settings", "client_disconnected", "migration_busy"}
-"""Raised before the server serves, or when there is no client to reply to."""
+STARTUP_CODES = {
+    *("database_too_old", "settings", "client_disconnected", "migration_busy"),
+    *("not_empty", "backup_too_new", "foreign_backup"),
+}
+"""Raised before the server serves, by chatd restore, or when there is no client to reply to."""
 
 
 async def test_every_code_that_is_raised_is_in_the_table(server: ApiServer) -> None:

@@ -150,6 +150,7 @@ ASKED: dict[str, Ask] = {
     "test_provider": lambda api: api.test_provider(ID, "gpt"),
     "list_offered_models": lambda api: api.list_offered_models(ID),
     "get_diagnosis": lambda api: api.get_diagnosis(),
+    "confirm_restore": lambda api: api.confirm_restore(),
     "list_mcp_servers": lambda api: api.list_mcp_servers(limit=5, cursor="c"),
     "disconnect_mcp_server": lambda api: api.disconnect_mcp_server(MCP),
     "test_mcp_server": lambda api: api.test_mcp_server(MCP),

@@ -140,6 +140,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "sealed_columns.list_processes": "no rows of users",
     "sealed_columns.read_sealed": "opened to count those that cannot be, and not returned",
     "diagnosis": "no rows of users",
+    "backups": "an operator's command with the database's own credentials",
     "sealed_columns.list_without": "no rows of users",
     "sealed_columns.shared_key": "the server's own keys",
     "pool.check_server": "no rows of users",

@@ -16,6 +16,7 @@ from chatd.domain.deployment.diagnosis import (
     exit_code,
     failed,
     judge_backlog,
+    judge_backups,
     judge_client_version,
     judge_clock,
     judge_database,
@@ -27,6 +28,7 @@ from chatd.domain.deployment.diagnosis import (
     judge_port,
     judge_provider,
     judge_replicas,
+    judge_restore,
     judge_runners,
     judge_sandbox,
     judge_socket,
@@ -95,6 +97,22 @@ FAULTS: dict[str, tuple[Finding | Sequence[Finding], str, str, str, str]] = {
     "a newer database": (
         judge_migrations([], ["0009_later"]),
         *("migrations", "warning", "0009_later", "Upgrade this replica"),
+    ),
+    "a restored copy": (
+        judge_restore(AT),
+        *("restore", "warning", "backup of 2026-03-27 09:00", "chatd admin confirm-restore"),
+    ),
+    "no backup yet": (
+        judge_backups(24, None, None),
+        *("backups", "warning", "There is none", "within minutes"),
+    ),
+    "an old backup": (
+        judge_backups(24, 49 * 3600, None),
+        *("backups", "warning", "49.0 hours old", "log"),
+    ),
+    "a failed backup": (
+        judge_backups(24, 3600, "cannot write /mnt: No space left"),
+        *("backups", "failed", "No space left", "docs/backup.md"),
     ),
     "a clock that is a little late": (
         clock(-3),
@@ -232,6 +250,8 @@ SOUND: dict[str, Finding | Sequence[Finding]] = {
     "database": judge_database(DATABASE),
     "backlog": judge_backlog(59, workers=0),
     "migrations": judge_migrations([], []),
+    "backups": judge_backups(24, 47 * 3600, None),
+    "backups of another host": judge_backups(0, 3600, None),
     "clock": clock(1.9),
     "listener": judge_listener(0.001),
     "disk": judge_disk("disk", "/data", 20 * GIB, 100 * GIB),

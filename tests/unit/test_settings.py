@@ -11,6 +11,7 @@ from chatd.settings.keys import setting_keys
 from chatd.settings.loader import ConfigFile, load_settings
 from chatd.settings.schema import (
     AuditSettings,
+    BackupSettings,
     ChatSettings,
     DatabaseSettings,
     DemoSettings,
@@ -180,6 +181,11 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_WORKSPACES_MAX_COPY_BYTES": "1048577",
         "CHATD_WORKSPACES_CLONE_TIMEOUT_S": "14",
         "CHATD_AUDIT_RETENTION_DAYS": "24",
+        "CHATD_BACKUP_EVERY_HOURS": "12",
+        "CHATD_BACKUP_DIRECTORY": "/mnt/backups",
+        "CHATD_BACKUP_KEEP": "3",
+        "CHATD_BACKUP_PASSPHRASE": "correct horse",
+        "CHATD_BACKUP_WORKSPACES": "true",
         "CHATD_WEBHOOKS_PRIVATE_ADDRESSES": "true",
         "CHATD_WEBHOOKS_PUSH_CONTACT": "mailto:ops@example.com",
         "CHATD_DEMO_KILL_WORKER": "false",
@@ -214,6 +220,13 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             preview_host="preview.example.com",
         ),
         sign_in=SignInSettings(passwords=False),
+        backup=BackupSettings(
+            every_hours=12.0,
+            directory="/mnt/backups",
+            keep=3,
+            passphrase="correct horse",
+            workspaces=True,
+        ),
         mcp=McpSettings(private_hosts=("mcp.internal",)),
         mcp_servers=(McpServerEntry(slug="notes", url="https://mcp.example.com/mcp"),),
         demo=DemoSettings(kill_worker=False),

@@ -319,6 +319,14 @@ class Diagnosed(Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
+class Restore(Struct, frozen=True, kw_only=True):
+    """The backup that a deployment was restored from."""
+
+    made_at: datetime | None = None
+    restored_at: datetime | None = None
+    confirmed_at: datetime | None = None
+
+
 class Diagnosis(Struct, frozen=True, kw_only=True):
     """What a server found when it examined its deployment."""
 

@@ -67,6 +67,7 @@ from chatd.client.resources import (
     PreviewLink,
     Prompt,
     Provider,
+    Restore,
     Runner,
     RunnerDetail,
     RunnerToken,
@@ -390,8 +391,8 @@ class ServerApi:
     def get_diagnosis(self) -> Call[Diagnosis]:
         return self._get("/diagnosis", Diagnosis)
 
-    def confirm_restore(self) -> Call[None]:
-        return self._post("/restore/confirm", None, type(None))
+    def confirm_restore(self) -> Call[Restore]:
+        return self._post("/restore/confirm", None, Restore)
 
     # MCP servers
 

@@ -76,11 +76,10 @@ _IS_UNFINISHED: Final[LiteralString] = "SELECT to_regclass($1) IS NOT NULL"
 _HAS_RESTORES: Final[LiteralString] = "SELECT to_regclass('restores') IS NOT NULL"
 _RECORD_RESTORE: Final[LiteralString] = """
     INSERT INTO restores (backup_id, made_at, made_on) VALUES ($1, $2, $3)"""
-_READ_RESTORE: Final[LiteralString] = """
-    SELECT backup_id, made_at, made_on, restored_at, confirmed_at FROM restores"""
-_CONFIRM: Final[LiteralString] = """
-    UPDATE restores SET confirmed_at = now() WHERE confirmed_at IS NULL
-    RETURNING backup_id"""
+_RESTORE: Final[LiteralString] = "backup_id, made_at, made_on, restored_at, confirmed_at"
+_READ_RESTORE: Final[LiteralString] = f"SELECT {_RESTORE} FROM restores"
+_CONFIRM: Final[LiteralString] = f"""
+    UPDATE restores SET confirmed_at = now() WHERE confirmed_at IS NULL RETURNING {_RESTORE}"""
 
 _TRY_LOCK: Final[LiteralString] = "SELECT pg_try_advisory_lock($1)"
 # Due: none was made for so long, and the last attempt is some minutes old.
@@ -289,14 +288,20 @@ async def read_restore(conn: Conn) -> RestoreRecord | None:
     if not await conn.fetchval(_HAS_RESTORES):
         return None
     row = await conn.fetchrow(_READ_RESTORE)
-    return None if row is None else RestoreRecord(**dict(row))
+    return None if row is None else _restore(row)
 
 
-async def confirm_restore(session: DatabaseSession, actor: Actor, *, ip: str | None = None) -> None:
+def _restore(row: Row) -> RestoreRecord:
+    return RestoreRecord(**dict(row))
+
+
+async def confirm_restore(
+    session: DatabaseSession, actor: Actor, *, ip: str | None = None
+) -> RestoreRecord:
     """All replicas hear of it. Raises Conflict if there is nothing to confirm."""
     require_permission(actor, "config.write")
-    backup_id = await session.fetchval(_CONFIRM)
-    if backup_id is None:
+    row = await session.fetchrow(_CONFIRM)
+    if row is None:
         text = "This deployment was not restored from a backup, or that is confirmed already."
         raise Conflict(text, code="nothing_to_confirm")
     await audit.record(
@@ -306,9 +311,10 @@ async def confirm_restore(session: DatabaseSession, actor: Actor, *, ip: str | N
         object_type="settings",
         object_id="deployment",
         ip=ip,
-        detail={"backup_id": str(backup_id)},
+        detail={"backup_id": str(row["backup_id"])},
     )
     await publish(session, ConfigChange(kind="settings"))
+    return _restore(row)
 
 
 # Scheduled backups

@@ -4559,6 +4559,11 @@ export interface components {
             /** @default 100 */
             cpu_weight?: number;
         };
+        RestoreReply: {
+            made_at: string;
+            restored_at: string;
+            confirmed_at: string | null;
+        };
         RetentionDays: {
             /** @default 0 */
             auto_archive?: number;
@@ -10556,11 +10561,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            204: {
+            200: {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["RestoreReply"];
+                };
             };
         };
     };

@@ -16,8 +16,8 @@ export function RestoredNotice({ me }: { me: Me }) {
     <div className="app-restored" role="status">
       <Icon of={History} size="sm" />
       <span className="ui-grow">
-        Restored from a backup of {new Date(me.restored_from ?? 0).toLocaleString()}. Chats, schedules and webhooks wait until an administrator confirms that
-        this server replaces the original.
+        Restored from a backup of {new Date(me.restored_from ?? 0).toLocaleString([], { dateStyle: "short", timeStyle: "short" })}. Nothing runs until an
+        administrator confirms it.
       </span>
       {me.user.role === "admin" && (
         <Button size="xs" onClick={() => toastOnError(confirm())}>

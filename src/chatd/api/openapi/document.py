@@ -90,6 +90,7 @@ TAGS: Final[Mapping[str, str]] = {
     "usage-limits": "How much users may spend, and what you have spent.",
     "cost": "What model calls have cost.",
     "diagnosis": "What is wrong with a deployment.",
+    "restore": "A deployment that was restored from a backup.",
     "demo": "Kill a worker process, to see that the server goes on with its chats.",
     "audit": "What administrators changed.",
     "builds": "Starts, stops and deletions of workspaces.",

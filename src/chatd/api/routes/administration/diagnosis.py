@@ -5,10 +5,10 @@ from datetime import datetime
 from importlib import metadata
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from chatd.api.deps import ApiDeps
-from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, reply
+from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.domain.deployment.diagnosis import Finding
 from chatd.domain.description import CREATED_AT, describe
@@ -21,6 +21,16 @@ class DiagnosisReply(Struct, frozen=True, kw_only=True):
     version: Annotated[str, describe("The server's version of chatd.", "0.1.0")]
     time: Annotated[datetime, describe("The server's clock.", CREATED_AT)]
     findings: Annotated[tuple[Finding, ...], describe("A result for each check.")]
+
+
+class RestoreReply(Struct, frozen=True, kw_only=True):
+    """The restore that made this deployment."""
+
+    made_at: Annotated[datetime, describe("When the backup was made.", CREATED_AT)]
+    restored_at: Annotated[datetime, describe("When it was restored.", CREATED_AT)]
+    confirmed_at: Annotated[
+        datetime | None, describe("Since when the deployment acts by itself.", CREATED_AT)
+    ]
 
 
 class DiagnosisRoutes:
@@ -44,7 +54,7 @@ class DiagnosisRoutes:
                 description="Until then it runs no chats and no schedules, sends no webhooks and"
                 " deletes nothing. `GET /auth/me` shows whether it waits, as `restored_from`.",
                 handle=self.confirm_restore,
-                replies={204: None},
+                replies={200: RestoreReply},
                 errors=("nothing_to_confirm",),
             ),
         )
@@ -52,8 +62,8 @@ class DiagnosisRoutes:
     async def confirm_restore(self, request: ApiRequest) -> ApiReply:
         actor, ip = request.caller.actor, self._deps.accounts.site.address(request.scope)
         async with self._deps.pool.transaction() as session:
-            await backups.confirm_restore(session, actor, ip=ip)
-        return NO_CONTENT
+            record = await backups.confirm_restore(session, actor, ip=ip)
+        return reply(convert(record, RestoreReply, from_attributes=True))
 
     async def get_diagnosis(self, request: ApiRequest) -> ApiReply:
         del request
