@@ -136,8 +136,14 @@ class ServerProcess:
         return finished
 
     def call(self, *arguments: object, env: dict[str, str] | None = None) -> Finished:
-        """A command in this process, which spares its start. It has no input and no terminal."""
-        result = CliRunner().invoke(app, list(map(str, arguments)), env=self.env | (env or {}))
+        """A command in this process, which spares its start. It has no input and no terminal, and
+        leaves no variable behind: `--config` sets one."""
+        variables = dict(os.environ)
+        try:
+            result = CliRunner().invoke(app, list(map(str, arguments)), env=self.env | (env or {}))
+        finally:
+            os.environ.clear()
+            os.environ.update(variables)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return Finished(result.exit_code, result.stdout, result.stderr)
