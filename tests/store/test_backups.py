@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import LiteralString, cast
 from uuid import UUID
 
 import pytest
@@ -67,9 +68,8 @@ async def contents(conn: Conn) -> dict[str, str]:
     for row in names:
         name = row["relname"]
         if name not in backups.LEFT_OUT:
-            found[name] = await conn.fetchval(
-                f"SELECT coalesce(md5(string_agg(t::text, '' ORDER BY t::text)), '') FROM {name} t"
-            )
+            digest = f"SELECT md5(string_agg(t::text, '' ORDER BY t::text)) FROM {name} t"
+            found[name] = await conn.fetchval(cast("LiteralString", digest)) or ""
     return found
 
 
@@ -352,7 +352,8 @@ def test_old_backups_and_unfinished_files_are_removed_and_no_other_file(tmp_path
     for name, age in (("old", timedelta(days=2)), ("new", timedelta(hours=1))):
         partial = tmp_path / f".{names[0]}.{name}.partial"
         partial.touch()
-        os.utime(partial, ((AT - age).timestamp(),) * 2)
+        at = (AT - age).timestamp()
+        os.utime(partial, (at, at))
     assert prune(tmp_path, 2, AT) == 3
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {*names[3:], "other.backup", "chatd.toml", f".{names[0]}.new.partial"}
