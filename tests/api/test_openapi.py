@@ -26,6 +26,7 @@ async def test_every_route_and_stream_is_described(server: ApiServer) -> None:
     streams = {
         ("GET", "/api/v1/chats/{chat_id}/events"),
         ("GET", "/api/v1/chats/{chat_id}/git"),
+        ("GET", "/api/v1/chats/{chat_id}/desktop/stream"),
         ("GET", "/api/v1/chats/{chat_id}/terminal"),
         ("GET", "/api/v1/events"),
         ("GET", "/api/v1/ws"),

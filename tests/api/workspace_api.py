@@ -15,6 +15,7 @@ from chatd.domain.workspace.agent_api import (
     GitChanges,
     ScopedDiff,
     TerminalSize,
+    WorkspaceDesktop,
     WorkspaceEffects,
     WorkspaceFiles,
     WorkspaceTerminal,
@@ -84,6 +85,9 @@ class RecordingWorkspaces:
 
     async def workspace_files(self, workspace_id: WorkspaceId) -> WorkspaceFiles:
         return await self._control.workspace_files(workspace_id)
+
+    async def desktop(self, chat: Chat, person: str) -> WorkspaceDesktop:
+        return await self._control.desktop(chat, person)
 
     async def terminal(
         self, chat: Chat, terminal_id: UUID, size: TerminalSize

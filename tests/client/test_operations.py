@@ -246,6 +246,7 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
         "/chats/by-workspace",
         "/chats/{chat_id}/context",
         "/chats/{chat_id}/debug",
+        "/chats/{chat_id}/desktop",
         "/chats/{chat_id}/files",
         "/chats/{chat_id}/matches",
         "/chats/{chat_id}/queue",

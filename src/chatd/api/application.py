@@ -75,6 +75,7 @@ from chatd.api.routes.shares import ShareRoutes
 from chatd.api.routes.tool_policies import ToolPolicyRoutes
 from chatd.api.routes.workspace.builds import BuildRoutes
 from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
+from chatd.api.routes.workspace.desktop import DesktopRoutes, DesktopSockets, desktop_chat
 from chatd.api.routes.workspace.preview_links import PreviewRoutes
 from chatd.api.routes.workspace.workspace_archives import WorkspaceArchiveRoutes
 from chatd.api.routes.workspace.workspace_effects import WorkspaceEffectRoutes
@@ -185,6 +186,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *WorkspaceArchiveRoutes(deps).routes(),
         *WorkspaceEffectRoutes(deps).routes(),
         *PreviewRoutes(deps).routes(),
+        *DesktopRoutes(deps).routes(),
         *ModelRoutes(deps).routes(),
         *ProviderRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),
@@ -230,6 +232,7 @@ class ApiApplication:
         self._streams = StreamRegistry(checks, deps.limits, self._metrics, deps.accounts.changes)
         self._sockets = WebSockets(deps, self._streams)
         self._terminals = TerminalSockets(deps, self._streams)
+        self._desktops = DesktopSockets(deps, self._streams)
         self._runners = RunnerSockets(deps)
         self._previews = PreviewSite(deps)
         routes = all_routes(deps)
@@ -345,17 +348,21 @@ class ApiApplication:
             if scope["path"] in RUNNER_PATHS:
                 await self._runners.serve(scope, receive, send)
                 return
-            chat_id = terminal_chat(scope["path"])
-            if chat_id is None and scope["path"] != WEBSOCKET_PATH:
+            path = scope["path"]
+            shell, desktop = terminal_chat(path), desktop_chat(path)
+            if shell is None and desktop is None and path != WEBSOCKET_PATH:
                 raise NotFound(_NO_ROUTE_TEXT)
             caller = await self._accounts.authenticator.caller(scope, is_stream=True)
-            if chat_id is None:
+            if shell is None and desktop is None:
                 require_permission(caller.actor, "chats.read")
                 await self._sockets.serve(receive, send, caller=caller)
-            else:
-                require_permission(caller.actor, "workspaces.write")
-                self._accounts.limits.take(caller, route_group("GET", TERMINAL_PATH))
-                await self._terminals.serve(scope, receive, send, caller=caller, chat_id=chat_id)
+                return
+            require_permission(caller.actor, "workspaces.write")
+            self._accounts.limits.take(caller, route_group("GET", TERMINAL_PATH))
+            if shell is not None:
+                await self._terminals.serve(scope, receive, send, caller=caller, chat_id=shell)
+            elif desktop is not None:
+                await self._desktops.serve(scope, receive, send, caller=caller, chat_id=desktop)
         except ChatdError as error:
             if send.status:
                 raise

@@ -25,6 +25,7 @@ from chatd.domain.workspace.agent_api import (
     GitChanges,
     ScopedDiff,
     TerminalSize,
+    WorkspaceDesktop,
     WorkspaceEffects,
     WorkspaceFiles,
     WorkspaceTerminal,
@@ -131,6 +132,11 @@ class WorkspaceControl(Protocol):
     ) -> WorkspaceTerminal:
         """Open a terminal in the chat's workspace, or find it again. Raises Conflict, AgentRefused
         or AgentLost within a minute."""
+        ...
+
+    async def desktop(self, chat: Chat, person: str) -> WorkspaceDesktop:
+        """The desktop of the chat's workspace for this person. Raises Conflict or AgentLost within
+        30 s."""
         ...
 
 

@@ -373,6 +373,15 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "no_terminal": ErrorCode(
         409, "The workspace has no pseudoterminals.", "Use an isolation level with namespaces."
     ),
+    "no_desktop": ErrorCode(
+        409,
+        "The workspace has no desktop, or it cannot be started.",
+        "Use a template with a desktop; `message` says what is missing.",
+    ),
+    "desktop_taken": ErrorCode(
+        409, "Another person has mouse and keyboard of the desktop.", "Wait for the person."
+    ),
+    "too_many_viewers": ErrorCode(409, "8 viewers watch the desktop.", "Close one first."),
     "not_running": ErrorCode(409, "The command has ended.", "Nothing is to be done."),
     "not_reverted": ErrorCode(
         409, "The file cannot be put back, and was not changed.", "Read `message`."
@@ -435,6 +444,10 @@ TERMINAL_CODES: Final = (
     *("too_many_terminals", "input_unread"),
 )
 """Most of them are told by a frame `refused`: a browser does not show the reply to a handshake."""
+DESKTOP_CODES: Final = (
+    *AGENT_CODES,
+    *("agent_outdated", "workspaces_off", "no_desktop", "desktop_taken", "too_many_viewers"),
+)
 UPLOAD_CODES: Final = (
     *("empty_file", "broken_file", "file_type_mismatch", "unsupported_file_type"),
     *("file_quota_exceeded", "upload_ended", "too_many_uploads", "file_store_missing"),

@@ -66,7 +66,12 @@ from chatd.workspaces.agents.agent_client import ConnectedAgent, HttpAgentClient
 from chatd.workspaces.agents.agent_monitor import ContextSync
 from chatd.workspaces.agents.agent_resolver import StoredBindings
 from chatd.workspaces.agents.agent_session import host_id, server_secret
-from chatd.workspaces.agents.people_access import AgentEffects, AgentFiles, AgentTerminal
+from chatd.workspaces.agents.people_access import (
+    AgentDesktop,
+    AgentEffects,
+    AgentFiles,
+    AgentTerminal,
+)
 from chatd.workspaces.agents.port_access import AgentPorts
 from chatd.workspaces.build_maintenance import ActivityTracker, Autostop
 from chatd.workspaces.build_requests import (
@@ -371,6 +376,9 @@ class LocalWorkspaceControl:
         terminal = AgentTerminal(agent, chat.id, terminal_id, lambda: self._on_use(chat))
         await terminal.open(size)
         return terminal
+
+    async def desktop(self, chat: Chat, person: str) -> AgentDesktop:
+        return AgentDesktop(await self._connect(chat), person, lambda: self._on_use(chat))
 
     def _on_use(self, chat: Chat) -> None:
         if chat.workspace_id is not None:

@@ -268,6 +268,9 @@ FILES_AND_WORKSPACES: Final = (
         {"process_id": "p1"},
         says="no_workspace",
     ),
+    row("GET /chats/{chat_id}/desktop", "write", "chat:write", says="no_workspace"),
+    row("POST /chats/{chat_id}/desktop/take", "write", "chat:write", says="no_workspace"),
+    row("POST /chats/{chat_id}/desktop/release", "write", "chat:write", says="no_workspace"),
     row(
         "POST /chats/{chat_id}/workspace/revert",
         "write",

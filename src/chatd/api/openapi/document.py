@@ -11,6 +11,7 @@ from chatd.api.error_codes import (
     BODY_CODES,
     CODES_OF_EVERY_ROUTE,
     DATABASE_CODES,
+    DESKTOP_CODES,
     ERROR_CODES,
     TERMINAL_CODES,
 )
@@ -26,12 +27,14 @@ from chatd.api.openapi.components import (
 )
 from chatd.api.openapi.stream_paths import (
     add_event_examples,
+    describe_desktop,
     describe_events,
     describe_terminal,
     describe_websocket,
 )
 from chatd.api.request import KEY_HEADER
 from chatd.api.route import PREFIX, ApiRoute, StreamRoute
+from chatd.api.routes.workspace.desktop import DESKTOP_STREAM_PATH
 from chatd.api.terminal_socket import TERMINAL_PATH
 from chatd.domain.list_page import ListQuery
 from chatd.domain.media_types import STORED_TYPES, UPLOAD_TYPES
@@ -174,6 +177,8 @@ def build_document(routes: Iterable[ApiRoute], streams: Iterable[StreamRoute]) -
     paths[f"{PREFIX}/ws"] = {"get": describe_websocket(schemas) | _websocket_replies(schemas)}
     terminal = describe_terminal(schemas) | _websocket_replies(schemas, *TERMINAL_CODES)
     paths[f"{PREFIX}{TERMINAL_PATH}"] = {"get": terminal}
+    desktop = describe_desktop() | _websocket_replies(schemas, *DESKTOP_CODES)
+    paths[f"{PREFIX}{DESKTOP_STREAM_PATH}"] = {"get": desktop}
     responses = _shared_errors(schemas)
     components = schemas.components()
     _add_examples(paths, components)

@@ -22,6 +22,7 @@ from chatd.api.openapi.components import (
     query_parameters,
 )
 from chatd.api.route import StreamRoute
+from chatd.api.routes.workspace.desktop import DESKTOP_STREAM_PATH
 from chatd.api.schemas.messages import StreamEnded
 from chatd.api.terminal_socket import (
     TERMINAL_PATH,
@@ -134,6 +135,26 @@ def describe_terminal(schemas: SchemaCollection) -> Json:
             *query_parameters(TerminalQuery, schemas),
         ],
         "x-websocket": {"client": sent, "server": received},
+    }
+
+
+_DESKTOP_TEXT: Final = (
+    "Only the owner of the chat may. Binary frames carry RFB 3.8, the protocol of VNC, in both"
+    " directions, without a password. Mouse, keyboard and clipboard are ignored unless"
+    " the caller has taken over with `POST /chats/{chat_id}/desktop/take`. An RFB message that"
+    " chatd does not know ends the stream; so does the end of the desktop, with `desktop_ended`."
+)
+
+
+def describe_desktop() -> Json:
+    """The operation without its replies."""
+    return {
+        "operationId": "watchDesktop",
+        "summary": "Watch the desktop of a chat's workspace over a WebSocket",
+        "description": _DESKTOP_TEXT,
+        "tags": ["workspaces"],
+        "parameters": [*path_parameters(DESKTOP_STREAM_PATH)],
+        "x-websocket": {"client": {}, "server": {}},
     }
 
 

@@ -449,6 +449,31 @@ class UnpackedFiles(Struct, frozen=True, kw_only=True):
     left_out_count: Annotated[int, describe("How many such links there are.", 0)] = 0
 
 
+MAX_DESKTOP_INPUT_BYTES: Final = 256 * 1024
+"""Of one message that a viewer sends to a desktop's VNC server."""
+
+
+class WorkspaceDesktop(Protocol):
+    """The desktop of one running workspace, for one person. Raises AgentRefused and
+    AgentUnreachable."""
+
+    async def state(self) -> DesktopState: ...
+
+    async def take(self) -> DesktopState:
+        """Take over mouse and keyboard."""
+        ...
+
+    async def release(self) -> DesktopState: ...
+
+    def watch(self, stream_id: str) -> AsyncGenerator[bytes]:
+        """What the VNC server sends, until the desktop ends. Only then `send` can be used."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """To the VNC server, of the stream that is watched."""
+        ...
+
+
 class WorkspaceFiles(Protocol):
     """The files of one running workspace. Raises AgentRefused and AgentUnreachable."""
 

@@ -29,6 +29,7 @@ from chatd.domain.workspace.agent_api import (
     AgentRefused,
     AgentUnreachable,
     ArchiveFacts,
+    DesktopState,
     DiffScope,
     FilePiece,
     ProcessInfo,
@@ -348,6 +349,73 @@ class AgentTerminal:
             timeout_s=TERMINAL_REQUEST_TIMEOUT_S,
         )
         return await self._agent.send(request)
+
+
+# The desktop. Output is a streamed reply of the VNC server's bytes; each input is a request of its
+# own, sent in order and never repeated.
+
+DESKTOP_START_TIMEOUT_S: Final = 30.0
+_DESKTOP_PATH: Final = f"{API_PREFIX}/desktop"
+
+
+class AgentDesktop:
+    """Satisfies `WorkspaceDesktop`. `on_use` is called at every input."""
+
+    def __init__(self, agent: ConnectedAgent, person: str, on_use: Callable[[], None]) -> None:
+        self._agent = agent
+        self._person = person
+        self._on_use = on_use
+        self._stream_id = ""
+
+    async def state(self) -> DesktopState:
+        request = AgentRequest(
+            method="GET", target=_DESKTOP_PATH, timeout_s=TERMINAL_REQUEST_TIMEOUT_S
+        )
+        with explain_outdated():
+            return decode_reply(await self._agent.send(request), DesktopState)
+
+    async def take(self) -> DesktopState:
+        self._on_use()
+        return await self._change("take")
+
+    async def release(self) -> DesktopState:
+        return await self._change("release")
+
+    async def _change(self, name: str) -> DesktopState:
+        request = AgentRequest(
+            method="POST",
+            target=f"{_DESKTOP_PATH}/{name}",
+            body=msgspec.json.encode({"person": self._person}),
+            timeout_s=DESKTOP_START_TIMEOUT_S,
+        )
+        with explain_outdated():
+            return decode_reply(await self._agent.send(request), DesktopState)
+
+    async def watch(self, stream_id: str) -> AsyncGenerator[bytes]:
+        self._stream_id = stream_id
+        request = AgentRequest(
+            method="GET",
+            target=_target(f"/desktop/stream/{stream_id}/output", {"person": self._person}),
+            timeout_s=DESKTOP_START_TIMEOUT_S,
+            max_body_bytes=MAX_LINE_BYTES,
+        )
+        lines = self._agent.stream_lines(request, idle_timeout_s=TERMINAL_IDLE_TIMEOUT_S)
+        async with aclosing(lines):
+            with explain_outdated():
+                async for line in lines:
+                    event = decode_reply(line, _Event)
+                    if event.type == "output":
+                        yield _decode_base64(event.data)
+
+    async def send(self, data: bytes) -> None:
+        self._on_use()
+        request = AgentRequest(
+            method="POST",
+            target=f"{_DESKTOP_PATH}/stream/{self._stream_id}/input",
+            body=data,
+            timeout_s=TERMINAL_REQUEST_TIMEOUT_S,
+        )
+        await self._agent.send(request)
 
 
 def _read(line: bytes) -> TerminalEvent | None:
