@@ -11,7 +11,12 @@ from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Fence
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
-from chatd.domain.workspace.agent_api import AgentApi, AgentUnreachable, ProcessOutput
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    AgentUnreachable,
+    ProcessOutput,
+    StartedProcess,
+)
 from chatd.tools.execute import execute, process_tools
 from chatd.tools.files import file_tools
 from tests.support.factories import WORKER, chat
@@ -58,7 +63,8 @@ class ToolCaller:
 
 
 class LossyAgent:
-    """An agent that loses its first replies about output."""
+    """An agent that loses its first replies about output, which the reply to a start does not
+    have."""
 
     def __init__(self, conn: AgentApi, losses: int) -> None:
         self._conn = conn
@@ -66,6 +72,9 @@ class LossyAgent:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._conn, name)
+
+    async def start_process(self, command: str, **fields: Any) -> StartedProcess:
+        return await self._conn.start_process(command, **{**fields, "wait_s": 0})
 
     async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> ProcessOutput:
         if wait_s:

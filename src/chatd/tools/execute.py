@@ -175,6 +175,9 @@ def running_report(
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 MAX_TIMEOUT_S: Final = 3600.0
+QUICK_COMMAND_S: Final = 0.2
+"""A command that ends within this time needs one request. Until then a user who stops the turn
+leaves the model without the command's id."""
 FIRST_OUTPUT_AFTER_S: Final = 1.0
 """Delay until viewers see the first output of a running command."""
 OUTPUT_POLL_INTERVAL_S: Final = 3.0
@@ -202,6 +205,7 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ExecuteArguments) -> ToolOutput:
         parsed = parse_command(args.command, background=args.run_in_background)
         conn = await access.connect(context)
+        began_at = clock.monotonic()
         try:
             started = await conn.start_process(
                 parsed.command,
@@ -209,6 +213,7 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
                 workdir=args.workdir.strip() or None,
                 env={**COMMAND_ENVIRONMENT, "CHATD_CHAT_ID": str(context.chat.id)},
                 background=parsed.background,
+                wait_s=0 if parsed.background else QUICK_COMMAND_S,
             )
         except AgentRefused as error:
             return json_output(CommandReport(success=False, error=error.message))
@@ -221,9 +226,12 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
                 note="Read its output with process_output, end it with process_signal.",
             )
             return json_output(report)
+        advice = read_file_advice(parsed.command)
+        if started.output is not None:
+            took_ms = round((clock.monotonic() - began_at) * 1000)
+            return report_output(finished_report(started.output, took_ms, advice))
         run = _ForegroundCommand(conn, clock, context, started.id)
-        timeout_s = min(args.timeout, MAX_TIMEOUT_S)
-        return report_output(await run.follow(timeout_s, read_file_advice(parsed.command)))
+        return report_output(await run.follow(min(args.timeout, MAX_TIMEOUT_S), advice))
 
     return workspace_tool(
         "execute",

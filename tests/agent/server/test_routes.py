@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.main import AgentStartError, lock_run_dir
+from chatd.agent.processes import process_table
 from chatd.agent.server.auth import line_mac, reply_mac
 from tests.agent.server.agent_server import KEY, TIMEOUT_S, AgentServer, HttpReply
 
@@ -186,6 +187,27 @@ async def test_long_diffs_are_left_out_of_the_stored_result(server: AgentServer)
     assert first.json == again.json
     sent = json.dumps(first.json["files"])
     assert sent.count("left out") == sent.count("+new") == 1
+
+
+async def test_a_start_may_wait_for_the_end_of_the_command(
+    server: AgentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_table, "MAX_START_WAIT_S", TIMEOUT_S)
+    body, key = {"command": "echo once >> count; cat count"}, {"Idempotency-Key": "k"}
+    body = {**body, "workdir": str(server.home)}
+    target = f"processes/start?wait_s={TIMEOUT_S}"
+    first = (await server.api("POST", target, body, key)).json
+    again = (await server.api("POST", target, body, key)).json
+    for reply in (first, again):
+        assert (reply["output"]["exit_code"], reply["output"]["output"]) == (0, "once\n")
+    assert (first["id"], again["again"]) == (again["id"], True)
+
+    slow = {"command": "sleep 600"}
+    started = (await server.api("POST", "processes/start?wait_s=0.01", slow)).json
+    assert "output" not in started
+    waiting = (await server.api("POST", target, {**slow, "background": True})).json
+    assert "output" not in waiting
+    assert (await server.api("POST", "processes/start?wait_s=-1", slow)).status == 400
 
 
 async def test_a_context_request_waits_for_the_first_snapshot(server: AgentServer) -> None:

@@ -176,9 +176,10 @@ class Machine:
         return LocalRig(LocalConfig(data_dir=self.data_dir, host_id=HOST))
 
     def ran(self) -> Counter[str]:
-        """How often each command ran in the workspaces of this machine."""
+        """How often each command ran in the workspaces of this machine, and in those of its copy:
+        a copy makes a workspace again that is started while it is connected."""
         found: Counter[str] = Counter()
-        for file in self.data_dir.glob(f"ws/*/home/{LOG}"):
+        for file in self.data_dir.glob(f"**/ws/*/home/{LOG}"):
             found.update(file.read_text().split())
         return found
 

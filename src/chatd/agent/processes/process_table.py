@@ -42,6 +42,7 @@ from chatd.agent.threads import start_pool
 _T = TypeVar("_T")
 
 MAX_OUTPUT_WAIT_S = 300.0
+MAX_START_WAIT_S = 1.0
 MAX_LISTED_COMMANDS = 10
 FILE_WAIT_S = 2.0
 """How long a reader waits until the end of the output is in its file."""
@@ -354,6 +355,7 @@ class ProcessRoutes:
 
     async def _start(self, request: AgentRouteRequest) -> AgentHttpReply:
         caller = request.caller
+        wait_s = min(request.query().seconds("wait_s"), MAX_START_WAIT_S)
         fields = request.json()
         command = fields.text("command")
         workdir = fields.text("workdir", "")
@@ -372,6 +374,12 @@ class ProcessRoutes:
             background=background,
             ancestors=caller.ancestors,
         )
+        if wait_s and not background:
+            output = await self._processes.output(
+                str(started["id"]), chat_id=caller.chat_id or None, wait_s=wait_s
+            )
+            if not output["running"]:
+                started = {**started, "output": output}
         return json_reply(started)
 
     async def _list(self, request: AgentRouteRequest) -> AgentHttpReply:

@@ -118,11 +118,13 @@ class ProcessInfo(Struct, frozen=True, kw_only=True):
 
 
 class StartedProcess(Struct, frozen=True, kw_only=True):
-    """`again`: the key was used before, and this is the process started then."""
+    """`again`: the key was used before, and this is the process started then. `output`: it has
+    ended within the time that was waited for it."""
 
     id: str
     started: bool = True
     again: bool = False
+    output: ProcessOutput | None = None
 
 
 class ContextResource(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -228,6 +230,7 @@ class AgentApi(Protocol):
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
         background: bool = False,
+        wait_s: float = 0,
     ) -> StartedProcess: ...
 
     async def output(

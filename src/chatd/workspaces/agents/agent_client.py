@@ -473,12 +473,16 @@ class HttpAgentClient:
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
         background: bool = False,
+        wait_s: float = 0,
     ) -> StartedProcess:
+        """Waits up to `wait_s` for its end: a quick command then needs no second request. Agents of
+        earlier versions do not wait."""
         start = StartProcessBody(
             command=command, workdir=workdir, env=env or {}, background=background
         )
         body = msgspec.json.encode(start)
-        reply = await self._post("/processes/start", body, key=key)
+        query = {"wait_s": f"{wait_s:.3f}"} if wait_s else None
+        reply = await self._post("/processes/start", body, query=query, key=key, wait_s=wait_s)
         return decode_effect_reply(reply, StartedProcess)
 
     async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> ProcessOutput:
@@ -582,6 +586,7 @@ class HttpAgentClient:
         *,
         query: Mapping[str, object] | None = None,
         key: str | None = None,
+        wait_s: float = 0,
         max_body_bytes: int = MAX_JSON_BYTES,
     ) -> bytes:
         if len(body) > MAX_FILE_BYTES:
@@ -594,6 +599,7 @@ class HttpAgentClient:
             target=target,
             headers=headers,
             body=body,
+            wait_s=wait_s,
             max_body_bytes=max_body_bytes,
         )
         return await self._sender.send(request)

@@ -31,6 +31,7 @@ MAX_PEER_FRAME_BYTES: Final = 256 * 1024
 SILENT_PEER_S: Final = 30
 """A replica whose host is gone or cut off for this long has lost its connections."""
 _HEAD: Final = struct.Struct("!cI")
+_READ_BYTES: Final = 64 * 1024
 _TEXT: Final = b"t"
 _BYTES: Final = b"b"
 
@@ -41,21 +42,28 @@ class PeerSocket:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._head: bytes | None = None
-        """Of a frame whose rest was not read: a reader may be cancelled in between."""
+        self._unread = bytearray()
+        """What was received and not yet returned: often more than one message."""
         _notice_lost_hosts(writer.get_extra_info("socket"))
 
     async def receive(self) -> str | bytes | None:
+        unread = self._unread
         try:
-            if self._head is None:
-                self._head = await self._reader.readexactly(_HEAD.size)
-            kind, size = _HEAD.unpack(self._head)
-            if size > MAX_PEER_FRAME_BYTES or kind not in (_TEXT, _BYTES):
-                return None
-            data = await self._reader.readexactly(size)
-            self._head = None
-            return data if kind == _BYTES else data.decode()
-        except (OSError, asyncio.IncompleteReadError, UnicodeDecodeError):
+            while True:
+                if len(unread) >= _HEAD.size:
+                    kind, size = _HEAD.unpack_from(unread)
+                    if size > MAX_PEER_FRAME_BYTES or kind not in (_TEXT, _BYTES):
+                        return None
+                    end = _HEAD.size + size
+                    if len(unread) >= end:
+                        data = bytes(unread[_HEAD.size : end])
+                        del unread[:end]
+                        return data if kind == _BYTES else data.decode()
+                # A reader that is cancelled here has taken nothing.
+                if not (more := await self._reader.read(_READ_BYTES)):
+                    return None
+                unread += more
+        except (OSError, UnicodeDecodeError):
             return None
 
     async def send(self, message: str | bytes) -> None:
