@@ -74,7 +74,8 @@ class LossyAgent:
         return getattr(self._conn, name)
 
     async def start_process(self, command: str, **fields: Any) -> StartedProcess:
-        return await self._conn.start_process(command, **{**fields, "wait_s": 0})
+        fields["wait_s"] = 0
+        return await self._conn.start_process(command, **fields)
 
     async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> ProcessOutput:
         if wait_s:
