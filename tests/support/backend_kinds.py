@@ -18,21 +18,29 @@ from chatd.clock import SystemClock
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import TemplateSpec
 from chatd.workspaces.container.container_backend import ContainerBackend, ContainerConfig
+from chatd.workspaces.kubernetes.cluster_access import read_kubeconfig
+from chatd.workspaces.kubernetes.kubernetes_backend import KubernetesBackend, KubernetesConfig
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalConfig
 from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from tests.support import podman
-from tests.support.backend_rig import HOST, BackendRig, RunningWorkspace
+from tests.support.backend_rig import HOST, SECRET, BackendRig, RunningWorkspace
+from tests.support.fake_cluster import FakeCluster
 from tests.support.local_rig import NO_BUBBLEWRAP, LocalRig
+from tests.support.pod_hub import HubReach, PodHub
+from tests.support.pod_processes import CHATD_IMAGE, IMAGE
 
 
 class BackendPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where a backend of a kind lives. Two rigs with the same place are two processes of one host,
-    or one before and after its death. `engine` is the socket of a container engine."""
+    or one before and after its death. `engine` is the socket of a container engine, or the
+    kubeconfig of a cluster, whose pods dial in to `server` and are reached through `peer`."""
 
     kind: str
     data_dir: str
     engine: str = ""
+    server: str = ""
+    peer: str = ""
     roots: tuple[str, ...] = ()
     clone_timeout_s: float = 60.0
     disk_interval_s: float = 0.2
@@ -80,14 +88,44 @@ def _open_container(place: BackendPlace) -> BackendRig:
     return BackendRig(backend, TemplateSpec(image=podman.IMAGE))
 
 
+def _open_kubernetes(place: BackendPlace) -> BackendRig:
+    config = KubernetesConfig(
+        access=read_kubeconfig(Path(place.engine)),
+        host_id=HOST,
+        image=CHATD_IMAGE,
+        server_url=place.server,
+        poll_s=0.5,
+        clone_timeout_s=place.clone_timeout_s,
+        disk_interval_s=place.disk_interval_s,
+    )
+    backend = KubernetesBackend(config, clock=SystemClock())
+    reach = HubReach(SECRET, place.peer)
+    return BackendRig(backend, TemplateSpec(image=IMAGE), reach.open)
+
+
 OPENERS: dict[str, Callable[[BackendPlace], BackendRig]] = {
     "sandbox": _open_sandbox,
     "container": _open_container,
+    "kubernetes": _open_kubernetes,
 }
 SKIPPED: dict[str, str] = {
     "sandbox": "bubblewrap is not installed" if NO_BUBBLEWRAP else "",
     "container": podman.missing_reason(),
+    "kubernetes": "bubblewrap is not installed" if NO_BUBBLEWRAP else "",
 }
+
+
+@asynccontextmanager
+async def cluster_place(place: BackendPlace) -> AsyncGenerator[BackendPlace]:
+    """With a cluster of its own, and a server to which its pods dial in."""
+    data_dir = Path(place.data_dir)
+    cluster = FakeCluster(data_dir / "node", data_dir / "containers" / "ws-toolbox")
+    hub = PodHub(SECRET)
+    async with cluster.serving(), hub.serving():
+        config = await asyncio.to_thread(cluster.kubeconfig, data_dir / "kubeconfig")
+        yield msgspec.structs.replace(
+            place, engine=str(config), server=hub.url, peer=hub.peer_address
+        )
 
 
 def link_kits(data_dir: Path, kits: Path) -> None:

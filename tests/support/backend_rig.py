@@ -25,7 +25,7 @@ from chatd.domain.workspace.entities import (
 from chatd.domain.workspace.host_credentials import HostCredential
 from chatd.workspaces.agents.agent_client import ConnectedAgent, HttpAgentClient
 from chatd.workspaces.agents.agent_resolver import AgentConnector
-from chatd.workspaces.agents.agent_session import derive_agent_key
+from chatd.workspaces.agents.agent_session import OpenStream, derive_agent_key
 from chatd.workspaces.build_backend import Backend, BuildContext
 from tests.support.eventually import eventually
 from tests.support.workspaces import no_other_host
@@ -46,16 +46,22 @@ class RunningWorkspace(Struct, frozen=True, kw_only=True):
 
 
 class BackendRig:
-    """One server or runner with a backend. `spec` is what every template of it needs."""
+    """One server or runner with a backend. `spec` is what every template of it needs,
+    `open_stream` the way to agents that are not on this host."""
 
-    def __init__(self, backend: Backend, spec: TemplateSpec | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        spec: TemplateSpec | None = None,
+        open_stream: OpenStream = no_other_host,
+    ) -> None:
         self.backend = backend
         self.spec = spec or TemplateSpec()
         self.log: list[str] = []
         self.on_log: Callable[[str], None] = lambda _line: None
         self.credentials: Sequence[HostCredential] = ()
         self._connector = AgentConnector(
-            secret=SECRET, host_id=HOST, clock=SystemClock(), open_stream=no_other_host
+            secret=SECRET, host_id=HOST, clock=SystemClock(), open_stream=open_stream
         )
 
     def template(self, **changes: object) -> TemplateSpec:

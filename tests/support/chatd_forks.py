@@ -46,6 +46,7 @@ LATE_MODULES: Final = (
     "chatd.cli.output",
     "chatd.cli.process",
     "chatd.client.connection",
+    "chatd.workspaces.kubernetes.pod_link",
     "typer._adapters",
     "uvicorn.protocols.websockets.websockets_sansio_impl",
     "uvloop",

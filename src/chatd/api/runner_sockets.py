@@ -1,8 +1,9 @@
 """The WebSockets of runners: one for control, and one for each exchange with an agent.
 
 A runner shows its own token, which belongs to a pool, or the token of a user, who then runs
-workspaces of their own on that machine. What the messages mean is decided in `services/runners.py`.
-These sockets stay open while the replica finishes its steps, whose tools need them.
+workspaces of their own on that machine. A pod shows the token of its build. What the messages mean
+is decided in `services/runners.py`. These sockets stay open while the replica finishes its steps,
+whose tools need them.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from chatd.api.errors import Unauthorized
 from chatd.api.request import Message, Receive, Scope, Send, header
 from chatd.api.route import PREFIX
 from chatd.domain.access.permissions import require_permission
-from chatd.domain.access.secret_text import digest, is_runner_token
+from chatd.domain.access.secret_text import digest, is_runner_token, pod_token_build
 from chatd.domain.errors import Conflict
 from chatd.services.runners import EPOCH_HEADER, RUNNER_HEADER, RunnerIdentity, RunnerServices
 from chatd.store.workspace import runners
@@ -36,7 +37,7 @@ class RunnerSockets:
         services = self._deps.runner_services
         if services is None:
             raise Conflict("Workspaces are disabled on this server.", code="workspaces_off")
-        identity = await self._identify(scope)
+        identity = await self._identify(scope, services)
         await receive()
         await send({"type": "websocket.accept"})
         messages = AsgiMessages(receive, send)
@@ -57,7 +58,7 @@ class RunnerSockets:
         epoch = header(scope, EPOCH_HEADER.lower().encode()) or ""
         await services.serve_exchange(messages, identity, runner_id, epoch)
 
-    async def _identify(self, scope: Scope) -> RunnerIdentity:
+    async def _identify(self, scope: Scope, services: RunnerServices) -> RunnerIdentity:
         authorization = header(scope, b"authorization") or ""
         token = authorization[len(_BEARER) :].strip()
         if authorization[: len(_BEARER)].lower() != _BEARER:
@@ -70,6 +71,11 @@ class RunnerSockets:
                     " administrator makes a new one with chatd admin runners tokens create."
                 )
             return RunnerIdentity(pool=found.pool, token_id=found.id)
+        if pod_token_build(token) is not None:
+            build_id = services.pods.find_build(token)
+            if build_id is None:
+                raise Unauthorized("The token of the pod is not valid on this server.")
+            return RunnerIdentity(pod_of=build_id)
         caller = await self._deps.accounts.authenticator.caller(scope, is_stream=True)
         require_permission(caller.actor, "workspaces.write")
         return RunnerIdentity(owner_id=caller.user_id)

@@ -29,6 +29,8 @@ from chatd.workspaces.container.container_backend import (
     ContainerConfig,
     find_engine_socket,
 )
+from chatd.workspaces.kubernetes.cluster_access import find_access
+from chatd.workspaces.kubernetes.kubernetes_backend import KubernetesBackend, KubernetesConfig
 from chatd.workspaces.local.here import HereView
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import (
@@ -50,6 +52,16 @@ DRAIN_SIGNAL: Final = signal.SIGUSR1
 RESUME_SIGNAL: Final = signal.SIGUSR2
 
 
+class ClusterOptions(Struct, frozen=True, kw_only=True):
+    """For the backend `kubernetes`."""
+
+    kubeconfig: Path | None = None
+    """None: the service account of the runner's own pod."""
+    namespace: str = ""
+    pod_image: str = ""
+    storage_class: str = ""
+
+
 class RunnerOptions(Struct, frozen=True, kw_only=True):
     """What `chatd runner start` was given."""
 
@@ -63,6 +75,7 @@ class RunnerOptions(Struct, frozen=True, kw_only=True):
     roots: tuple[Path, ...] = ()
     engine_socket: Path | None = None
     """Of Docker or Podman; None: where they usually have it."""
+    cluster: ClusterOptions = ClusterOptions()
     here: HereView | None = None
     """The only directory in which its workspaces work."""
     waits: bool = False
@@ -175,8 +188,8 @@ async def _open_backends(
                 backend, offer = await _open_local(kind, options, runner_id, clock, networks)
             case "container":
                 backend, offer = await _open_container(options, runner_id, clock, networks)
-            case _:
-                raise SettingsError(f"--backend: this version has no backend {kind!r}")
+            case "kubernetes":
+                backend, offer = await _open_kubernetes(options, runner_id, clock)
         backends[kind] = backend
         offers.append(offer)
     return backends, offers
@@ -222,6 +235,33 @@ async def _open_container(
     offer = await backend.detect()
     if offer is None:
         raise SettingsError(f"--backend container: the engine at {path} does not answer")
+    return backend, offer
+
+
+async def _open_kubernetes(
+    options: RunnerOptions, runner_id: str, clock: Clock
+) -> tuple[KubernetesBackend, BackendOffer]:
+    cluster = options.cluster
+    if not cluster.pod_image:
+        raise SettingsError(
+            "--backend kubernetes: --pod-image is needed, an image with this version of chatd that"
+            " the cluster can pull."
+        )
+    access = find_access(cluster.kubeconfig, cluster.namespace, os.environ)
+    config = KubernetesConfig(
+        access=access,
+        host_id=runner_id,
+        image=cluster.pod_image,
+        server_url=options.server_url,
+        storage_class=cluster.storage_class,
+    )
+    backend = KubernetesBackend(config, clock=clock)
+    offer = await backend.detect()
+    if offer is None:
+        raise SettingsError(
+            f"--backend kubernetes: the cluster at {access.server} does not answer, or this account"
+            f" may not list pods in the namespace {access.namespace}"
+        )
     return backend, offer
 
 
@@ -286,6 +326,12 @@ def unit_text(program: str, options: RunnerOptions, token_file: Path, user: str)
     words += [word for root in options.roots for word in ("--allow", str(root.resolve()))]
     if options.engine_socket is not None:
         words += ["--engine-socket", str(options.engine_socket.resolve())]
+    cluster = options.cluster
+    if cluster.kubeconfig is not None:
+        words += ["--kubeconfig", str(cluster.kubeconfig.resolve())]
+    words += ["--namespace", cluster.namespace] if cluster.namespace else []
+    words += ["--pod-image", cluster.pod_image] if cluster.pod_image else []
+    words += ["--storage-class", cluster.storage_class] if cluster.storage_class else []
     command = " ".join(map(_unit_word, words))
     return f"""[Unit]
 Description=chatd runner for {options.server_url.replace("%", "%%")}

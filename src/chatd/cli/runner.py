@@ -15,7 +15,7 @@ from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import SettingsError
 
 if TYPE_CHECKING:
-    from chatd.app.runner_process import RunnerOptions
+    from chatd.app.runner_process import ClusterOptions, RunnerOptions
 
 runner = typer.Typer(
     help="Offer workspaces of this machine to a server.",
@@ -55,8 +55,8 @@ Backends = Annotated[
     typer.Option(
         "--backend",
         metavar="KIND",
-        help="sandbox, container, machine (no isolation: commands run as you); repeat for more"
-        " [sandbox]",
+        help="sandbox, container, kubernetes, machine (no isolation: commands run as you); repeat"
+        " for more [sandbox]",
     ),
 ]
 Capacity = Annotated[
@@ -68,6 +68,26 @@ EngineSocket = Annotated[
     typer.Option(
         "--engine-socket", metavar="FILE", help="Socket of Docker or Podman [the usual ones]"
     ),
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig", metavar="FILE", help="Access to a cluster [the runner's own pod's]"
+    ),
+]
+Namespace = Annotated[
+    str, typer.Option("--namespace", metavar="NAME", help="Where pods are made [of the access]")
+]
+PodImage = Annotated[
+    str,
+    typer.Option(
+        "--pod-image",
+        metavar="IMAGE",
+        help="Image of chatd that pods use beside the template's [CHATD_POD_IMAGE]",
+    ),
+]
+StorageClass = Annotated[
+    str, typer.Option("--storage-class", metavar="NAME", help="Of claims [the cluster's default]")
 ]
 Roots = Annotated[
     list[Path] | None,
@@ -86,6 +106,10 @@ def start(
     capacity: Capacity = 0,
     allow: Roots = None,
     engine_socket: EngineSocket = None,
+    kubeconfig: Kubeconfig = None,
+    namespace: Namespace = "",
+    pod_image: PodImage = "",
+    storage_class: StorageClass = "",
 ) -> None:
     """Connect to the server and run its workspaces here until stopped. Workspaces go on when it
     stops, and when the connection is lost."""
@@ -97,7 +121,8 @@ def start(
 
     with process.report_errors():
         options = _options(server, token_file, data_dir, name, label, backend, capacity, allow)
-        options = replace(options, engine_socket=engine_socket)
+        cluster = _cluster(kubeconfig, namespace, pod_image, storage_class)
+        options = replace(options, engine_socket=engine_socket, cluster=cluster)
         process.configure_logging(LogSettings())
 
         async def serve(stop: process.StopSignal) -> None:
@@ -171,6 +196,10 @@ def install(
     capacity: Capacity = 0,
     allow: Roots = None,
     engine_socket: EngineSocket = None,
+    kubeconfig: Kubeconfig = None,
+    namespace: Namespace = "",
+    pod_image: PodImage = "",
+    storage_class: StorageClass = "",
     *,
     user: Annotated[
         str | None, typer.Option(metavar="USER", help="Account that runs it [this one]")
@@ -186,7 +215,8 @@ def install(
 
     with process.report_errors():
         options = _options(server, token_file, data_dir, name, label, backend, capacity, allow)
-        options = replace(options, engine_socket=engine_socket)
+        cluster = _cluster(kubeconfig, namespace, pod_image, storage_class)
+        options = replace(options, engine_socket=engine_socket, cluster=cluster)
         if token_file is None:
             raise SettingsError("--token-file is needed: the unit names the file, not the token")
         program = shutil.which("chatd") or str(Path(sys.argv[0]).resolve())
@@ -242,6 +272,56 @@ def drain(
             raise SettingsError(f"no runner runs with the data directory {where}")
         os.kill(found.process, RESUME_SIGNAL if undo else DRAIN_SIGNAL)
         print_line("takes new workspaces again" if undo else "takes no new workspaces from now on")
+
+
+@runner.command(name="pod-kit", hidden=True)
+def pod_kit(target: Path) -> None:
+    """In the pod of a workspace: put the kit into a directory."""
+    from chatd.cli import process
+    from chatd.workspaces.kubernetes.pod_link import copy_kit
+
+    with process.report_errors():
+        cache = os.environ.get("CHATD_KIT_CACHE")
+        copy_kit(target, None if cache is None else Path(cache))
+
+
+@runner.command(name="pod-link", hidden=True)
+def pod_link(
+    server: Annotated[str, typer.Option("--server")],
+    token_file: Annotated[Path, typer.Option("--token-file")],
+    socket_path: Annotated[Path, typer.Option("--socket")],
+    ready_file: Annotated[Path, typer.Option("--ready-file")],
+) -> None:
+    """In the pod of a workspace: dial in to the server for its agent."""
+    from chatd.cli import process
+    from chatd.clock import SystemClock
+    from chatd.settings.schema import LogSettings
+    from chatd.workspaces.kubernetes.pod_link import PodLinkOptions, run_pod_link
+
+    with process.report_errors():
+        process.configure_logging(LogSettings())
+        options = PodLinkOptions(
+            server_url=server, token=_token(token_file), socket=socket_path, ready_file=ready_file
+        )
+
+        async def serve(stop: process.StopSignal) -> None:
+            stop.started()
+            await run_pod_link(options, SystemClock(), stop.requested)
+
+        process.run_until_signal(serve)
+
+
+def _cluster(
+    kubeconfig: Path | None, namespace: str, pod_image: str, storage_class: str
+) -> "ClusterOptions":
+    from chatd.app.runner_process import ClusterOptions
+
+    return ClusterOptions(
+        kubeconfig=kubeconfig,
+        namespace=namespace,
+        pod_image=pod_image or os.environ.get("CHATD_POD_IMAGE", ""),
+        storage_class=storage_class,
+    )
 
 
 def _data_dir(given: Path | None) -> Path:

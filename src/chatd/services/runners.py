@@ -28,11 +28,13 @@ from chatd.domain.ports import Env
 from chatd.domain.workspace.agent_api import WorkspaceContext
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, TemplateSpec
 from chatd.domain.workspace.runners import (
+    POD_PREFIX,
     BackendOffer,
     BuildPlace,
     Runner,
     RunnerId,
     explain_version_gap,
+    pod_holder,
     takes_new,
 )
 from chatd.domain.workspace.workspace_copies import DEFAULT_MAX_COPY_BYTES
@@ -52,9 +54,10 @@ from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig, Offere
 from chatd.workspaces.local.local_backend import LocalBackend
 from chatd.workspaces.tunnels.peer_sockets import bind_peer_address
 from chatd.workspaces.tunnels.peers import PeerDialler, PeerServer, RunnerSocket
+from chatd.workspaces.tunnels.pod_tunnels import PodTunnels
 from chatd.workspaces.tunnels.reach import Reach
 from chatd.workspaces.tunnels.remote_backend import RemoteBackend
-from chatd.workspaces.tunnels.runner_link import IDLE_EXCHANGES, RunnerLink, RunnerLinks
+from chatd.workspaces.tunnels.runner_link import IDLE_EXCHANGES, RunnerLink, RunnerLinks, refuse
 from chatd.workspaces.tunnels.wire import (
     CLOSE_REFUSED,
     CLOSE_SUPERSEDED,
@@ -64,7 +67,6 @@ from chatd.workspaces.tunnels.wire import (
     RUNNER_MESSAGES,
     Hello,
     MessageSocket,
-    Refused,
     Welcome,
     encode,
 )
@@ -151,6 +153,14 @@ class RunnerServices:
             peers=self.peers,
         )
         self.open_stream = self._reach.open
+        self.pods = PodTunnels(
+            pool,
+            env,
+            replica=replica,
+            secret=config.secret,
+            version=self._version,
+            links=self.links,
+        )
         self.connector = AgentConnector(
             secret=config.secret,
             host_id=config.host_id,
@@ -206,27 +216,31 @@ class RunnerServices:
         """Serve a runner's control socket until it ends. Never raises but CancelledError."""
         hello = await _read_hello(messages)
         if hello is None:
-            await _refuse(messages, "invalid_hello", "The first message is not a runner's hello.")
+            await refuse(messages, "invalid_hello", "The first message is not a runner's hello.")
+            return
+        if identity.pod_of is not None:
+            # Of any version: a pod outlives upgrades, and its protocol is negotiated.
+            await self.pods.serve(messages, identity.pod_of, hello.protocol)
             return
         if problem := explain_version_gap(hello.version, self._version):
-            await _refuse(messages, "version_gap", problem)
+            await refuse(messages, "version_gap", problem)
             return
         if len(self.links.all()) >= MAX_RUNNERS:
             text = "Too many runners are connected to this server."
-            await _refuse(messages, "too_many_runners", text, final=False)
+            await refuse(messages, "too_many_runners", text, final=False)
             return
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 row = await tunnels.connect(self.pool, self._connected(hello, identity))
         except (ChatdError, TimeoutError):
             text = "The server's database does not answer."
-            await _refuse(messages, "unavailable", text, final=False)
+            await refuse(messages, "unavailable", text, final=False)
             return
         if row is None:
             text = (
                 "A runner with this id belongs to another pool or user. Use another data directory."
             )
-            await _refuse(messages, "runner_id_taken", text)
+            await refuse(messages, "runner_id_taken", text)
             return
         await self._serve_link(RunnerLink(messages, row, hello.protocol), messages)
 
@@ -275,8 +289,11 @@ class RunnerServices:
     ) -> None:
         """Keep an exchange socket until it ends. It may have come to another replica than the
         runner's control socket."""
+        if identity.pod_of is None and runner_id.startswith(POD_PREFIX):
+            await messages.close(1008, "the token is not that of a pod")
+            return
         request = RunnerSocket(
-            runner_id=runner_id,
+            runner_id=runner_id if identity.pod_of is None else pod_holder(identity.pod_of),
             epoch=int(epoch) if EPOCH.fullmatch(epoch) else 0,
             pool=identity.pool,
             owner_id=identity.owner_id,
@@ -356,7 +373,7 @@ class RunnerServices:
         listening = bind_peer_address(address)
         stack.callback(listening.close)
         port = listening.getsockname()[1]
-        self._peer_address = f"{address.rpartition(':')[0]}:{port}"
+        self._peer_address = self.pods.address = f"{address.rpartition(':')[0]}:{port}"
         server = PeerServer(self._reach.open_here, self._reach.serve_handed_over)
         await stack.enter_async_context(server.listening(listening, self._config.secret))
 
@@ -402,6 +419,7 @@ class RunnerServices:
         while True:
             await self._renewal.sleep(RENEW_INTERVAL_S, "runners")
             await run_contained(self._renew(), self._on_renewal_failed)
+            await run_contained(self.pods.renew(), self._on_renewal_failed)
 
     def _on_renewal_failed(self, error: Exception) -> None:
         kind = error.code if isinstance(error, ChatdError) else type(error).__name__
@@ -513,6 +531,8 @@ async def _read_hello(messages: MessageSocket) -> Hello | None:
         return None
     if not isinstance(hello, Hello) or RUNNER_ID.fullmatch(hello.runner_id) is None:
         return None
+    if hello.runner_id.startswith(POD_PREFIX):  # An id that no runner has.
+        return None
     is_named = 0 < len(hello.name) <= MAX_NAME_CHARS and hello.name.isprintable()
     is_labelled = len(hello.labels) <= MAX_LABELS and all(
         0 < len(label) <= MAX_NAME_CHARS and label.isprintable() for label in hello.labels
@@ -523,12 +543,6 @@ async def _read_hello(messages: MessageSocket) -> Hello | None:
     )
     is_sized = 0 <= hello.capacity <= 1_000_000 and len(hello.backends) <= MAX_BACKENDS
     return hello if is_named and is_labelled and is_described and is_sized else None
-
-
-async def _refuse(messages: MessageSocket, code: str, message: str, *, final: bool = True) -> None:
-    with suppress(OSError):
-        await messages.send(encode(Refused(code=code, message=message, final=final)))
-    await messages.close(CLOSE_REFUSED if final else 1013, code)
 
 
 async def run_every(

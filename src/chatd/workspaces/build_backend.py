@@ -7,7 +7,7 @@ build, and deterministic names lead to what the first attempt left.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import uuid5
 
 from chatd.domain.errors import ChatdError
@@ -17,6 +17,7 @@ from chatd.domain.workspace.entities import (
     AgentSpec,
     BackendState,
     Build,
+    BuildId,
     FieldProblem,
     LogLevel,
     TemplateSpec,
@@ -46,6 +47,14 @@ class BuildInterrupted(ChatdError):
 
 LogSink = Callable[[str, LogLevel, str], None]
 """Takes stage, level and text. Neither blocks nor fails; clips long text."""
+
+
+AGENT_NAME: Final = "main"
+"""The agent that every backend starts."""
+
+
+def agent_id_of(build_id: BuildId, name: str = AGENT_NAME) -> AgentId:
+    return AgentId(uuid5(build_id, name))
 
 
 class BuildContext:
@@ -84,7 +93,7 @@ class BuildContext:
 
     def agent_id(self, name: str) -> AgentId:
         """The same for every attempt of this build, so that a repeated start finds its agents."""
-        return AgentId(uuid5(self.build.id, name))
+        return agent_id_of(self.build.id, name)
 
 
 class Backend(Protocol):

@@ -17,12 +17,15 @@ SECRET_BYTES: Final = 32
 TOKEN_ID_CHARS: Final = 12
 TOKEN_PREFIX: Final = "chatd"
 RUNNER_TOKEN_PREFIX: Final = f"{TOKEN_PREFIX}_runner"
+POD_TOKEN_PREFIX: Final = f"{TOKEN_PREFIX}_pod"
 
 _SECRET: Final = r"[A-Za-z0-9_-]{43}"
 _TOKEN: Final = re.compile(rf"{TOKEN_PREFIX}_[0-9a-f]{{{TOKEN_ID_CHARS}}}_{_SECRET}")
 _RUNNER_TOKEN: Final = re.compile(rf"{RUNNER_TOKEN_PREFIX}_[0-9a-f]{{{TOKEN_ID_CHARS}}}_{_SECRET}")
+_POD_TOKEN: Final = re.compile(rf"{POD_TOKEN_PREFIX}_([0-9a-f]{{32}})_{_SECRET}")
 _OPAQUE: Final = re.compile(_SECRET)
 _CSRF_PURPOSE: Final = b"chatd csrf"
+_POD_PURPOSE: Final = b"chatd pod"
 
 
 def secret_text(random: bytes) -> str:
@@ -56,6 +59,19 @@ def runner_token_label(token_id: UUID) -> str:
 
 def is_runner_token(text: str) -> bool:
     return _RUNNER_TOKEN.fullmatch(text) is not None
+
+
+def pod_token_text(build_id: UUID, agent_key: bytes) -> str:
+    """`chatd_pod_<build>_<secret>`: by which the pod of a build dials in. It follows from the key
+    of the build's agent, so the runner and every replica know it and no row holds it."""
+    made = hmac.digest(agent_key, _POD_PURPOSE, "sha256")
+    return f"{POD_TOKEN_PREFIX}_{build_id.hex}_{secret_text(made)}"
+
+
+def pod_token_build(text: str) -> UUID | None:
+    """The build that the token of a pod names; None if it has another form."""
+    found = _POD_TOKEN.fullmatch(text)
+    return None if found is None else UUID(hex=found[1])
 
 
 def is_opaque_secret(text: str) -> bool:

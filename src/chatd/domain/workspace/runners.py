@@ -30,9 +30,16 @@ RUNNER_WAIT_S: Final = 600.0
 """How long a tool call waits for a runner that is not connected before the model is told."""
 RUNNER_SILENT_AFTER_S: Final = 30.0
 """A runner that no replica has heard of for this long counts as disconnected."""
+POD_PREFIX: Final = "pod-"
 POOL_PATTERN: Final = "^[a-z0-9]+(-[a-z0-9]+)*$"
 """The pools that tokens name."""
 MAX_POOL_CHARS: Final = 32
+
+
+def pod_holder(build_id: UUID) -> RunnerId:
+    """The id under which the pod of a build holds its own connections, as a runner does for the
+    workspaces of its machine."""
+    return RunnerId(f"{POD_PREFIX}{build_id}")
 
 
 class BackendOffer(Struct, frozen=True, kw_only=True, omit_defaults=True):

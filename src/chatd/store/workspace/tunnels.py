@@ -3,12 +3,15 @@ other replicas find them. Times are the database's."""
 
 from collections.abc import Sequence
 from typing import Final, LiteralString
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 
 from chatd.domain.ids import UserId, WorkerId, WorkspaceId
+from chatd.domain.workspace.entities import BuildId
 from chatd.domain.workspace.runners import (
+    POD_PREFIX,
     RUNNER_SILENT_AFTER_S,
     BackendOffer,
     Runner,
@@ -106,14 +109,61 @@ SET_ORPHANS: Final[LiteralString] = """
             ORDER BY k.id LIMIT 1000) k), '{}')
     WHERE r.id = $1"""
 
+# The pod of a build holds its own connections, while the build is the latest of its workspace: a
+# newer build, a deletion or a failure ends what its token allows. There is no row of it besides its
+# tunnel, whose epoch is the time of the connection, so that a later one has a higher epoch on every
+# replica.
+_LIVE_BUILD: Final[LiteralString] = """
+    workspace_builds b JOIN workspaces w ON w.id = b.workspace_id AND NOT w.deleted
+      AND b.build_number = w.latest_build AND b.transition = 'start'
+      AND b.status NOT IN ('failed', 'canceled')"""
+_POD: Final[LiteralString] = """
+    json_build_object('id', 'pod-' || b.id, 'name', w.name, 'epoch', coalesce(t.epoch, 0),
+        'created_at', b.created_at, 'seen_at', coalesce(a.last_connected_at, b.created_at),
+        'disconnected_at', a.disconnected_at)"""
+CONNECT_POD: Final[LiteralString] = f"""
+    WITH t AS (
+        INSERT INTO tunnels AS t (holder, replica, address, epoch)
+        SELECT 'pod-' || b.id, $2, $3,
+            floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+        FROM {_LIVE_BUILD} WHERE b.id = $1
+        ON CONFLICT (holder, replica) DO UPDATE SET
+            address = excluded.address, epoch = excluded.epoch, seen_at = now()
+        RETURNING t.*),
+    past AS (
+        DELETE FROM tunnels o USING t WHERE o.holder = t.holder AND o.replica <> t.replica)
+    SELECT {_POD} FROM t, workspace_builds b JOIN workspaces w ON w.id = b.workspace_id
+    LEFT JOIN workspace_agents a ON a.build_id = b.id WHERE b.id = $1"""
+RENEW_PODS: Final[LiteralString] = f"""
+    WITH mine AS (
+        SELECT k.build_id, k.epoch FROM unnest($3::uuid[], $4::bigint[]) AS k (build_id, epoch)
+        WHERE EXISTS (SELECT FROM {_LIVE_BUILD} WHERE b.id = k.build_id)
+          AND NOT EXISTS (SELECT FROM tunnels t
+                          WHERE t.holder = 'pod-' || k.build_id AND t.epoch > k.epoch)),
+    tunnel AS (
+        INSERT INTO tunnels AS t (holder, replica, address, epoch)
+        SELECT 'pod-' || build_id, $1::uuid, $2::text, epoch FROM mine
+        ON CONFLICT (holder, replica) DO UPDATE SET address = excluded.address, seen_at = now())
+    SELECT build_id FROM mine"""
+DISCONNECT_POD: Final[LiteralString] = """
+    DELETE FROM tunnels WHERE holder = $1 AND replica = $2 AND epoch = $3"""
+FIND_POD: Final[LiteralString] = f"""
+    SELECT {_POD} AS runner, t.replica, t.address
+    FROM workspace_builds b JOIN workspaces w ON w.id = b.workspace_id
+    LEFT JOIN workspace_agents a ON a.build_id = b.id
+    LEFT JOIN tunnels t
+      ON t.holder = 'pod-' || b.id AND t.seen_at > now() - $2::float8 * interval '1 s'
+    WHERE b.id = $1 ORDER BY t.epoch DESC NULLS LAST LIMIT 8"""
+
 
 class RunnerIdentity(Struct, frozen=True, kw_only=True):
-    """By what a runner was let in: a token of a pool, or its user. A server's own runner has
-    neither."""
+    """By what a runner was let in: a token of a pool, its user, or the token of a pod's build. A
+    server's own runner has none."""
 
     pool: str = ""
     token_id: RunnerTokenId | None = None
     owner_id: UserId | None = None
+    pod_of: BuildId | None = None
 
 
 class ConnectedRunner(Struct, frozen=True, kw_only=True):
@@ -180,7 +230,12 @@ class Holder(Struct, frozen=True, kw_only=True):
 
 
 async def find_holder(conn: Conn, runner_id: str) -> Holder | None:
-    rows = await conn.fetch(FIND, runner_id, RUNNER_SILENT_AFTER_S)
+    """Of a runner, or of the pod of a build."""
+    if runner_id.startswith(POD_PREFIX):
+        build_id = UUID(runner_id.removeprefix(POD_PREFIX))  # made by `pod_holder`
+        rows = await conn.fetch(FIND_POD, build_id, RUNNER_SILENT_AFTER_S)
+    else:
+        rows = await conn.fetch(FIND, runner_id, RUNNER_SILENT_AFTER_S)
     if not rows:
         return None
     addresses = [(WorkerId(row["replica"]), row["address"]) for row in rows if row["replica"]]
@@ -191,3 +246,29 @@ async def set_orphans(conn: Conn, runner_id: str, found: Sequence[WorkspaceId]) 
     """Of the workspaces that the runner has, keep the ids of those that the database does not know
     to be there."""
     await conn.execute(SET_ORPHANS, runner_id, list(found))
+
+
+# Pods
+
+
+async def connect_pod(
+    conn: Conn, build_id: BuildId, replica: WorkerId, address: str
+) -> Runner | None:
+    """The pod as the holder of its tunnel, with its new epoch. None if the build is no longer the
+    latest of its workspace."""
+    found = await conn.fetchval(CONNECT_POD, build_id, replica, address)
+    return None if found is None else _RUNNER.decode(found)
+
+
+async def renew_pods(
+    conn: Conn, replica: WorkerId, address: str, pods: Sequence[tuple[BuildId, int]]
+) -> set[BuildId]:
+    """The builds (id, epoch) whose pods are still this replica's. The others must be disconnected:
+    the pod has connected elsewhere since, or its token allows nothing any more."""
+    ids, epochs = zip(*pods, strict=True) if pods else ((), ())
+    rows = await conn.fetch(RENEW_PODS, replica, address, list(ids), list(epochs))
+    return {BuildId(row["build_id"]) for row in rows}
+
+
+async def disconnect_pod(conn: Conn, pod: Runner, replica: WorkerId) -> None:
+    await conn.execute(DISCONNECT_POD, pod.id, replica, pod.epoch)

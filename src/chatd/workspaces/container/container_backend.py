@@ -36,7 +36,7 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.domain.workspace.runners import BackendOffer
 from chatd.log_event import LogEvent
-from chatd.workspaces.build_backend import BuildContext, BuildFailed
+from chatd.workspaces.build_backend import AGENT_NAME, BuildContext, BuildFailed
 from chatd.workspaces.container.container_kit import ContainerKit, build_container_kit
 from chatd.workspaces.container.container_plan import (
     BUILD_LABEL,
@@ -67,7 +67,6 @@ from chatd.workspaces.container.engine_api import (
 from chatd.workspaces.local import workspace_dirs
 from chatd.workspaces.local.isolation import host_uid_range
 from chatd.workspaces.local.local_backend import (
-    AGENT_NAME,
     describe_os_error,
     expand_parameters,
     find_problems,
@@ -91,6 +90,7 @@ from chatd.workspaces.local.workspace_setup import (
 )
 from chatd.workspaces.network.inside import INSIDE_NETWORK, agent_proxy_config, forward_words
 from chatd.workspaces.network.workspace_networks import NetworkPolicy, WorkspaceNetworks
+from chatd.workspaces.tunnels.byte_streams import is_answered
 
 ENGINE_INFO_LIFETIME_S: Final = 600.0
 CONTAINER_READY_TIMEOUT_S: Final = 30.0
@@ -448,7 +448,7 @@ class ContainerBackend:
         socket = str(self._layout.socket(setup.context.workspace.id))
         deadline = self._clock.monotonic() + CONTAINER_READY_TIMEOUT_S
         looked_at = self._clock.monotonic()
-        while not await _is_answered(socket):
+        while not await is_answered(socket):
             check_cancelled(setup.context)
             now = self._clock.monotonic()
             status = await asyncio.to_thread(read_status, run)
@@ -552,18 +552,4 @@ def _is_filled(paths: WorkspacePaths, home: EngineVolume) -> bool:
     try:
         return (paths.root / "home-volume").read_text() == home.created_at
     except OSError:
-        return False
-
-
-async def _is_answered(socket: str) -> bool:
-    """Whether a request gets any reply within a second. This one is not signed: it is refused."""
-    try:
-        async with asyncio.timeout(1):
-            reader, writer = await asyncio.open_unix_connection(socket)
-            try:
-                writer.write(b"GET /healthz HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
-                return bool(await reader.read(1))
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
         return False

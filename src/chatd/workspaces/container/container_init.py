@@ -1,4 +1,5 @@
-"""The first process of a workspace's container: `python3 container_init.py agent|command`.
+"""The first process of a workspace's container: `python3 container_init.py NAME [DIRECTORY]`, with
+the name of its order in the directory.
 
 It is root inside, with five capabilities, and runs nothing but this file. It prepares what only
 root can, then runs the agent (or one command of a build) under the workspace's account, which has
@@ -7,16 +8,22 @@ growing delay; when the command ends, it ends with the same exit code.
 
 What the account must not reach stays with this process: the order with the agent's key, the two
 files of the agent's journal, which the agent gets as descriptors, and the listening socket, whose
-directory only root can enter. Standard library only.
+directory only root can enter.
+
+In a pod it has no privileges: the agent and the commands have its own account, and can read what it
+can. Standard library only.
 """
 
+import base64
 import contextlib
 import ctypes
 import errno
 import fcntl
 import json
 import os
+import resource
 import runpy
+import shutil
 import signal
 import socket
 import stat
@@ -33,6 +40,7 @@ SOCKET_PARENT = "/run/chatd-socket"
 SOCKET_DIR = "/run/chatd-socket/d"
 AGENT_SOCKET = "agent.sock"
 STATUS_FILE = "status.json"
+FILLED_MARK = "filled"
 SYSTEM_GITCONFIG = "/etc/gitconfig"
 KIT_GITCONFIG = "/opt/chatd/etc/gitconfig"
 AGENT_PROGRAM = "/opt/chatd/agent"
@@ -44,6 +52,7 @@ TIMED_OUT_EXIT_CODE = 124
 DISK_FULL_EXIT_CODE = 122
 FIRST_RESTART_DELAY_S = 0.05
 MAX_RESTART_DELAY_S = 30.0
+MAX_FAST_EXITS = 4
 STABLE_AFTER_S = 60.0
 STOP_GRACE_S = 3.0
 KILL_TIMEOUT_S = 10.0
@@ -59,7 +68,10 @@ NOT_INHERITED = ("HOSTNAME", "TERM", "container")
 @dataclass(frozen=True)
 class Order:
     """`agent` is the agent's configuration, or `argv` a command. `variables` are the template's:
-    they win over those of the image."""
+    they win over those of the image. `private` is the directory of the agent's journal. A new home
+    (`is_new`) is emptied, gets `files`, by their base64, and is marked as filled when the command
+    has succeeded; one with the mark is left alone. `rlimits` are limits of each process, by their
+    names."""
 
     uid: int
     home: str
@@ -71,6 +83,10 @@ class Order:
     timeout_s: float = 0
     disk_bytes: int = 0
     disk_interval_s: float = 3.0
+    private: str = PRIVATE_DIR
+    rlimits: dict[str, int] = field(default_factory=dict[str, int])
+    is_new: bool = False
+    files: dict[str, str] = field(default_factory=dict[str, str])
 
     def environment(self) -> dict[str, str]:
         image = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
@@ -84,10 +100,13 @@ class Order:
 def main() -> None:
     os.umask(0o022)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    name = "agent" if sys.argv[1:] == ["agent"] else "command"
-    with open(os.path.join(PRIVATE_DIR, f"{name}.json"), "rb") as file:
+    name, directory = (*sys.argv[1:], PRIVATE_DIR)[:2]
+    with open(os.path.join(directory, f"{name}.json"), "rb") as file:
         order = Order(**json.loads(file.read()))
-    prepare(order)
+    if os.geteuid() == 0:
+        prepare(order)
+    else:
+        prepare_unprivileged(order)
     sys.exit(AgentInit(order).run() if order.agent is not None else CommandInit(order).run())
 
 
@@ -104,6 +123,25 @@ def prepare(order: Order) -> None:
     os.chmod(SOCKET_PARENT, 0o700)
     with contextlib.suppress(OSError):  # Without an entry programs only show a number.
         add_account(order)
+
+
+def prepare_unprivileged(order: Order) -> None:
+    """In a pod: the volumes can be written already."""
+    for path in (SOCKET_DIR, RUN_DIR, order.private, order.home):
+        os.makedirs(path, 0o700, exist_ok=True)
+    if order.is_new:
+        if os.path.exists(os.path.join(order.private, FILLED_MARK)):
+            sys.exit(0)
+        for entry in os.scandir(order.home):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+    for name, content in order.files.items():
+        path = os.path.join(order.directory, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(content))
 
 
 def add_account(order: Order) -> None:
@@ -140,9 +178,15 @@ def spawn(order: Order, files: dict[int, int], act: Callable[[dict[str, str]], o
             os.dup2(source, target, inheritable=True)
             os.close(source)
         os.setsid()
-        os.setgroups([])
-        os.setresgid(order.uid, order.uid, order.uid)
-        os.setresuid(order.uid, order.uid, order.uid)
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(order.uid, order.uid, order.uid)
+            os.setresuid(order.uid, order.uid, order.uid)
+        for limit, value in order.rlimits.items():
+            number = getattr(resource, f"RLIMIT_{limit.upper()}")
+            hard = resource.getrlimit(number)[1]
+            highest = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(number, (highest, highest))
         ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         os.makedirs(order.directory, exist_ok=True)
         os.chdir(order.directory)
@@ -313,7 +357,8 @@ class AgentInit:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._disk = DiskWatch(order)
-        self._listener = open_listener()
+        # Without privileges commands can remove the socket; the agent then makes it again.
+        self._listener = open_listener() if os.geteuid() == 0 else None
         self._starts = 0
 
     def run(self) -> int:
@@ -329,6 +374,8 @@ class AgentInit:
             write_status(starts=self._starts, exit_code=code, detail=self._disk.detail)
             lasted_s = time.monotonic() - began
             fast_exits = 0 if lasted_s > STABLE_AFTER_S else fast_exits + 1
+            if fast_exits >= MAX_FAST_EXITS and os.geteuid() != 0:
+                return 1  # The cluster shows it, and starts the container again.
             delay_s = min(FIRST_RESTART_DELAY_S * 2 ** min(fast_exits, 30), MAX_RESTART_DELAY_S)
             deadline = time.monotonic() + delay_s
             while (left_s := deadline - time.monotonic()) > 0:
@@ -367,17 +414,22 @@ class AgentInit:
             "home": self._order.home,
             "directory": self._order.directory,
             "journal_fd": JOURNAL_FD,
-            "listen_fd": LISTEN_FD,
             "env": self._order.environment(),
         }
+        if self._listener is None:
+            config["socket"] = os.path.join(SOCKET_DIR, AGENT_SOCKET)
+        else:
+            config["listen_fd"] = LISTEN_FD
         files: list[int] = [pipe_with(json.dumps(config).encode())]
         for name in ("once.a", "once.b"):
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            files.append(os.open(os.path.join(PRIVATE_DIR, name), flags, 0o600))
+            files.append(os.open(os.path.join(self._order.private, name), flags, 0o600))
         # Above the numbers that the agent expects, so that none overwrites another.
         high = [move_up(fd) for fd in files]
         targets = (CONFIG_FD, JOURNAL_FD, JOURNAL_FD + 1)
-        inherited = {**dict(zip(targets, high, strict=True)), LISTEN_FD: self._listener}
+        inherited = dict(zip(targets, high, strict=True))
+        if self._listener is not None:
+            inherited[LISTEN_FD] = self._listener
         try:
             agent = spawn(self._order, inherited, run_agent)
         finally:
@@ -405,7 +457,12 @@ class CommandInit:
             ended = reap()
             if command in ended:
                 kill_all()
-                return self._check_disk(ended[command])
+                code = self._check_disk(ended[command])
+                if self._order.is_new and code == 0:
+                    os.sync()
+                    with open(os.path.join(self._order.private, FILLED_MARK), "xb"):
+                        return code
+                return code
             if time.monotonic() > deadline:
                 return TIMED_OUT_EXIT_CODE
             if disk.is_over(ended):
@@ -426,6 +483,7 @@ class CommandInit:
 
     def _over(self, detail: str) -> int:
         write_status(detail=detail)
+        os.write(2, f"{detail}\n".encode())
         return DISK_FULL_EXIT_CODE
 
 

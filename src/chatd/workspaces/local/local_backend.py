@@ -35,7 +35,7 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.domain.workspace.runners import DIRECTORY_PARAMETER, BackendKind
 from chatd.domain.workspace.template_definition import MAX_ENV_BYTES, MAX_MOUNTS, PLACEHOLDER
-from chatd.workspaces.build_backend import BuildContext, BuildFailed
+from chatd.workspaces.build_backend import AGENT_NAME, BuildContext, BuildFailed
 from chatd.workspaces.local import isolation, workspace_dirs
 from chatd.workspaces.local.here import HereView, explain_refusal
 from chatd.workspaces.local.kit import WorkspaceKit, build_kit
@@ -153,8 +153,6 @@ def _check_env(env: Mapping[str, str]) -> Iterator[FieldProblem]:
 
 
 # The backend
-
-AGENT_NAME: Final = "main"
 
 
 class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):

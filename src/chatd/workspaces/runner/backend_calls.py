@@ -88,8 +88,13 @@ class _Build:
 
 
 class BackendCalls:
-    def __init__(self, backends: Mapping[str, RunnerBackend]) -> None:
+    """`only_socket` is that of the one agent of a pod, which has no backend."""
+
+    def __init__(
+        self, backends: Mapping[str, RunnerBackend], *, only_socket: str | None = None
+    ) -> None:
         self._backends = backends
+        self._only_socket = only_socket
         self._builds: dict[tuple[WorkspaceId | None, int | None, str], _Build] = {}
 
     async def running(self) -> int:
@@ -102,8 +107,12 @@ class BackendCalls:
                 continue
         return total
 
-    def is_agent_socket(self, path: str) -> bool:
-        return any(backend.is_agent_socket(path) for backend in self._backends.values())
+    def agent_socket(self, path: str) -> str | None:
+        """The socket to connect to if the server names this one; None if it is not an agent's."""
+        if self._only_socket is not None:
+            return self._only_socket
+        is_known = any(backend.is_agent_socket(path) for backend in self._backends.values())
+        return path if is_known else None
 
     async def answer(self, call: BackendCall, send: Send, cancelled: asyncio.Event) -> None:
         """Run the call and send its reply. Raises ConnectionError if the connection breaks."""

@@ -385,8 +385,8 @@ class _ServerConnection:
 
     async def _open_agent(self, request: OpenAgent) -> ByteStream:
         """Raises OpenRefused."""
-        path = request.endpoint.path
-        if not self._client.calls.is_agent_socket(path):
+        path = self._client.calls.agent_socket(request.endpoint.path)
+        if path is None:
             raise OpenRefused(AgentOpened(error="it is not an agent of this runner"))
         try:
             return await open_socket(path)

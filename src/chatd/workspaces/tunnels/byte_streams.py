@@ -95,6 +95,23 @@ async def open_socket(path: str) -> SocketStream:
         os.close(pinned)
 
 
+async def is_answered(path: str) -> bool:
+    """Whether an agent at this socket answers within a second. The request is not signed: it is
+    refused. The socket alone proves nothing: it outlives agents."""
+    try:
+        async with asyncio.timeout(1):
+            stream = await open_socket(path)
+            try:
+                await stream.write(
+                    b"GET /healthz HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n"
+                )
+                return bool(await stream.read())
+            finally:
+                await stream.close()
+    except OSError:  # TimeoutError is one too
+        return False
+
+
 async def pipe(one: ByteStream, other: ByteStream) -> None:
     """Copy both ways until either side ends, then close both. Never raises but CancelledError."""
     loop = asyncio.get_running_loop()

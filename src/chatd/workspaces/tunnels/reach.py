@@ -15,7 +15,7 @@ from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import ConnectFailed, RunnerDisconnected
 from chatd.domain.workspace.entities import AgentId, Endpoint
-from chatd.domain.workspace.runners import Runner
+from chatd.domain.workspace.runners import POD_PREFIX, Runner
 from chatd.store.conn import Conn
 from chatd.store.workspace import tunnels
 from chatd.store.workspace.tunnels import Holder
@@ -187,11 +187,15 @@ def _is_of(request: RunnerSocket, runner: Runner) -> bool:
 def _missing_text(holder: Holder) -> str:
     """Why no replica reaches it, for people and models."""
     runner = holder.runner
+    is_pod = runner.id.startswith(POD_PREFIX)
+    place = "in a pod" if is_pod else f"on {runner.name}"
     if any(address == "" for _, address in holder.addresses):
         return (
-            f"The workspace is on {runner.name}, which only another server reaches, and that server"
+            f"The workspace is {place}, which only another server reaches, and that server"
             " has no peer address (server.peer_address)."
         )
+    if is_pod:
+        return f"The workspace is in a pod, which is not connected{_since(runner)}."
     if runner.builtin:
         return (
             f"The workspace is on the server {runner.name}, which is not running{_since(runner)}."

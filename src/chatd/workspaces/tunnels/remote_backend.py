@@ -20,7 +20,9 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     Workspace,
 )
+from chatd.domain.workspace.runners import RunnerId, pod_holder
 from chatd.workspaces.build_backend import (
+    AGENT_NAME,
     BuildCancelled,
     BuildContext,
     BuildFailed,
@@ -34,8 +36,6 @@ BUILD_CALL_TIMEOUT_S: Final = 3600.0
 QUICK_CALL_TIMEOUT_S: Final = 10.0
 REMOVE_CALL_TIMEOUT_S: Final = 60.0
 MAX_INVENTORY: Final = 100_000
-AGENT_NAMES: Final = ("main",)
-"""The agents that backends start; the runner is told their keys and no others."""
 
 
 class RemoteBackend:
@@ -59,12 +59,17 @@ class RemoteBackend:
 
     async def start(self, context: BuildContext) -> Sequence[AgentSpec]:
         agents = (await self._build("start", context)).agents
-        known = {context.agent_id(name) for name in AGENT_NAMES}
-        if any(agent.id not in known for agent in agents):
+        if any(agent.id != context.agent_id(AGENT_NAME) for agent in agents):
             raise BuildFailed("The runner started an agent that this build does not have.")
         self._link.count_started()
-        # A runner speaks for itself only: its agents are reached by it, and by nobody else.
-        return [_of_runner(agent, self._link.id) for agent in agents]
+        # A runner speaks for itself only: its agents are reached by it, or by this build's pod.
+        pod = pod_holder(context.build.id)
+        return [
+            replace(
+                agent, endpoints=tuple(_held_by(e, self._link.id, pod) for e in agent.endpoints)
+            )
+            for agent in agents
+        ]
 
     async def stop(self, context: BuildContext) -> None:
         await self._build("stop", context)
@@ -118,10 +123,9 @@ class RemoteBackend:
 
     async def _build(self, method: str, context: BuildContext) -> CallReply:
         """Passes on a person's wish to cancel the build; the runner still says how it ended."""
-        keys = {
-            str(agent_id): context.agent_key(agent_id).hex()
-            for agent_id in map(context.agent_id, AGENT_NAMES)
-        }
+        # The runner is told the key of the build's agent and no other.
+        agent_id = context.agent_id(AGENT_NAME)
+        keys = {str(agent_id): context.agent_key(agent_id).hex()}
         request = BackendCall(
             call=0,
             backend=self._kind,
@@ -155,10 +159,6 @@ def _checked(reply: CallReply) -> CallReply:
             raise BuildFailed(text or "The runner failed without a reason.")
 
 
-def _held_by(endpoint: Endpoint, runner_id: str) -> Endpoint:
-    return Endpoint(kind="unix", path=endpoint.path, host_id=runner_id)
-
-
-def _of_runner(agent: AgentSpec, runner_id: str) -> AgentSpec:
-    endpoints = tuple(_held_by(each, runner_id) for each in agent.endpoints)
-    return replace(agent, endpoints=endpoints)
+def _held_by(endpoint: Endpoint, runner_id: RunnerId, pod: RunnerId) -> Endpoint:
+    holder = pod if endpoint.host_id == pod else runner_id
+    return Endpoint(kind="unix", path=endpoint.path, host_id=holder)

@@ -17,13 +17,15 @@ from msgspec.structs import replace
 
 from chatd.domain.errors import ChatdError
 from chatd.domain.workspace.agent_api import ConnectFailed, RunnerDisconnected
-from chatd.domain.workspace.entities import AgentId, Endpoint
+from chatd.domain.workspace.entities import AgentId, BuildId, Endpoint
 from chatd.domain.workspace.runners import Runner, RunnerId
 from chatd.workspaces.build_backend import BuildInterrupted, LogSink
 from chatd.workspaces.tunnels import exchanges
 from chatd.workspaces.tunnels.byte_streams import ByteStream
 from chatd.workspaces.tunnels.exchanges import ExchangeSocket, OpenRefused
 from chatd.workspaces.tunnels.wire import (
+    CLOSE_REFUSED,
+    CLOSE_TRY_AGAIN,
     REUSE_PROTOCOL,
     RUNNER_MESSAGES,
     BackendCall,
@@ -33,6 +35,7 @@ from chatd.workspaces.tunnels.wire import (
     MessageSocket,
     MoreExchanges,
     OpenAgent,
+    Refused,
     RunnerState,
     encode,
 )
@@ -63,10 +66,19 @@ class _Call:
 
 class RunnerLink:
     """`run` serves the control socket until it is closed, by either side. `runner` is the row as it
-    was written when the runner connected, with its state since then."""
+    was written when the runner connected, with its state since then. `pod_of` is the build of a pod
+    that holds its own connections."""
 
-    def __init__(self, messages: MessageSocket, runner: Runner, protocol: int) -> None:
+    def __init__(
+        self,
+        messages: MessageSocket,
+        runner: Runner,
+        protocol: int,
+        *,
+        pod_of: BuildId | None = None,
+    ) -> None:
         self.runner = runner
+        self.pod_of = pod_of
         self._protocol = protocol
         self._messages = messages
         self._numbers = count(1)
@@ -241,9 +253,8 @@ class RunnerLink:
                 self._hand_out(exchange)
 
     def _away(self) -> RunnerDisconnected:
-        return RunnerDisconnected(
-            f"The workspace is on the machine {self.runner.name}, which does not answer."
-        )
+        where = "in a pod" if self.pod_of else f"on the machine {self.runner.name}"
+        return RunnerDisconnected(f"The workspace is {where}, which does not answer.")
 
     # The control socket
 
@@ -295,8 +306,15 @@ def _lost() -> BuildInterrupted:
     return BuildInterrupted("The connection to the workspace's runner broke.")
 
 
+async def refuse(messages: MessageSocket, code: str, message: str, *, final: bool = True) -> None:
+    """`final`: trying again does not help."""
+    with suppress(OSError):
+        await messages.send(encode(Refused(code=code, message=message, final=final)))
+    await messages.close(CLOSE_REFUSED if final else CLOSE_TRY_AGAIN, code)
+
+
 class RunnerLinks:
-    """The links of this replica, by runner."""
+    """The links of this replica, by runner or pod."""
 
     def __init__(self) -> None:
         self._links: dict[RunnerId, RunnerLink] = {}
@@ -316,4 +334,8 @@ class RunnerLinks:
         return link if link is not None and link.is_open else None
 
     def all(self) -> list[RunnerLink]:
-        return [link for link in self._links.values() if link.is_open]
+        """Those of runners."""
+        return [link for link in self._links.values() if link.is_open and link.pod_of is None]
+
+    def pods(self) -> list[RunnerLink]:
+        return [link for link in self._links.values() if link.is_open and link.pod_of is not None]

@@ -41,6 +41,7 @@ EXCHANGE_PATH: Final = "/api/v1/runners/exchange"
 RUNNER_HEADER: Final = "Chatd-Runner"
 EPOCH_HEADER: Final = "Chatd-Runner-Epoch"
 
+CLOSE_TRY_AGAIN: Final = 1013
 CLOSE_SUPERSEDED: Final = 4001
 """Another process with the runner's id has connected: this one must not come back."""
 CLOSE_REFUSED: Final = 4003
