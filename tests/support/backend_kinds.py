@@ -6,9 +6,10 @@ replies with the output of the command in it.
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -24,11 +25,14 @@ from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalConfig
 from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from tests.support import podman
+from tests.support.api_node import ApiNode, in_namespace
 from tests.support.backend_rig import HOST, SECRET, BackendRig, RunningWorkspace
 from tests.support.fake_cluster import FakeCluster
 from tests.support.local_rig import NO_BUBBLEWRAP, LocalRig
 from tests.support.pod_hub import HubReach, PodHub
 from tests.support.pod_processes import CHATD_IMAGE, IMAGE
+
+REAL_CLUSTER = "CHATD_TEST_KUBECONFIG"
 
 
 class BackendPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,14 +121,22 @@ SKIPPED: dict[str, str] = {
 
 @asynccontextmanager
 async def cluster_place(place: BackendPlace) -> AsyncGenerator[BackendPlace]:
-    """With a cluster of its own, and a server to which its pods dial in."""
+    """With a server to which pods dial in, and a cluster of its own, or a namespace of that which
+    `make test-kubernetes` names."""
     data_dir = Path(place.data_dir)
-    cluster = FakeCluster(data_dir / "node", data_dir / "containers" / "ws-toolbox")
+    target, where = data_dir / "kubeconfig", (data_dir / "node", data_dir / "containers/ws-toolbox")
     hub = PodHub(SECRET)
-    async with cluster.serving(), hub.serving():
-        config = await asyncio.to_thread(cluster.kubeconfig, data_dir / "kubeconfig")
+    async with AsyncExitStack() as stack:
+        if named := os.environ.get(REAL_CLUSTER):
+            access = read_kubeconfig(Path(named))
+            node = await stack.enter_async_context(ApiNode(access, *where).running())
+            await asyncio.to_thread(in_namespace, Path(named), node.namespace, target)
+        else:
+            cluster = await stack.enter_async_context(FakeCluster(*where).serving())
+            await asyncio.to_thread(cluster.kubeconfig, target)
+        await stack.enter_async_context(hub.serving())
         yield msgspec.structs.replace(
-            place, engine=str(config), server=hub.url, peer=hub.peer_address
+            place, engine=str(target), server=hub.url, peer=hub.peer_address
         )
 
 

@@ -502,14 +502,12 @@ class FakeCluster:
                 await self._change("pods", {**found, "status": status})
 
         processes = self.pods[name] = PodProcesses(self.node, pod, report)
-        try:
-            await processes.run()
-        finally:
-            found = self.objects.get(("pods", name))
-            if found is not None and "deletionTimestamp" in found["metadata"]:
-                await self._remove("pods", name)
-            elif found is not None:
-                await self._wait_deleted(name)
+        await processes.run()
+        found = self.objects.get(("pods", name))
+        if found is not None and "deletionTimestamp" in found["metadata"]:
+            await self._remove("pods", name)
+        elif found is not None:
+            await self._wait_deleted(name)
 
     async def _wait_deleted(self, name: str) -> None:
         """A pod whose containers have ended stays until it is deleted."""

@@ -113,7 +113,7 @@ class PodHub:
 
     async def _control(self, request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
         build_id = self._build_of(request)
-        connected = aiohttp.web.WebSocketResponse()
+        connected = aiohttp.web.WebSocketResponse(timeout=0.2)
         await connected.prepare(request)
         messages = _Messages(connected)
         await messages.receive()
@@ -139,7 +139,7 @@ class PodHub:
 
     async def _exchange(self, request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
         link = self.links.get(pod_holder(self._build_of(request)))
-        connected = aiohttp.web.WebSocketResponse()
+        connected = aiohttp.web.WebSocketResponse(timeout=0.2)
         await connected.prepare(request)
         if link is not None:
             await link.serve_exchange(_Messages(connected))

@@ -51,9 +51,11 @@ class Node:
 
 
 class PodProcesses:
-    """One pod on the node. `run` ends when `end` was called, or when its containers have."""
+    """One pod on the node. `run` ends when `end` was called, or when its containers have ended.
+    `ending` is set by `end`."""
 
     def __init__(self, node: Node, pod: Object, report: Report) -> None:
+        self.name: str = pod["metadata"]["name"]
         self._node = node
         self._pod = pod
         self._report = report
@@ -61,12 +63,16 @@ class PodProcesses:
         self._status: dict[str, Object] = {}
         self._phase = "Pending"
         self._running: dict[str, int] = {}
-        self._is_ending = asyncio.Event()
+        self.ending = asyncio.Event()
         self._grace_s = 0.0
 
     def end(self, grace_s: float) -> None:
         self._grace_s = grace_s
-        self._is_ending.set()
+        self.ending.set()
+
+    def uses_claim(self, name: str) -> bool:
+        claims = [each.get("persistentVolumeClaim", {}) for each in self._pod["spec"]["volumes"]]
+        return any(claim.get("claimName") == name for claim in claims)
 
     def kill_container(self, name: str) -> None:
         os.kill(self._running[name], signal.SIGKILL)
@@ -79,7 +85,7 @@ class PodProcesses:
         try:
             async with asyncio.TaskGroup() as group:
                 living = group.create_task(self._live())
-                ending = group.create_task(self._is_ending.wait())
+                ending = group.create_task(self.ending.wait())
                 await asyncio.wait({living, ending}, return_when=asyncio.FIRST_COMPLETED)
                 if not living.done():
                     await self._stop(living)
@@ -110,13 +116,13 @@ class PodProcesses:
             self._set(container, {"waiting": {"reason": "PodInitializing"}})
         await self._tell()
         for container in spec.get("initContainers", ()):
-            while await self._run_once(container) != 0 and not self._is_ending.is_set():
+            while await self._run_once(container) != 0 and not self.ending.is_set():
                 if spec["restartPolicy"] == "Never":
                     self._phase = "Failed"
                     await self._tell()
                     return
                 await asyncio.sleep(RESTART_DELAY_S)
-        if self._is_ending.is_set():
+        if self.ending.is_set():
             return
         self._phase = "Running"
         codes = await asyncio.gather(*(self._keep(each) for each in spec["containers"]))
@@ -127,7 +133,7 @@ class PodProcesses:
     async def _keep(self, container: Object) -> int:
         while True:
             code = await self._run_once(container)
-            if self._is_ending.is_set() or self._pod["spec"]["restartPolicy"] == "Never":
+            if self.ending.is_set() or self._pod["spec"]["restartPolicy"] == "Never":
                 return code
             await asyncio.sleep(RESTART_DELAY_S)
 
@@ -138,11 +144,11 @@ class PodProcesses:
                 message = f"{container['image']}: not found"
                 self._set(container, {"waiting": {"reason": reason, "message": message}})
                 await self._tell()
-            await self._is_ending.wait()
+            await self.ending.wait()
             return 1
         process = await self._spawn(container)
         try:
-            if self._is_ending.is_set():
+            if self.ending.is_set():
                 self._kill()
             self._set(container, {"running": {}}, started="startupProbe" not in container)
             await self._tell()

@@ -109,7 +109,7 @@ class KubernetesBackend:
     """Implements `Backend`."""
 
     def __init__(self, config: KubernetesConfig, *, clock: Clock) -> None:
-        self._config = config
+        self.config = config
         self._clock = clock
         self._api = ClusterClient(config.access, clock)
         self._impatient = ClusterClient(config.access, clock, patient=False)
@@ -152,14 +152,14 @@ class KubernetesBackend:
             filled = await self._find_claim(names)
             plan = PodPlan(
                 names=names,
-                host_id=self._config.host_id,
+                host_id=self.config.host_id,
                 build=context.build.build_number,
                 spec=await self._checked_spec(context, is_filled=filled is True),
-                image=self._config.image,
-                server_url=self._config.server_url,
-                storage_class=self._config.storage_class,
+                image=self.config.image,
+                server_url=self.config.server_url,
+                storage_class=self.config.storage_class,
             )
-            setup = PodSetup(context, plan, self._api, self._clock, self._config)
+            setup = PodSetup(context, plan, self._api, self._clock, self.config)
             if filled is None:
                 await self._api.create("persistentvolumeclaims", plan.claim())
             if not filled:
@@ -200,7 +200,7 @@ class KubernetesBackend:
         await self.remove(context.workspace.id)
 
     async def inspect(self, workspace: Workspace) -> BackendState:
-        if workspace.host_id not in (None, self._config.host_id):
+        if workspace.host_id not in (None, self.config.host_id):
             return BackendState(state="unknown", detail=f"it is on host {workspace.host_id}")
         names = PodNames(workspace=workspace.id)
         try:
@@ -220,7 +220,7 @@ class KubernetesBackend:
     async def workspaces(self) -> Sequence[WorkspaceId]:
         """Raises Unavailable if the API does not answer: half a list would hide workspaces."""
         found: set[WorkspaceId] = set()
-        labels = {HOST_LABEL: self._config.host_id}
+        labels = {HOST_LABEL: self.config.host_id}
         try:
             for kind in ("persistentvolumeclaims", "pods"):
                 for each in await self._impatient.list_all(kind, labels):
@@ -239,7 +239,7 @@ class KubernetesBackend:
         return self._counted[1]
 
     async def _count_running(self) -> int:
-        labels = {HOST_LABEL: self._config.host_id, ROLE_LABEL: WORKSPACE}
+        labels = {HOST_LABEL: self.config.host_id, ROLE_LABEL: WORKSPACE}
         return sum(read_pod(each).is_up for each in await self._impatient.list_all("pods", labels))
 
     async def remove(self, workspace_id: WorkspaceId) -> None:
@@ -247,14 +247,14 @@ class KubernetesBackend:
         async with self._explained("The workspace cannot be deleted"):
             await self._end_pods(names)
             await self._api.delete("persistentvolumeclaims", names.claim)
-            deadline = self._clock.monotonic() + self._config.end_timeout_s
+            deadline = self._clock.monotonic() + self.config.end_timeout_s
             while await self._api.find("persistentvolumeclaims", names.claim) is not None:
                 if self._clock.monotonic() > deadline:
                     raise BuildFailed(
                         f"The claim {names.claim} is being deleted for a long time. See what holds "
                         f"it: kubectl -n {self._api.namespace} describe pvc {names.claim}"
                     )
-                await self._clock.sleep(self._config.poll_s, "claim_end")
+                await self._clock.sleep(self.config.poll_s, "claim_end")
 
     # The steps of a build. Each can be repeated.
 
@@ -300,7 +300,7 @@ class KubernetesBackend:
                         target=PodHome(setup),
                         proxy=_refuse_proxy,
                         allowed=NO_HOST_PATHS,
-                        timeout_s=self._config.clone_timeout_s,
+                        timeout_s=self.config.clone_timeout_s,
                         report=lambda text: context.log("files", text),
                     )
                 )
@@ -324,11 +324,11 @@ class KubernetesBackend:
         """After a start that failed: it does not wait, and the next build does the rest."""
         with contextlib.suppress(ChatdError):
             for name in (names.setup, names.main):
-                await self._impatient.delete("pods", name)
+                await self._api.delete("pods", name)
             await self._remove_secrets(names)
 
     async def _wait_end(self, name: str) -> None:
-        deadline = self._clock.monotonic() + self._config.end_timeout_s + STOP_GRACE_S
+        deadline = self._clock.monotonic() + self.config.end_timeout_s + STOP_GRACE_S
         while (raw := await self._api.find("pods", name)) is not None:
             if self._clock.monotonic() > deadline:
                 node = read_pod(raw).node
@@ -337,7 +337,7 @@ class KubernetesBackend:
                     "If the node is gone for good, delete it (kubectl delete node), then try again."
                 )
             version = metadata_of(raw).resource_version
-            await self._api.wait_change(name, version, self._config.poll_s)
+            await self._api.wait_change(name, version, self.config.poll_s)
 
     async def _remove_secrets(self, names: PodNames, keep_build: int | None = None) -> None:
         for each in await self._api.list_all("secrets", {WORKSPACE_LABEL: str(names.workspace)}):
