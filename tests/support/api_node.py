@@ -35,6 +35,12 @@ class ApiNode:
         root.mkdir(exist_ok=True)
         self._node = Node(root, kits, self._secrets.get)
         self._tls = access.tls()
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def _http(self) -> aiohttp.ClientSession:
+        assert self._session is not None
+        return self._session
 
     @property
     def namespace(self) -> str:
@@ -43,7 +49,7 @@ class ApiNode:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["ApiNode"]:
         async with aiohttp.ClientSession() as http, self._serving_logs() as port:
-            self._http = http
+            self._session = http
             labels = {"pod-security.kubernetes.io/enforce": "restricted"}
             body = {"metadata": {"name": self._name, "labels": labels}}
             await self._ask("POST", "/namespaces", body)

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import aiohttp.web
@@ -39,7 +39,8 @@ QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
 class Refusal(Exception):
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
-        self.body = {
+        self.status = status
+        self.body: Object = {
             "apiVersion": "v1", "kind": "Status", "status": "Failure",
             "code": status, "reason": reason, "message": message,
         }  # fmt: skip
@@ -57,7 +58,7 @@ def find_problem(value: object, schema: Object, path: str = "") -> str:  # noqa:
         case "object" if not isinstance(value, dict):
             return f"{path}: expected an object"
         case "object":
-            fields: Object = value  # pyright: ignore[reportAssignmentType]
+            fields = cast("Object", value)
             known = schema.get("properties")
             for name in schema.get("required", ()):
                 if name not in fields:
@@ -71,7 +72,7 @@ def find_problem(value: object, schema: Object, path: str = "") -> str:  # noqa:
         case "array" if not isinstance(value, list):
             return f"{path}: expected a list"
         case "array":
-            items: list[object] = value  # pyright: ignore[reportAssignmentType]
+            items = cast("list[object]", value)
             for number, each in enumerate(items):
                 if problem := find_problem(each, schema["items"], f"{path}[{number}]"):
                     return problem
@@ -252,7 +253,7 @@ class FakeCluster:
         try:
             return await self._answer(request)
         except Refusal as refusal:
-            return aiohttp.web.json_response(refusal.body, status=refusal.body["code"])
+            return aiohttp.web.json_response(refusal.body, status=refusal.status)
 
     async def _answer(self, request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -278,7 +279,7 @@ class FakeCluster:
     async def _act(
         self, request: aiohttp.web.Request, kind: str, name: str | None, word: str
     ) -> aiohttp.web.StreamResponse:
-        body = await request.json() if request.can_read_body else {}
+        body: Object = await request.json() if request.can_read_body else {}
         match word, name:
             case "LOG", str():
                 return self._log(name, request.query["container"])

@@ -67,7 +67,7 @@ def plan(**spec: Any) -> PodPlan:
         names=PodNames(workspace=WORKSPACE),
         host_id=HOST,
         build=3,
-        spec=TemplateSpec(**{"image": IMAGE, **spec}),
+        spec=replace(TemplateSpec(image=IMAGE), **spec),
         image=CHATD_IMAGE,
         server_url="https://chat.example.com",
     )
@@ -206,7 +206,7 @@ def test_a_container_that_will_not_start_says_why() -> None:
     ended = {"name": "workspace", "state": {"terminated": {"exitCode": 3}}}
     state = read_pod(pod(containerStatuses=[ended]))
     assert state.container("workspace").problem == "it ended with exit code 3"
-    again = {
+    again: dict[str, Any] = {
         "name": "workspace", "started": True, "state": {"running": {}},
         "lastState": {"terminated": {"exitCode": 3}},
     }  # fmt: skip
@@ -443,10 +443,13 @@ def backend_rig(tmp_path: Path, **config: Any) -> BackendRig:
         access=read_kubeconfig(tmp_path / "config"),
         host_id=HOST,
         image=CHATD_IMAGE,
-        server_url=config.pop("server_url", "http://127.0.0.1:1"),
-        **{"poll_s": 0.05, "start_timeout_s": 0.3, "end_timeout_s": 0.3, **config},
+        server_url="http://127.0.0.1:1",
+        poll_s=0.05,
+        start_timeout_s=0.3,
+        end_timeout_s=0.3,
     )
-    return BackendRig(KubernetesBackend(made, clock=SystemClock()), TemplateSpec(image=IMAGE))
+    backend = KubernetesBackend(replace(made, **config), clock=SystemClock())
+    return BackendRig(backend, TemplateSpec(image=IMAGE))
 
 
 @pytest.mark.promise("P14")

@@ -427,7 +427,7 @@ class AgentInit:
         # Above the numbers that the agent expects, so that none overwrites another.
         high = [move_up(fd) for fd in files]
         targets = (CONFIG_FD, JOURNAL_FD, JOURNAL_FD + 1)
-        inherited = dict(zip(targets, high, strict=True))
+        inherited: dict[int, int] = dict(zip(targets, high, strict=True))
         if self._listener is not None:
             inherited[LISTEN_FD] = self._listener
         try:
