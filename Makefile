@@ -19,7 +19,7 @@ RUN = for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
 	then exec "$$python" -m tools.$(1); fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
 
-.PHONY: help serve page check test test-conformance test-page test-page-slow fuzz chaos rolling upgrade skew soak test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve page check test test-conformance test-kubernetes test-page test-page-slow fuzz chaos rolling upgrade skew soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ test-conformance: dev tests/mcp_conformance/node_modules/.package-lock.json ## t
 
 test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)
 	@exec $(BIN)/python -m pytest -m real_model -p no:randomly $(ARGS) tests/real
+
+# KUBECONFIG names an API server without nodes, such as kube-apiserver alone with etcd: the tests run the
+# pods' processes themselves, in a namespace and under a node of their own, which they remove.
+test-kubernetes: dev ## all tests of backends over pods, on a real API server if there is KUBECONFIG=file
+	@CHATD_TEST_PODS=all CHATD_TEST_KUBECONFIG="$(if $(KUBECONFIG),$(abspath $(KUBECONFIG)))" exec $(BIN)/python -m pytest \
+	-k kubernetes -p no:randomly $(ARGS) tests/workspaces/test_backend_conformance.py
 
 fuzz: dev ## ask the API all that its description allows and forbids (ARGS="--cases 200 --seed 7")
 	@exec $(BIN)/python -m tests.api.fuzz $(ARGS)

@@ -70,7 +70,11 @@ from chatd.workspaces.local.seeds import (
     fill_from_seed,
     git_variables,
 )
-from chatd.workspaces.local.workspace_setup import check_cancelled, report_startup
+from chatd.workspaces.local.workspace_setup import (
+    agent_desktop_config,
+    check_cancelled,
+    report_startup,
+)
 from chatd.workspaces.network.network_proxy import NetworkProxy
 
 POD_START_TIMEOUT_S: Final = 300.0
@@ -394,7 +398,11 @@ class PodSetup:
         context, plan = self.context, self.plan
         agent_id = context.agent_id(AGENT_NAME)
         key = context.agent_key(agent_id)
-        agent = {"agent_id": str(agent_id), "dial_key": key.hex()}
+        agent = {
+            "agent_id": str(agent_id),
+            "dial_key": key.hex(),
+            **agent_desktop_config(plan.spec),
+        }
         files = {
             "agent.json": self._order({"agent": agent}),
             TOKEN_FILE: pod_token_text(context.build.id, key).encode(),
