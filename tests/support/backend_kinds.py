@@ -33,7 +33,7 @@ from tests.support.pod_hub import HubReach, PodHub
 from tests.support.pod_processes import CHATD_IMAGE, IMAGE
 
 REAL_CLUSTER = "CHATD_TEST_KUBECONFIG"
-ALL_OF_PODS = "CHATD_TEST_PODS"
+ALL_OF_PODS = "CHATD_TEST_PODS" in os.environ
 
 
 class BackendPlace(msgspec.Struct, frozen=True, kw_only=True):
