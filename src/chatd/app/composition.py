@@ -348,6 +348,7 @@ class Composition:
             return math.nan if age is None else age
 
         gauges.running.set_function(lambda: replica.worker.running)
+        gauges.kept_history_bytes.set_function(lambda: replica.kept_histories.size)
         gauges.slots.labels("chats").set(settings.worker.slots)
         gauges.slots.labels("subagents").set(settings.worker.child_slots)
         gauges.tick_age.set_function(tick_age)

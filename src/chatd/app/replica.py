@@ -29,6 +29,7 @@ from chatd.engine.budget import SpendBudget, SpendLimit
 from chatd.engine.call_records import DebugGate, DebugRecorder, UsageWriter, never
 from chatd.engine.circuits import Circuits
 from chatd.engine.file_loader import FileLoader
+from chatd.engine.kept_histories import KeptHistories
 from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, file_tasks, maintenance_tasks, retention_tasks
 from chatd.engine.model_call import AnswerTimes
@@ -157,6 +158,7 @@ class Replica:
         self.listener = self._build_listener(config.connect)
         self.transactor = Transactor(pool, self.on_applied)
         self._committer = Committer(self.transactor, env)
+        self.kept_histories = KeptHistories()
         self._agent_waker = AgentWaker(pool, self.transactor, env, self.reserve_slot)
         self.journal = JournalWriter(pool, env, self.worker_id)
         self.episodes = EpisodeRegistry(env.clock, self.journal)
@@ -281,6 +283,7 @@ class Replica:
                 limits=config.step_limits,
                 max_steps=config.max_steps,
                 compaction=config.compaction,
+                kept_histories=self.kept_histories,
                 env=self.env,
             )
         )

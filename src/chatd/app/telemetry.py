@@ -333,6 +333,9 @@ class Gauges:
             return Gauge(f"chatd_{name}", words, labels, registry=registry)
 
         self.running = gauge("running_chats", "Chats that run here.")
+        self.kept_history_bytes = gauge(
+            "kept_history_bytes", "Histories of chats that ran here lately, kept in memory."
+        )
         self.slots = gauge("slots", "Chats that may run here at once.", "kind")
         self.tick_age = gauge(
             "tick_age_seconds", "Since the database last renewed this worker's lease."

@@ -23,6 +23,7 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.ports import Clock, Env
 from chatd.domain.tool_policy.rules import PolicyLayer
+from chatd.engine.kept_histories import KeptHistories, KeptHistory
 from chatd.store import tool_policies
 from chatd.store.chat import messages
 from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome
@@ -86,11 +87,11 @@ class Attempt:
         self._row_changed = row_changed
         self._partial: _Partial | None = None
         self._previous: _Previous | None = None
-        self._history: list[Message] = []
+        self._kept = KeptHistory(chat, [])
         self._history_version: int | None = None
         self.offer_policy: tuple[PolicyLayer, ...] = ()
         if created is not None and created.layers is not None:  # written now, not a repeat
-            self._history = list(created.messages)
+            self._kept = KeptHistory(chat, list(created.messages))
             self._history_version = chat.history_version
             self.offer_policy = created.layers
         self.sent: ModelRequest | None = None
@@ -104,7 +105,7 @@ class Attempt:
         successor = Attempt(self.chat, self.worker_id, self._clock, self._row_changed)
         successor.is_first = False
         successor.is_draining = self.is_draining
-        successor._history = self._history
+        successor._kept = self._kept
         successor._history_version = self._history_version
         successor.offer_policy = self.offer_policy
         if self._partial and self._partial.history_version == self.chat.history_version:
@@ -117,18 +118,41 @@ class Attempt:
 
     @property
     def history(self) -> Sequence[Message]:
-        return self._history
+        return self._kept.messages
 
-    async def load_history(self, conn: Conn) -> None:
+    async def load_history(self, conn: Conn, kept: KeptHistories) -> None:
         """Read it once; each commit then adds its own messages. Only a row with another history
-        version is read for again. Raises StaleFence if the database has lost the chat."""
-        if self._history_version != self.chat.history_version:
-            self._history, self.offer_policy = await messages.load_history_and_policy(
-                conn, WORKER, self.chat.id
+        version is read for again. Of a history that is kept here only what has changed since is
+        read. Raises StaleFence if the database has lost the chat."""
+        if self._history_version == self.chat.history_version:
+            return
+        chat, found = self.chat, kept.find(self.chat)
+        if found is None or not await self._load_changes(conn, found):
+            history, self.offer_policy = await messages.load_history_and_policy(
+                conn, WORKER, chat.id
             )
-            if not self._history:
-                raise StaleFence(f"Chat {self.chat.id} has no message any more.")
-            self._history_version = self.chat.history_version
+            if not history:
+                raise StaleFence(f"Chat {chat.id} has no message any more.")
+            self._kept = KeptHistory(chat, history)
+        kept.forget(chat.id)
+        self._history_version = chat.history_version
+
+    async def _load_changes(self, conn: Conn, found: KeptHistory) -> bool:
+        loaded = await messages.load_changes_and_policy(
+            conn, WORKER, self.chat.id, found.chat.snapshot_version
+        )
+        if loaded is None or not found.add(loaded[0]):
+            return False
+        self._kept, self.offer_policy = found, loaded[1]
+        return True
+
+    def leave_history(self, kept: KeptHistories) -> None:
+        """The attempt has finished by itself: keep its history for the chat's next turn."""
+        if self._is_ended or not self._kept.messages:
+            return
+        if self._history_version == self.chat.history_version:
+            self._kept.chat = self.chat
+            kept.keep(self._kept)
 
     # Tool policies
 
@@ -264,7 +288,7 @@ class Attempt:
 
     def _add_history(self, applied: AppliedChange) -> None:
         if self._history_version == self.chat.history_version and not applied.deleted_ids:
-            self._history.extend(applied.messages)
+            self._kept.messages.extend(applied.messages)
             self._history_version = applied.chat.history_version
 
 

@@ -57,6 +57,7 @@ from chatd.domain.tool_modes import allows_client_tools, allows_tool, refusal_te
 from chatd.domain.tool_policy.matching import denied_tools
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.call_records import UsageWriter
+from chatd.engine.kept_histories import KeptHistories
 from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext, choose_model
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
@@ -164,6 +165,7 @@ class TurnLoopDeps(Struct, frozen=True, kw_only=True):
     limits: StepLimits = DEFAULT_STEP_LIMITS
     max_steps: int = MAX_STEPS_PER_TURN
     compaction: CompactionLimits = CompactionLimits()
+    kept_histories: KeptHistories
     env: Env
 
 
@@ -179,12 +181,15 @@ class TurnLoop:
         if attempt.is_first and attempt.chat.attempt > 1:
             self._deps.usage_writer.settle(attempt.chat)
             await self._load_previous(attempt)
-        while attempt.should_continue:
-            if attempt.is_draining:
-                release = ReleaseChat(worker_id=attempt.worker_id, epoch=attempt.chat.epoch)
-                await self._committer.commit(attempt, release)
-                return
-            await self._run_step(attempt)
+        try:
+            while attempt.should_continue:
+                if attempt.is_draining:
+                    release = ReleaseChat(worker_id=attempt.worker_id, epoch=attempt.chat.epoch)
+                    await self._committer.commit(attempt, release)
+                    return
+                await self._run_step(attempt)
+        finally:
+            attempt.leave_history(self._deps.kept_histories)
 
     async def interrupt(self, attempt: Attempt) -> None:
         """Commit the partial answer or the finished tool results; then run the queue."""
@@ -237,7 +242,7 @@ class TurnLoop:
         return await self._run_action(attempt, context, action)
 
     async def _load(self, attempt: Attempt) -> TurnContext:
-        await attempt.load_history(self._conn)
+        await attempt.load_history(self._conn, self._deps.kept_histories)
         async with asyncio.timeout(TURN_CONTEXT_TIMEOUT_S):
             context = await _load_turn_context(attempt, self._deps.models, self._deps.tools)
             return replace(

@@ -194,11 +194,11 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     slots: Annotated[
         int, Meta(ge=1, le=10_000, description="Chats that this process may run at once")
-    ] = 100
+    ] = 1000
     child_slots: Annotated[
         int,
         Meta(ge=1, le=10_000, description="Subagents that this process may run at once"),
-    ] = 200
+    ] = 1000
     drain_s: Annotated[
         float,
         Meta(

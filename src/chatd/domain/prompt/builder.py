@@ -103,15 +103,25 @@ class LeftOut(Struct, frozen=True, kw_only=True):
 def is_history_larger(history: Iterable[Message], chars: int) -> bool:
     """Stops to count at `chars`. Counts what is long: texts, arguments, results and files."""
     for row in history:
-        for part in row.content:
-            chars -= _ROW_CHARS + sum(
-                len(bytes(value) if isinstance(value, Raw) else value)
-                for name in _LONG_FIELDS
-                if isinstance(value := getattr(part, name, None), str | Raw)
-            )
-            if chars < 0:
-                return True
+        chars -= row_chars(row)
+        if chars < 0:
+            return True
     return False
+
+
+def row_chars(row: Message) -> int:
+    """About how long the content is."""
+    size = 0
+    for part in row.content:
+        if type(part) is TextPart:
+            size += _ROW_CHARS + len(part.text)
+            continue
+        size += _ROW_CHARS + sum(
+            memoryview(value).nbytes if isinstance(value, Raw) else len(value)
+            for name in _LONG_FIELDS
+            if isinstance(value := getattr(part, name, None), str | Raw)
+        )
+    return size
 
 
 def list_file_ids(history: Sequence[Message]) -> list[str]:

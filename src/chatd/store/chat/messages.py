@@ -260,6 +260,31 @@ async def load_history_and_policy(
     return await decode_in_slices(rows), layers
 
 
+# What has changed since a version, deleted messages included, and the chat's tool policies. One row
+# without a message if nothing has.
+HISTORY_SINCE: Final[LiteralString] = f"""
+    SELECT m.*, p.layers FROM (
+        SELECT (SELECT json_agg(l) FROM (
+            {layers_of("c.root_chat_id", "c.owner_id", "c.workspace_id")}) l) AS layers
+        FROM chats c WHERE c.id = $1 AND {chat_condition("$3", "$4")}) p
+    LEFT JOIN LATERAL (
+        SELECT {MESSAGE_COLUMNS} FROM chat_messages
+        WHERE chat_id = $1 AND revision > $2) m ON true
+    ORDER BY m.id"""
+
+
+async def load_changes_and_policy(
+    conn: Conn, actor: WorkerActor, chat_id: ChatId, version: int
+) -> tuple[list[Message], tuple[PolicyLayer, ...]] | None:
+    """The messages that have changed since a version, deleted ones included, and the tool policies
+    of the chat's calls. None if there is no such chat."""
+    rows = await conn.fetch(HISTORY_SINCE, chat_id, version, *chat_reach(actor, "chats.read"))
+    if not rows:
+        return None
+    changed = [row for row in rows if row["id"] is not None]
+    return await decode_in_slices(changed), read_layers(rows[0]["layers"])
+
+
 async def decode_in_slices(rows: Sequence[Row]) -> list[Message]:
     """Lets other chats run after each slice."""
     decoded: list[Message] = []
