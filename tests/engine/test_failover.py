@@ -14,6 +14,7 @@ from chatd.domain.chat_views.events import Cursor
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import ChangeId, ToolCallId
 from chatd.engine.attempt import Attempt
+from chatd.engine.kept_histories import KeptHistories
 from chatd.store.chat import chats, idempotency, workers
 from chatd.store.chat.change_writer import apply
 from chatd.store.pool import Pool
@@ -69,7 +70,7 @@ async def test_no_model_is_asked_about_a_chat_that_the_database_has_lost(
         await standing.take_over()
     attempt = Attempt(lost, WORKER, SystemClock(), asyncio.Event())
     with pytest.raises(StaleFence):
-        await attempt.load_history(pool)
+        await attempt.load_history(pool, KeptHistories())
 
 
 async def test_acquiring_and_releasing_give_each_row_a_change_id_of_its_own(

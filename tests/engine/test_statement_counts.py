@@ -96,4 +96,4 @@ async def test_the_number_of_statements_of_a_turn_does_not_grow_with_the_chat(ds
             sent.take_counts()
             await rig.send(chat_id, "and now?")
             await wait_chat_task_left(rig, chat_id, 3 + 2 * turn)
-            assert sent.take_counts() == {"LOAD": 1, "APPLY_LAST_STEP": 2, "HISTORY": 1}
+            assert sent.take_counts() == {"LOAD": 1, "APPLY_LAST_STEP": 2, "HISTORY_SINCE": 1}

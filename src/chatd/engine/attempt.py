@@ -22,6 +22,7 @@ from chatd.domain.errors import InvariantBroken, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.ports import Clock, Env
+from chatd.domain.prompt.builder import KeptPrompt
 from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.engine.kept_histories import KeptHistories, KeptHistory
 from chatd.store import tool_policies
@@ -119,6 +120,20 @@ class Attempt:
     @property
     def history(self) -> Sequence[Message]:
         return self._kept.messages
+
+    @property
+    def kept_prompt(self) -> KeptPrompt:
+        """Of the last request for an answer."""
+        return self._kept.prompt
+
+    def take_kept_prompt(self) -> KeptPrompt:
+        """Until `set_kept_prompt` the attempt has an empty one."""
+        taken, self._kept.prompt = self._kept.prompt, KeptPrompt()
+        return taken
+
+    def set_kept_prompt(self, prompt: KeptPrompt) -> None:
+        if not self._is_ended:
+            self._kept.prompt = prompt
 
     async def load_history(self, conn: Conn, kept: KeptHistories) -> None:
         """Read it once; each commit then adds its own messages. Only a row with another history

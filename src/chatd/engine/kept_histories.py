@@ -3,7 +3,7 @@
 A history is kept with the row at which it was complete. The next attempt takes it, reads the
 messages that have changed since then, and leaves it here again when it ends. It is read anew if the
 row is not known to follow the kept one, if a message that is kept was changed or deleted, and after
-a compaction.
+a compaction. With it stays the beginning of the chat's last prompt and its bytes.
 """
 
 from collections.abc import Sequence
@@ -12,23 +12,26 @@ from typing import Final
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import UNKNOWN_CHANGE, Chat
 from chatd.domain.ids import ChatId
-from chatd.domain.prompt.builder import row_chars
+from chatd.domain.prompt.builder import KeptPrompt, row_chars
 
 MAX_KEPT_BYTES: Final = 128 * 1024 * 1024
 """Of all kept histories together; the one that was used least recently goes first."""
 MAX_KEPT_HISTORY_BYTES: Final = 32 * 1024 * 1024
+_COPIES: Final = 3
+"""Of a text: in the message, in the prompt (mostly the same object) and in its bytes."""
 _ROW_BYTES: Final = 1024
 
 
 class KeptHistory:
-    """`messages` as of `chat`; the first `read` of them were read at once. `size` is an estimate of
-    its bytes in memory."""
+    """`messages` as of `chat`; the first `read` of them were read at once. `prompt` is the
+    beginning of its last prompt. `size` is an estimate of its bytes in memory."""
 
-    __slots__ = ("_measured", "chat", "messages", "read", "size")
+    __slots__ = ("_measured", "chat", "messages", "prompt", "read", "size")
 
     def __init__(self, chat: Chat, messages: list[Message]) -> None:
         self.chat = chat
         self.messages = messages
+        self.prompt = KeptPrompt()
         self.read = len(messages)
         self.size = 0
         self._measured = 0
@@ -58,7 +61,7 @@ class KeptHistory:
     def measure(self) -> int:
         new = self.messages[self._measured :]
         self._measured = len(self.messages)
-        self.size += sum(row_chars(row) + _ROW_BYTES for row in new)
+        self.size += sum(row_chars(row) * _COPIES + _ROW_BYTES for row in new)
         return self.size
 
 

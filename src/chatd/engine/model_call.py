@@ -78,6 +78,7 @@ from chatd.domain.ports import (
     Tool,
 )
 from chatd.domain.prompt.builder import (
+    KeptPrompt,
     PendingUpdate,
     PromptTarget,
     build_prompt,
@@ -649,8 +650,12 @@ async def build_request(
             raise ModelCallError(files_unavailable(error)) from error
     is_large = is_history_larger(history, MAX_BUILT_AT_ONCE_CHARS)
     if is_large or sum(len(file.data) for file in files.values()) > MAX_BUILT_AT_ONCE_CHARS:
-        return await asyncio.to_thread(_build_request, history, chat, context, files)
-    return _build_request(history, chat, context, files)
+        # A thread goes on when its call is cancelled: the next attempt must not share its prompt.
+        kept = attempt.take_kept_prompt()
+        request = await asyncio.to_thread(_build_request, history, chat, context, files, kept)
+        attempt.set_kept_prompt(kept)
+        return request
+    return _build_request(history, chat, context, files, attempt.kept_prompt)
 
 
 def files_unavailable(error: Unavailable) -> ClassifiedFailure:
@@ -665,6 +670,7 @@ def _build_request(
     chat: Chat,
     context: TurnContext,
     files: Mapping[str, ResolvedFile],
+    kept: KeptPrompt,
 ) -> ModelRequest:
     config, choice = context.config, context.choice
     reader = PromptTarget(
@@ -676,7 +682,8 @@ def _build_request(
     )
     return ModelRequest(
         model=config.model,
-        messages=build_prompt(history, reader),
+        messages=build_prompt(history, reader, kept),
+        kept_wire=kept.wire,
         tools=context.specs,
         computer=context.computer,
         max_output_tokens=config.max_output_tokens,

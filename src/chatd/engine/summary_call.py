@@ -197,4 +197,5 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
 def _shrunk(request: ModelRequest, halvings: int) -> ModelRequest:
     if halvings == 0:
         return request
-    return replace(request, messages=shrink_prompt(request.messages, halvings))
+    messages = shrink_prompt(request.messages, halvings)
+    return replace(request, messages=messages, kept_wire=None)

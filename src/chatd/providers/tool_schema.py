@@ -8,7 +8,7 @@ what the original accepts.
 import hashlib
 import re
 from collections.abc import Collection, Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, TypeGuard
 
 import msgspec
@@ -243,6 +243,11 @@ class ToolNames:
             taken.add(wire)
             self._wire[name] = wire
             self._own[wire] = name
+
+    @cached_property
+    def wire_names(self) -> tuple[tuple[str, str], ...]:
+        """All translations, to compare two of these."""
+        return tuple(self._wire.items())
 
     @staticmethod
     @lru_cache(256)

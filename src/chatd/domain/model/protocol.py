@@ -169,6 +169,36 @@ class ForcedTool(Struct, frozen=True, kw_only=True):
     name: str
 
 
+class WireForm(Struct, frozen=True, kw_only=True):
+    """Of the first `count` messages of a request: elements of a JSON array without its brackets.
+    `state` is what the encoder must know of them to go on."""
+
+    count: int = 0
+    body: bytes = b""
+    state: bool = False
+
+
+class KeptWire(Struct, frozen=True, kw_only=True, eq=False):
+    """The next request of the chat is likely to begin with the first `count` messages of this one.
+    A provider keeps their encoded form in `forms`, by what else it depends on."""
+
+    count: int
+    forms: dict[object, WireForm]
+
+    def __eq__(self, other: object) -> bool:
+        """It says nothing that the messages do not say."""
+        return other is None or isinstance(other, KeptWire)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def keep(self, key: object, form: WireForm) -> None:
+        """One at a time: a chat that changes its provider or its tools seldom changes back."""
+        if key not in self.forms:
+            self.forms.clear()
+        self.forms[key] = form
+
+
 class ModelRequest(Struct, frozen=True, kw_only=True):
     """`model` is sent unchanged. `options` are the provider's own, validated by its schema.
     `continues` is the beginning of the answer, which the model goes on from: only for a request
@@ -194,6 +224,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     output_schema: Json = UNSET
     cache_key: str | None = None
     headers: Mapping[str, str] = {}
+    kept_wire: KeptWire | None = None
 
 
 def as_function(request: ModelRequest) -> ModelRequest:

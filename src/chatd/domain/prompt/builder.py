@@ -30,6 +30,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import MessageId, ModelConfigId, ToolCallId
 from chatd.domain.model.protocol import (
+    KeptWire,
     PromptCall,
     PromptFile,
     PromptMessage,
@@ -37,6 +38,7 @@ from chatd.domain.model.protocol import (
     PromptReasoning,
     PromptResult,
     PromptText,
+    WireForm,
 )
 from chatd.domain.prompt.compaction import rows_for_prompt
 from chatd.domain.prompt.instructions import (
@@ -60,7 +62,14 @@ from chatd.domain.prompt.prompt_files import (
     convert_file,
 )
 from chatd.domain.prompt.provider_content import drop_unpaired, strip_provider_content
-from chatd.domain.prompt.repair import join_consecutive, pair_calls_with_results, rename_call_ids
+from chatd.domain.prompt.repair import (
+    CONTINUE_MESSAGE,
+    begin_with_user,
+    join_answers,
+    join_consecutive,
+    pair_calls_with_results,
+    rename_call_ids,
+)
 from chatd.domain.text import (
     Json,
     is_empty_json,
@@ -131,19 +140,144 @@ def list_file_ids(history: Sequence[Message]) -> list[str]:
     return list(dict.fromkeys(file_id for file_id in ids if file_id is not None))
 
 
-def build_prompt(history: Sequence[Message], target: PromptTarget) -> tuple[PromptMessage, ...]:
+class _SettledPrompt(Struct, kw_only=True):
+    """What came of the first `row_count` rows. `answered` and `used` are the ids of its calls, for
+    what follows. `forms` are its bytes."""
+
+    kind: object = None
+    system: list[str] = []
+    messages: list[PromptMessage] = []
+    row_count: int = 0
+    ends: tuple[Message, Message] | None = None
+    answered: set[ToolCallId] = set()
+    used: set[str] = set()
+    forms: dict[object, WireForm] = {}
+
+    def is_start_of(self, rows: Sequence[Message]) -> bool:
+        """The history only grows, so that its ends tell."""
+        if self.ends is None or len(rows) < self.row_count:
+            return self.ends is None
+        first, last = self.ends
+        return rows[0] is first and rows[self.row_count - 1] is last
+
+
+class KeptPrompt:
+    """The beginning of a chat's prompt, from one step to the next. It ends before an answer, so
+    that what follows changes nothing of it. Not for two threads at a time.
+
+    For a history without files and without calls that the provider runs. It is built anew for
+    another provider, other system messages, a compaction, and shortened results.
+    """
+
+    def __init__(self) -> None:
+        self._settled = _SettledPrompt()
+
+    @property
+    def wire(self) -> KeptWire:
+        return KeptWire(count=len(self._settled.messages), forms=self._settled.forms)
+
+    def build(
+        self,
+        system: list[str],
+        rows: Sequence[Message],
+        target: PromptTarget,
+        left_out: LeftOut,
+    ) -> tuple[PromptMessage, ...] | None:
+        """None if the prompt must be built as a whole."""
+        kind = (target.provider, target.strict_tools, target.origins, left_out)
+        known = self._settled
+        if (known.kind, known.system) != (kind, system) or not known.is_start_of(rows):
+            known = self._settled = _SettledPrompt(kind=kind, system=system)
+        new = rows[known.row_count :]
+        if any(_has_unkept_part(row) for row in new):
+            self._settled = _SettledPrompt()
+            return None
+        middle, count, end = _split_before_answer(new, target, left_out)
+        is_first = known.row_count == 0
+        if middle:
+            settled = _repair(middle, known.answered, known.used)
+            if is_first:
+                front = [_system_message(text) for text in system]
+                settled = [*front, *begin_with_user(settled)]
+                is_first = False
+            known.messages += settled
+            known.row_count += count
+            known.ends = (rows[0], rows[known.row_count - 1])
+        last = _repair(end, set(known.answered), set(known.used))
+        if is_first:
+            last = [*(_system_message(text) for text in system), *begin_with_user(last)]
+        whole = (*known.messages, *last)
+        return (*whole, CONTINUE_MESSAGE) if whole[-1].role == "assistant" else whole
+
+
+def _repair(
+    converted: Sequence[PromptMessage], answered: set[ToolCallId], used: set[str]
+) -> list[PromptMessage]:
+    return rename_call_ids(join_answers(pair_calls_with_results(converted, answered)), used)
+
+
+def _has_unkept_part(row: Message) -> bool:
+    for part in row.content:
+        match part:
+            case FilePart() | ToolCallPart(provider_executed=True):
+                return True
+            case ToolResultPart() if part.is_media or part.provider_executed:
+                return True
+            case _:
+                pass
+    return False
+
+
+def _split_before_answer(
+    rows: Sequence[Message], target: PromptTarget, left_out: LeftOut
+) -> tuple[list[PromptMessage], int, list[PromptMessage]]:
+    """The messages of the rows before the last answer, if nothing that follows can change them,
+    their number of rows, and the messages of the other rows."""
+    for place in range(len(rows) - 1, 0, -1):
+        if rows[place].role != "assistant" or rows[place - 1].role == "assistant":
+            continue
+        before = _convert_rows(rows[:place], target, left_out)
+        after = _convert_rows(rows[place:], target, left_out)
+        ordered = pair_calls_with_results(before, set())
+        if (
+            ordered
+            and before[-1].role != "assistant"
+            and ordered[-1].role != "assistant"
+            and _message(rows[place], target, left_out).parts
+        ):
+            return before, place, after
+        break
+    return [], 0, _convert_rows(rows, target, left_out)
+
+
+def _system_message(text: str) -> PromptMessage:
+    return PromptMessage(role="system", parts=(PromptText(text=text),))
+
+
+def build_prompt(
+    history: Sequence[Message], target: PromptTarget, kept: KeptPrompt | None = None
+) -> tuple[PromptMessage, ...]:
     """System messages, then messages that start with the user's and end with the user's or with
-    tool results."""
+    tool results. `kept` is of the chat's last prompt, and becomes that of this one."""
     rows = rows_for_prompt(history)
     system = [text for row in rows if row.role == "system" for text in _system_texts(row)]
     others = [row for row in rows if row.role != "system"]
     left_out = LeftOut(cleared=find_cleared(history), screenshots=find_old_screenshots(others))
+    if kept is not None and others:
+        prompt = kept.build(system, others, target, left_out)
+        if prompt is not None:
+            return prompt
     messages = _convert_rows(others, target, left_out)
     ordered = pair_calls_with_results(messages)
-    resumes = target.strict_tools and is_paused(rows) and _has_provider_call(ordered[-1])
+    resumes = (
+        target.strict_tools
+        and is_paused(rows)
+        and bool(ordered)
+        and _has_provider_call(ordered[-1])
+    )
     if target.strict_tools:
         ordered = drop_unpaired(ordered, last_is_paused=resumes)
-    front = [PromptMessage(role="system", parts=(PromptText(text=text),)) for text in system]
+    front = [_system_message(text) for text in system]
     return (*front, *rename_call_ids(join_consecutive(ordered, may_end_with_answer=resumes)))
 
 

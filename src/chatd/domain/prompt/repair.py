@@ -40,13 +40,16 @@ def is_signed(message: PromptMessage) -> bool:
     )
 
 
-def pair_calls_with_results(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+def pair_calls_with_results(
+    messages: Sequence[PromptMessage], answered: set[ToolCallId] | None = None
+) -> list[PromptMessage]:
     """Put the results of local calls right after their answer, and give each result a call.
 
-    A result belongs to the nearest answer before it.
+    A result belongs to the nearest answer before it. `answered` are the calls of earlier messages
+    that have their result; those of these messages are added.
     """
     out: list[PromptMessage] = []
-    answered: set[ToolCallId] = set()
+    answered = set() if answered is None else answered
     for head, rest in _exchanges(messages):
         results = _local_results([*([] if head is None else [head]), *rest])
         if head is not None:
@@ -163,6 +166,13 @@ def join_consecutive(
 ) -> list[PromptMessage]:
     """Merge consecutive answers, unless one of them is signed. Make the first message the user's,
     and the last one the user's or tool results, unless the provider is to continue its answer."""
+    out = begin_with_user(join_answers(messages))
+    if out[-1].role == "assistant" and not may_end_with_answer:
+        out.append(CONTINUE_MESSAGE)
+    return out
+
+
+def join_answers(messages: Iterable[PromptMessage]) -> list[PromptMessage]:
     out: list[PromptMessage] = []
     for message in messages:
         last = out[-1] if out else None
@@ -171,11 +181,13 @@ def join_consecutive(
             out[-1] = PromptMessage(role="assistant", parts=parts)
         else:
             out.append(message)
-    if not out or out[0].role != "user":
-        out.insert(0, _user(MISSING_START_TEXT))
-    if out[-1].role == "assistant" and not may_end_with_answer:
-        out.append(_user(CONTINUE_TEXT))
     return out
+
+
+def begin_with_user(messages: list[PromptMessage]) -> list[PromptMessage]:
+    if messages and messages[0].role == "user":
+        return messages
+    return [_user(MISSING_START_TEXT), *messages]
 
 
 def _can_join(one: PromptMessage, two: PromptMessage) -> bool:
@@ -187,11 +199,18 @@ def _user(text: str) -> PromptMessage:
     return PromptMessage(role="user", parts=(PromptText(text=text),))
 
 
-def rename_call_ids(messages: Iterable[PromptMessage]) -> list[PromptMessage]:
+CONTINUE_MESSAGE: Final = _user(CONTINUE_TEXT)
+
+
+def rename_call_ids(
+    messages: Iterable[PromptMessage], used: set[str] | None = None
+) -> list[PromptMessage]:
     """Give local calls ids that every provider accepts and that are unique in the prompt.
-    Provider-executed calls keep theirs."""
+    Provider-executed calls keep theirs. `used` are the ids of earlier messages; those of these
+    messages are added."""
     messages = list(messages)
-    used: set[str] = {
+    used = set() if used is None else used
+    used |= {
         part.id
         for message in messages
         for part in message.parts

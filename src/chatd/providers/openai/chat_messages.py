@@ -119,7 +119,7 @@ class ChatMessageBuilder:
         self._signed = signed
         self._marks_cache = marks_cache
         self._media: list[ContentPart] = []
-        self._is_tool_turn = False
+        self.is_tool_turn = False
 
     def add(self, message: PromptMessage, *, current: bool) -> None:
         """`current`: the message belongs to the current turn."""
@@ -129,7 +129,7 @@ class ChatMessageBuilder:
             case "system":
                 self._system(_joined(message))
             case "user":
-                self._is_tool_turn = False
+                self.is_tool_turn = False
                 self._user(_content(message, self._dialect.accepted_files))
             case "assistant":
                 self._assistant(message, current=current)
@@ -171,7 +171,7 @@ class ChatMessageBuilder:
             return
         if current and self._signed and sent:
             sent = _signed(sent)
-        self._is_tool_turn = self._is_tool_turn or bool(sent)
+        self.is_tool_turn = self.is_tool_turn or bool(sent)
         reasoning = self._reasoning(message)
         text = _tagged(reasoning) + text
         self.messages.append(
@@ -197,7 +197,7 @@ class ChatMessageBuilder:
     def _reasoning(self, message: PromptMessage) -> dict[str, str]:
         """The reasoning that the server expects back, by field."""
         replay = self._dialect.reasoning_replay
-        if replay == "none" or (replay == "tool_turns" and not self._is_tool_turn):
+        if replay == "none" or (replay == "tool_turns" and not self.is_tool_turn):
             return {}
         texts: dict[str, str] = {}
         for part in message.parts:
@@ -206,7 +206,7 @@ class ChatMessageBuilder:
                 if metadata is not None and metadata.field:
                     texts[metadata.field] = texts.get(metadata.field, "") + part.text
         missing = self._dialect.missing_reasoning
-        if missing is not None and self._is_tool_turn and not any(texts.values()):
+        if missing is not None and self.is_tool_turn and not any(texts.values()):
             return {"reasoning_content": missing}
         return texts
 
@@ -234,6 +234,13 @@ class ChatMessageBuilder:
         if self._media:
             media, self._media = self._media, []
             self._user(media)
+
+
+def is_sent(answer: PromptMessage) -> bool:
+    """An answer that consists of reasoning only is left out."""
+    return bool(_joined(answer)) or any(
+        isinstance(part, PromptCall) and not part.provider_executed for part in answer.parts
+    )
 
 
 def _joined(message: PromptMessage) -> str:

@@ -6,14 +6,14 @@ Decides which parameters a model takes, and in which form a server expects them.
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from chatd.domain.model.config import EFFORT_LEVELS
-from chatd.domain.model.protocol import Effort, ForcedTool, ModelRequest
+from chatd.domain.model.protocol import Effort, ForcedTool, ModelRequest, WireForm
 from chatd.providers.gemini.gemini_models import gemini_profile
 from chatd.providers.http import encode_list
 from chatd.providers.openai.chat_dialect import ChatDialect
-from chatd.providers.openai.chat_messages import ChatMessageBuilder, Message
+from chatd.providers.openai.chat_messages import ChatMessageBuilder, Message, is_sent
 from chatd.providers.openai.openai_models import (
     CompatOptions,
     OpenAIOptions,
@@ -160,9 +160,7 @@ def encode_request(
     is_reasoning = supports_reasoning(known_model(request.model, options)) is True
     body: Body = {
         "model": request.model,
-        "messages": encode_list(
-            _messages(request, names, dialect, origin, is_reasoning=is_reasoning)
-        ),
+        "messages": _messages(request, names, dialect, origin, is_reasoning=is_reasoning),
         "stream": True,
         "stream_options": {"include_usage": True},
         **_continue_fields(request, dialect),
@@ -188,23 +186,49 @@ def _messages(
     origin: str,
     *,
     is_reasoning: bool,
-) -> list[Message]:
-    builder = ChatMessageBuilder(
-        origin,
-        names,
-        dialect,
-        system_role="developer" if is_reasoning and dialect.has_developer_role else "system",
-        signed=dialect.is_gemini and gemini_profile(request.model).strict_signatures,
-        marks_cache=dialect.marks_cache and is_claude(request.model),
-    )
-    last = max((n for n, m in enumerate(request.messages) if m.role == "user"), default=-1)
-    for number, message in enumerate(request.messages):
-        builder.add(message, current=number > last)
-    built = builder.build()
-    if request.continues is None:
-        return built
-    prefix = True if dialect.continues == "prefix" else UNSET
-    return [*built, Message(role="assistant", content=request.continues, prefix=prefix)]
+) -> Raw:
+    """The beginning that an earlier request had too is not encoded again. It ends before an answer
+    that is sent, with which nothing before is joined. With signatures or marks it depends on what
+    follows."""
+    messages, kept = request.messages, request.kept_wire
+    role = "developer" if is_reasoning and dialect.has_developer_role else "system"
+    signed = dialect.is_gemini and gemini_profile(request.model).strict_signatures
+    marks_cache = dialect.marks_cache and is_claude(request.model)
+    last = next((n for n in reversed(range(len(messages))) if messages[n].role == "user"), -1)
+
+    def build(first: int, end: int, *, is_tool_turn: bool) -> ChatMessageBuilder:
+        builder = ChatMessageBuilder(
+            origin, names, dialect, system_role=role, signed=signed, marks_cache=marks_cache
+        )
+        builder.is_tool_turn = is_tool_turn
+        for number in range(first, end):
+            builder.add(messages[number], current=number > last)
+        return builder
+
+    form = WireForm()
+    is_kept = kept is not None and 0 < kept.count < len(messages) and not signed
+    if kept is not None and is_kept and not marks_cache and is_sent(messages[kept.count]):
+        key = ("chat", origin, names.wire_names, dialect, role)
+        form = kept.forms.get(key, form)
+        if form.count > kept.count:  # of a later request
+            form = WireForm()
+        elif form.count < kept.count:
+            more = build(form.count, kept.count, is_tool_turn=form.state)
+            pieces = [form.body, *map(_ENCODER.encode, more.build())]
+            body = b",".join(piece for piece in pieces if piece)
+            form = WireForm(count=kept.count, body=body, state=more.is_tool_turn)
+            kept.keep(key, form)
+    built = build(form.count, len(messages), is_tool_turn=form.state).build()
+    if request.continues is not None:
+        prefix = True if dialect.continues == "prefix" else UNSET
+        built = [*built, Message(role="assistant", content=request.continues, prefix=prefix)]
+    rest = encode_list(built)
+    if not form.body:
+        return rest
+    return Raw(b"".join((b"[", form.body, b"," if built else b"", memoryview(rest)[1:])))
+
+
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 def _continue_fields(request: ModelRequest, dialect: ChatDialect) -> Body:
