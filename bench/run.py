@@ -11,6 +11,7 @@ from msgspec import Struct
 from bench import (
     commits,
     latency,
+    long_chats,
     mcp_calls,
     memory,
     plans,
@@ -33,6 +34,7 @@ _SERVER_ROWS: Final[Mapping[str, Measure]] = {
     "slow": throughput.measure_slow,
     "many": throughput.measure_many,
     "rush": throughput.measure_rush,
+    "long": long_chats.measure_long,
     "alone": throughput.measure_single,
     "burst": throughput.measure_burst,
     "trips": round_trips.measure_round_trips,
@@ -55,6 +57,7 @@ DEFAULT_ROWS: Final = (
         "slow",
         "many",
         "rush",
+        "long",
         "alone",
         "burst",
         "trips",
