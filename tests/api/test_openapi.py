@@ -79,6 +79,8 @@ NOT_PAGES = {
     "/usage-limits overrides": "the first 200; the whole list is a page of its own",
     "/usage-limits/status warnings": "the limits of one user that are nearly reached",
     "/workspaces/{workspace_id} agents": "a part of the workspace",
+    "/workspaces/{workspace_id}/network credentials": "as many as its owner and groups may have",
+    "/workspaces/{workspace_id}/network refusals": "the latest 100, as the proxy keeps them",
     "/diagnosis findings": "a finding for each check",
 }
 """Lists of objects that are not pages, and why."""

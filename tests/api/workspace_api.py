@@ -21,6 +21,7 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceTerminal,
 )
 from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Template, TemplateSpec
+from chatd.domain.workspace.network import Refusal
 from chatd.services.runners import RunnerServices, RunnerServicesConfig
 from chatd.services.workspaces import LocalWorkspaceControl
 from chatd.store.pool import Pool
@@ -49,6 +50,7 @@ class RecordingWorkspaces:
         self.bound_to: list[tuple[ChatId, WorkspaceId | None]] = []
         self.refreshed: list[ChatId] = []
         self.wrong: Sequence[FieldProblem] = ()
+        self.refused: Sequence[Refusal] | None = None
 
     def new_host(self, template: Template, spec: TemplateSpec) -> str | None:
         del template, spec
@@ -88,6 +90,11 @@ class RecordingWorkspaces:
 
     async def desktop(self, chat: Chat, person: str) -> WorkspaceDesktop:
         return await self._control.desktop(chat, person)
+
+    async def refusals(self, workspace_id: WorkspaceId) -> Sequence[Refusal]:
+        if self.refused is None:
+            return await self._control.refusals(workspace_id)
+        return self.refused
 
     async def terminal(
         self, chat: Chat, terminal_id: UUID, size: TerminalSize

@@ -42,6 +42,7 @@ Json = dict[str, Any]
 
 SOURCE = Path(chatd.client.__file__).parents[1]
 
+HOST_CREDENTIAL = {"host": "git.example.com", "secret": "abcdefgh1", "scheme": "bearer"}
 ID = UUID("018f4e9a-0000-7000-8000-000000000001")
 CHAT, FILE, MCP = ChatId(ID), FileId(ID), McpServerId(ID)
 QUEUED = QueueId(7)
@@ -179,6 +180,15 @@ ASKED: dict[str, Ask] = {
         "build", name="rack 3", expires_at=datetime(2030, 1, 1, tzinfo=UTC)
     ),
     "revoke_runner_token": lambda api: api.revoke_runner_token(ID),
+    "list_host_credentials": lambda api: api.list_host_credentials(),
+    "save_host_credential": lambda api: api.save_host_credential(HOST_CREDENTIAL),
+    "delete_host_credential": lambda api: api.delete_host_credential(ID),
+    "list_shared_credentials": lambda api: api.list_shared_credentials(),
+    "save_shared_credential": lambda api: api.save_shared_credential(
+        {**HOST_CREDENTIAL, "group": "data"}
+    ),
+    "delete_shared_credential": lambda api: api.delete_shared_credential(ID),
+    "get_workspace_network": lambda api: api.get_workspace_network(WorkspaceId(ID)),
     "upload_file": lambda api: api.upload_file("a.txt", "text/plain", io.BytesIO(b"a")),
     "get_file": lambda api: api.get_file(FILE),
     "load_content": lambda api: api.load_content(FILE),

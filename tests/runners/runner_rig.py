@@ -28,13 +28,16 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     Workspace,
 )
+from chatd.domain.workspace.host_credentials import HostCredential
 from chatd.domain.workspace.runners import BackendOffer, Runner
+from chatd.sealed_secrets import KeyRing
 from chatd.services.runners import LOOPBACK_PEER, RunnerServices, RunnerServicesConfig
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.store.workspace import builds, templates, tunnels, workspaces
 from chatd.workspaces.agents.agent_client import HttpAgentClient
 from chatd.workspaces.build_backend import BuildContext
+from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from chatd.workspaces.runner.backend_calls import BackendCalls
 from chatd.workspaces.runner.runner_client import RunnerClient, RunnerConfig
 from chatd.workspaces.tunnels.wire import (
@@ -75,6 +78,7 @@ class ProcessBackend:
         self.started = 0
         self.problems: Sequence[FieldProblem] = ()
         self.unknown: list[WorkspaceId] = []
+        self.credentials: Sequence[HostCredential] = ()
 
     async def validate(
         self, spec: TemplateSpec, params: Mapping[str, str]
@@ -84,6 +88,7 @@ class ProcessBackend:
 
     async def start(self, context: BuildContext) -> Sequence[AgentSpec]:
         context.log("agent", "starting")
+        self.credentials = context.credentials
         self.reached.set()
         await self.gate.wait()
         workspace, number = context.workspace.id, context.build.build_number
@@ -175,7 +180,12 @@ class ReplicaRig:
 
 @asynccontextmanager
 async def replica(
-    dsn: str, number: int = 1, *, secret: bytes = SECRET, peers: bool = True
+    dsn: str,
+    number: int = 1,
+    *,
+    secret: bytes = SECRET,
+    peers: bool = True,
+    ring: KeyRing | None = None,
 ) -> AsyncGenerator[ReplicaRig]:
     me = WorkerId(UUID(int=0xF000 + number))
     link = ConnectConfig(dsn=dsn, application_name=f"runners {number}")
@@ -186,7 +196,7 @@ async def replica(
         has_worker=False,
     )
     pool = Pool(PoolConfig(connect=link, max_size=4))
-    services = RunnerServices(config, env_with(SystemClock()), me, pool, own=None)
+    services = RunnerServices(config, env_with(SystemClock()), me, pool, own=None, ring=ring)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(services.running())
         options = ApiOptions(runners=services)
@@ -229,6 +239,7 @@ async def runner(
     place: Path,
     runner_id: str = "runner-1",
     backend: ProcessBackend | None = None,
+    networks: WorkspaceNetworks | None = None,
     **fields: Any,
 ) -> AsyncGenerator[RunnerRig]:
     """A runner process, without the process. Without a `backend` of the caller its agents end with
@@ -242,9 +253,8 @@ async def runner(
         backends=(BackendOffer(kind="sandbox", isolation="none"),),
         **fields,
     )
-    rig = RunnerRig(
-        RunnerClient(config, BackendCalls({own.kind: own}), SystemClock()), own, runner_id
-    )
+    calls = BackendCalls({own.kind: own}, networks)
+    rig = RunnerRig(RunnerClient(config, calls, SystemClock()), own, runner_id)
     try:
         yield rig
     finally:

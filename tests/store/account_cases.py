@@ -10,8 +10,16 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.runtime_settings import DeploymentSettings
 from chatd.domain.ids import CredentialId, GroupId, UserId
 from chatd.store import backups
-from chatd.store.account import audit, credentials, groups, runtime_settings, users
+from chatd.store.account import (
+    audit,
+    credentials,
+    groups,
+    host_credentials,
+    runtime_settings,
+    users,
+)
 from chatd.store.account.credentials import NewCredential
+from chatd.store.account.host_credentials import NewStoredCredential
 from chatd.store.account.runtime_settings import StoredDeployment
 from chatd.store.account.users import NewUser, UserChanges
 from chatd.store.chat import shares
@@ -61,6 +69,24 @@ async def _revoke_runner_token(session: DatabaseSession, who: UserActor) -> obje
 async def _is_readable(pool: Pool, who: UserActor) -> object:
     """Raises NotFound if it is not."""
     await costs.require_readable(pool, who, OWNER)
+    return True
+
+
+SHARED_CREDENTIAL: Final = NewStoredCredential(
+    id=UUID(int=47),
+    is_own=False,
+    host="host.test",
+    port=443,
+    path="/",
+    scheme="bearer",
+    header="",
+    username="",
+    sealed_secret="v1.key.sealed",
+)
+
+
+async def _delete_shared_credential(session: DatabaseSession, who: UserActor) -> object:
+    await host_credentials.delete_shared(session, who, SHARED_CREDENTIAL.id)
     return True
 
 
@@ -136,6 +162,10 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
     "account.groups.delete": in_transaction(
         lambda session, who: groups.delete(session, who, SPARE_GROUP)
     ),
+    "account.host_credentials.list_shared": lambda pool, who, _: host_credentials.list_shared(
+        pool, who
+    ),
+    "account.host_credentials.delete_shared": in_transaction(_delete_shared_credential),
     "model.costs.all_by_day_and_model": lambda pool, who, _: costs.all_by_day_and_model(
         pool, who, DAYS
     ),
@@ -185,13 +215,15 @@ async def prepare_accounts(pool: Pool) -> None:
     await credentials.insert(pool, HARNESS, _token(TOKEN.int))
     await insert_runner_token(pool)
     await pool.execute(
-        "INSERT INTO restores (backup_id, made_at, made_on) VALUES ($1, now(), 'a')", UUID(int=36)
+from chatd.store import backups
+        "INSERT INTO secret_keys (id, check_value, state) VALUES ('key', '', 'current')"
     )
     admin = UserActor(user_id=OWNER, role="admin")
     async with pool.transaction() as session:
         await groups.create(session, HARNESS, GROUP, "Readers")
         await groups.create(session, HARNESS, SPARE_GROUP, "Spare")
         await groups.add_member(session, HARNESS, GROUP, OWNER)
+        await host_credentials.save(session, admin, SHARED_CREDENTIAL)
         await spend.set_default(session, admin, 5, "day")
         await spend.set_user(session, admin, OWNER, 5)
         await spend.set_group(session, admin, GROUP, 5)

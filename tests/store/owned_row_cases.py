@@ -18,7 +18,9 @@ from chatd.domain.errors import Conflict
 from chatd.domain.files import FileLimits, NewFile
 from chatd.domain.ids import FileId
 from chatd.store import file_stores, files, mcp_tokens, schedules, webhooks
-from chatd.store.account import git_credentials, runtime_settings, skills
+from chatd.store.account import git_credentials, host_credentials, runtime_settings, skills
+from chatd.store.account.git_credentials import NewGitCredential
+from chatd.store.account.host_credentials import NewStoredCredential
 from chatd.store.account.skills import SkillPatch
 from chatd.store.pool import Pool
 from tests.support.factories import AT, CHAT, OWNER, member
@@ -117,12 +119,38 @@ async def _save_git_credential(pool: Pool, who: UserActor, row_id: UUID) -> obje
         return await git_credentials.save(
             session,
             who,
-            row_id,
-            host=f"git-{row_id.int}.test",
-            kind="gitea",
-            api_url="https://git.test/api/v1",
-            sealed_token="v1.key.sealed",
+            NewGitCredential(
+                id=row_id,
+                host=f"git-{row_id.int}.test",
+                kind="gitea",
+                api_url="https://git.test/api/v1",
+                sealed_token="v1.key.sealed",
+            ),
         )
+
+
+async def _save_host_credential(
+    pool: Pool, who: UserActor, row_id: UUID, *, is_own: bool = True
+) -> object:
+    new = NewStoredCredential(
+        id=row_id,
+        is_own=is_own,
+        host=f"host-{row_id.int}.test",
+        port=443,
+        path="/",
+        scheme="bearer",
+        header="",
+        username="",
+        sealed_secret="v1.key.sealed",
+    )
+    async with pool.transaction() as session:
+        return await host_credentials.save(session, who, new)
+
+
+async def _delete_host_credential(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        await host_credentials.delete_own(session, who, ROW)
+    return True
 
 
 async def _delete_git_credential(pool: Pool, who: UserActor) -> object:
@@ -162,6 +190,11 @@ OWNED_ROWS: Final[Mapping[str, Case]] = {
     "account.git_credentials.save": lambda pool, who, _: _save_git_credential(
         pool, who, _row_to_make(who)
     ),
+    "account.host_credentials.save": lambda pool, who, _: _save_host_credential(
+        pool, who, _row_to_make(who)
+    ),
+    "account.host_credentials.list_own": lambda pool, who, _: host_credentials.list_own(pool, who),
+    "account.host_credentials.delete_own": lambda pool, who, _: _delete_host_credential(pool, who),
     "account.git_credentials.list_own": lambda pool, who, _: git_credentials.list_own(pool, who),
     "account.git_credentials.delete": lambda pool, who, _: _delete_git_credential(pool, who),
     "mcp_tokens.list_own": lambda pool, who, _: mcp_tokens.list_own(pool, who),
@@ -217,9 +250,6 @@ async def prepare_owned_rows(pool: Pool) -> None:
     await file_stores.finish_upload(pool, LINKED, replace(new, request_key=None), FileLimits())
     await pool.execute("INSERT INTO chat_files (chat_id, file_id) VALUES ($1, $2)", CHAT, LINKED)
     await _begin(pool, owner, ROW)
-    await pool.execute(
-        "INSERT INTO secret_keys (id, check_value, state) VALUES ('key', '', 'current')"
-    )
     await insert_mcp_server(pool, 1)
     await _save_token(pool, owner)
     await _subscribe(pool, owner, BROWSER)
@@ -228,5 +258,6 @@ async def prepare_owned_rows(pool: Pool) -> None:
     await schedules.insert(pool, owner, _schedule(ROW))
     await _insert_skill(pool, owner, ROW)
     await _save_git_credential(pool, owner, ROW)
+    await _save_host_credential(pool, owner, ROW)
     async with pool.transaction() as session:
         await runtime_settings.save_user(session, owner, UserSettings(), version=0)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from chatd.domain.chat.row import DiffStatus
 from chatd.sealed_secrets import KeyRing, new_key
 from chatd.store.account import git_credentials
-from chatd.store.account.git_credentials import TOKEN
+from chatd.store.account.git_credentials import TOKEN, NewGitCredential
 from chatd.store.pool import Pool
 from chatd.workspaces.diff_status import PULL_REQUEST_FRESH_S, PullRequests, can_change_elsewhere
 from tests.support.clock import FakeClock
@@ -79,11 +79,13 @@ async def give_token(pool: Pool, ring: KeyRing, host: FakeHost, token: str = "le
         await git_credentials.save(
             session,
             member(),
-            row_id,
-            host=f"127.0.0.1:{host.port}",
-            kind="gitea",
-            api_url=f"http://127.0.0.1:{host.port}/api/v1",
-            sealed_token=ring.seal(token, TOKEN.context(row_id)),
+            NewGitCredential(
+                id=row_id,
+                host=f"127.0.0.1:{host.port}",
+                kind="gitea",
+                api_url=f"http://127.0.0.1:{host.port}/api/v1",
+                sealed_token=ring.seal(token, TOKEN.context(row_id)),
+            ),
         )
 
 

@@ -30,7 +30,7 @@ from chatd.agent.durable_files import open_log_file, write_atomic
 from chatd.agent.effect_guards import EpochFence, IdempotencyJournal
 from chatd.agent.errors import AgentError
 from chatd.agent.files.archive_routes import ArchiveRoutes
-from chatd.agent.files.file_routes import FileRoutes
+from chatd.agent.files.file_routes import API_PREFIX, FileRoutes
 from chatd.agent.git.git_command import GitCommand
 from chatd.agent.git.git_repositories import TouchedPaths
 from chatd.agent.git.git_routes import GitRoutes
@@ -164,6 +164,8 @@ def _read_screen(width: int, height: int) -> ScreenSize | None:
 VERSION = "2"
 """Version 2 asks a worker to prove that it owns its chat."""
 LOCK_TIMEOUT_S = 5.0
+REFUSALS_FILE = "refusals.json"
+MAX_REFUSALS_BYTES = 256 * 1024
 SOCKET_CHECK_INTERVAL_S = 1.0
 CLOSE_TIMEOUT_S = 15.0
 _PR_SET_DUMPABLE = 4
@@ -231,6 +233,7 @@ class AgentProcess:
         )
         routes = [
             AgentRoute("GET", "/healthz", self._health, any_boot=True),
+            AgentRoute("GET", f"{API_PREFIX}/network/refusals", self._read_refusals),
             *files.routes(),
             *self._archives.routes(),
             *ProcessRoutes(self._processes, self._fence, self._git.before_effect).routes(),
@@ -264,6 +267,18 @@ class AgentProcess:
         write_atomic(
             os.path.join(config.run_dir, "port"), str(port).encode(), sync=False, mode=0o666
         )
+
+    async def _read_refusals(self, request: AgentRouteRequest) -> AgentHttpReply:
+        """What the proxy has refused, as it wrote it beside its socket."""
+        request.query().reject_unknown()
+        path = os.path.join(os.path.dirname(self._config.network_socket), REFUSALS_FILE)
+
+        def read() -> bytes:
+            with suppress(OSError), open(path, "rb") as file:
+                return file.read(MAX_REFUSALS_BYTES)
+            return b"[]"
+
+        return AgentHttpReply(200, await self._threads.run(read), "application/json")
 
     async def _keep_forwarding(self) -> None:
         """A command that an earlier agent started may still have the port."""

@@ -44,6 +44,7 @@ from chatd.api.route import (
     StreamRoute,
 )
 from chatd.api.routes.account.git_credentials import GitCredentialRoutes
+from chatd.api.routes.account.host_credentials import HostCredentialRoutes
 from chatd.api.routes.account.push import PushRoutes
 from chatd.api.routes.account.schedules import ScheduleRoutes
 from chatd.api.routes.account.sign_in import OidcRoutes, SignInRoutes
@@ -200,6 +201,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ScheduleRoutes(deps).routes(),
         *SkillRoutes(deps).routes(),
         *GitCredentialRoutes(deps).routes(),
+        *HostCredentialRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),
         *TemplateConfigRoutes(deps).routes(),
         *WorkspaceRoutes(deps).routes(),

@@ -31,12 +31,14 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceTerminal,
 )
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
+from chatd.domain.workspace.network import Refusal
 from chatd.domain.workspace.previews import WorkspacePorts
 from chatd.engine.spend_guard import SpendGuard
 from chatd.engine.subagents import ReserveSlot
 from chatd.sealed_secrets import KeyRing
 from chatd.services.demo_worker import DemoWorker
 from chatd.services.diagnosis import Doctor
+from chatd.services.host_credentials import HostCredentials
 from chatd.services.mcp_servers import McpServers
 from chatd.services.models.model_administration import ModelAdministration
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
@@ -125,6 +127,11 @@ class WorkspaceControl(Protocol):
     @property
     def ports(self) -> WorkspacePorts:
         """The ports of running workspaces."""
+        ...
+
+    async def refusals(self, workspace_id: WorkspaceId) -> Sequence[Refusal]:
+        """What the proxy of a running workspace has refused. Raises Conflict, AgentRefused,
+        AgentUnreachable."""
         ...
 
     async def terminal(
@@ -229,6 +236,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     user_keys: UserKeys
     templates: TemplateAdministration
     runners: RunnerAdministration
+    host_credentials: HostCredentials
     accounts: Accounts
     env: Env
     registry: CollectorRegistry

@@ -261,6 +261,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "too_many_git_credentials": ErrorCode(
         409, "The user has tokens for as many git hosts as allowed.", "Delete one first."
     ),
+    "too_many_host_credentials": ErrorCode(
+        409, "There are as many credentials for hosts as allowed.", "Delete one first."
+    ),
     "skill_exists": ErrorCode(
         409, "The user has another skill with this name.", "Choose another name."
     ),

@@ -237,6 +237,14 @@ class ApiRequest:
         return read_uuid("credential_id", self._path["credential_id"])
 
     @cached_property
+    def host_credential_id(self) -> UUID:
+        return read_uuid("host_credential_id", self._path["host_credential_id"])
+
+    @cached_property
+    def shared_credential_id(self) -> UUID:
+        return read_uuid("shared_credential_id", self._path["shared_credential_id"])
+
+    @cached_property
     def webhook_id(self) -> UUID:
         return read_uuid("webhook_id", self._path["webhook_id"])
 

@@ -47,6 +47,7 @@ from chatd.providers.registry import ProviderRegistry
 from chatd.services.backups import BackupRequest, ScheduleConfig, ScheduledBackups
 from chatd.services.demo_worker import DemoWorker, worker_environment
 from chatd.services.diagnosis import Doctor, HostFacts, sandbox_facts
+from chatd.services.host_credentials import HostCredentials
 from chatd.services.mcp_servers import McpServers, declared_servers, private_hosts
 from chatd.services.models.configuration import DEMO_MODEL
 from chatd.services.models.directory import ModelDirectory
@@ -189,6 +190,7 @@ class Composition:
                 runner_pool,
                 own=own,
                 may_build=lambda: self.confirmation.is_given,
+                ring=ring,
             )
             changes.subscribe(runners.on_config_change)
             if own is not None:
@@ -474,6 +476,7 @@ def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> A
         user_keys=built.user_keys,
         templates=TemplateAdministration(replica.database.pool, replica.env),
         runners=RunnerAdministration(replica.database.pool, replica.env),
+        host_credentials=HostCredentials(replica.database.pool, built.key_ring, replica.env),
         accounts=build_accounts(
             replica.database.pool,
             replica.env,

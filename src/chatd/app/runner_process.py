@@ -120,7 +120,7 @@ async def run_runner(
         networks = WorkspaceNetworks(data_dir, clock)
         backends, offers = await _open_backends(options, runner_id, clock, networks)
         name = options.name or socket.gethostname() or "runner"
-        calls = BackendCalls(backends)
+        calls = BackendCalls(backends, networks)
         config = RunnerConfig(
             server_url=options.server_url,
             token=options.token,

@@ -33,6 +33,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "pod_disconnected": logging.INFO,
     "runner_connected": logging.INFO,
     "runner_disconnected": logging.WARNING,
+    "host_credential_unreadable": logging.WARNING,
+    "host_credentials_undelivered": logging.WARNING,
     "runner_renewal_failed": logging.WARNING,
     "build_crashed": logging.ERROR,
     "build_ended": logging.INFO,
@@ -135,6 +137,10 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "pod_disconnected": "the connection of a workspace's pod ended; its commands go on if it runs",
     "runner_connected": "a runner dialled in; its builds are taken here",
     "runner_disconnected": "a runner's connection ended; its commands go on, its chats wait for it",
+    "host_credential_unreadable": "a credential of a host was not given to workspaces: this server"
+    " cannot open it",
+    "host_credentials_undelivered": "a runner did not take the credentials of its workspaces; tried"
+    " again within a minute, and after five minutes without them its proxy adds none",
     "runner_renewal_failed": "runners could not be reported to the database; tried again soon",
     "instructions_failed": "a chat goes on without the instructions of its workspace",
     "mcp_server_failed": "an MCP server cannot be used; it is tried again",

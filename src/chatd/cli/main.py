@@ -15,14 +15,16 @@ import typer
 from typer.core import TyperGroup
 
 from chatd.cli import completion, runner, workspace_commands
-from chatd.cli.account import account_commands, template_commands
+from chatd.cli.account import account_commands, credential_commands, template_commands
 from chatd.cli.chats import chat_commands
 from chatd.cli.operator import operator_commands
 from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port
 
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Work with agents": ("chat", "run", "chats", "workspaces", "models", "usage"),
-    "Your account at a server": ("login", "logout", "whoami", "mcp", "skills", "files", "tokens"),
+    "Your account at a server": (
+        *("login", "logout", "whoami", "mcp", "skills", "files", "tokens", "credentials"),
+    ),
     "Run a server": (
         *("serve", "worker", "runner", "providers", "migrate", "admin"),
         *("backup", "restore", "doctor", "config", "upgrade", "debug", "bench"),
@@ -89,6 +91,7 @@ administration = typer.Typer(
 app.add_typer(administration, name="admin")
 administration.add_typer(account_commands.runners, name="runners")
 administration.add_typer(template_commands.templates, name="templates")
+administration.add_typer(credential_commands.shared, name="credentials")
 app.add_typer(runner.runner, name="runner")
 
 EXIT_BEHIND: Final = 3

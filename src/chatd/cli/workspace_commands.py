@@ -10,7 +10,7 @@ WorkspaceName = Annotated[
     str, typer.Argument(metavar="WORKSPACE", help="The workspace, by name or id")
 ]
 workspaces: Final = typer.Typer(
-    help="List workspaces, copy their files, and show their ports.",
+    help="List workspaces, copy their files, show their ports and their network.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -28,6 +28,16 @@ def list_workspaces(*, as_json: AsJson = False, server: ServerFinder) -> None:
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: workspace_copies.list_workspaces(api, as_json=as_json))
+
+
+@workspaces.command()
+@with_target
+def network(workspace: WorkspaceName, *, as_json: AsJson = False, server: ServerFinder) -> None:
+    """Show what a workspace may reach, which hosts have a credential, and what was refused."""
+    from chatd.cli.account import host_credentials
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: host_credentials.show_network(api, workspace, as_json=as_json))
 
 
 @workspaces.command()

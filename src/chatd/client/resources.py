@@ -630,5 +630,45 @@ class RunnerToken(Struct, frozen=True, kw_only=True):
     last_used_at: datetime | None = None
 
 
+class HostCredential(Struct, frozen=True, kw_only=True):
+    """Without its secret, which only the server has."""
+
+    id: UUID
+    scope: str = "user"
+    group: str | None = None
+    host: str = ""
+    port: int = 443
+    path: str = "/"
+    scheme: str = "bearer"
+    header: str = ""
+    username: str = ""
+    created_at: datetime = NEVER
+
+
+class CredentialedHost(Struct, frozen=True, kw_only=True):
+    host: str = ""
+    port: int = 443
+    path: str = "/"
+    scope: str = "user"
+    group: str | None = None
+    git_only: bool = False
+
+
+class RefusedHost(Struct, frozen=True, kw_only=True):
+    host: str = ""
+    port: int = 0
+    reason: str = ""
+    count: int = 0
+    last_at: datetime = NEVER
+
+
+class WorkspaceNetwork(Struct, frozen=True, kw_only=True):
+    mode: str = "none"
+    allow: tuple[str, ...] = ()
+    credentials: tuple[CredentialedHost, ...] = ()
+    refusals: tuple[RefusedHost, ...] = ()
+    refusals_unknown: str | None = None
+
+
 class CreatedRunnerToken(RunnerToken, frozen=True, kw_only=True):
     token: str = ""

@@ -52,6 +52,7 @@ from chatd.client.resources import (
     CreatedToken,
     Diagnosis,
     Directory,
+    HostCredential,
     ListedChat,
     ListedSkill,
     ListedTemplate,
@@ -85,6 +86,7 @@ from chatd.client.resources import (
     WaitingBuild,
     Workspace,
     WorkspaceBuild,
+    WorkspaceNetwork,
 )
 from chatd.clock import SystemClock
 from chatd.domain.ids import (
@@ -416,6 +418,9 @@ class ServerApi:
     def get_workspace(self, workspace_id: WorkspaceId) -> Call[Workspace]:
         return self._get(f"/workspaces/{workspace_id}", Workspace)
 
+    def get_workspace_network(self, workspace_id: WorkspaceId) -> Call[WorkspaceNetwork]:
+        return self._get(f"/workspaces/{workspace_id}/network", WorkspaceNetwork)
+
     def create_workspace(
         self,
         template: str | None = None,
@@ -537,6 +542,26 @@ class ServerApi:
 
     def revoke_runner_token(self, token_id: UUID) -> Call[None]:
         return self._delete(f"/runner-tokens/{token_id}")
+
+    # Credentials of hosts: the caller's own, or those of the deployment and of groups
+
+    def list_host_credentials(self) -> ListCall[HostCredential]:
+        return self._list("/host-credentials", Page[HostCredential])
+
+    def save_host_credential(self, fields: Mapping[str, object]) -> Call[HostCredential]:
+        return self._post("/host-credentials", dict(fields), HostCredential)
+
+    def delete_host_credential(self, credential_id: UUID) -> Call[None]:
+        return self._delete(f"/host-credentials/{credential_id}")
+
+    def list_shared_credentials(self) -> ListCall[HostCredential]:
+        return self._list("/host-credential-configs", Page[HostCredential])
+
+    def save_shared_credential(self, fields: Mapping[str, object]) -> Call[HostCredential]:
+        return self._post("/host-credential-configs", dict(fields), HostCredential)
+
+    def delete_shared_credential(self, credential_id: UUID) -> Call[None]:
+        return self._delete(f"/host-credential-configs/{credential_id}")
 
     # Files
 

@@ -16,6 +16,7 @@ from functools import partial
 from importlib import metadata
 from typing import Final
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ from chatd.domain.ids import WorkerId, WorkspaceId
 from chatd.domain.ports import Env
 from chatd.domain.workspace.agent_api import WorkspaceContext
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, TemplateSpec
+from chatd.domain.workspace.host_credentials import HostCredential
 from chatd.domain.workspace.runners import (
     POD_PREFIX,
     BackendOffer,
@@ -39,8 +41,11 @@ from chatd.domain.workspace.runners import (
 )
 from chatd.domain.workspace.workspace_copies import DEFAULT_MAX_COPY_BYTES
 from chatd.log_event import LogEvent
+from chatd.sealed_secrets import KeyRing
+from chatd.services.host_credentials import CredentialDelivery, Receive
 from chatd.store.pool import Pool
 from chatd.store.workspace import tunnels
+from chatd.store.workspace.builds import AcquiredBuild
 from chatd.store.workspace.tunnels import ConnectedRunner, RunnerIdentity
 from chatd.workspaces.agents.agent_client import HttpAgentClient
 from chatd.workspaces.agents.agent_monitor import AGENT_CHECK_INTERVAL_S as HEARTBEAT_S
@@ -56,7 +61,7 @@ from chatd.workspaces.tunnels.peer_sockets import bind_peer_address
 from chatd.workspaces.tunnels.peers import PeerDialler, PeerServer, RunnerSocket
 from chatd.workspaces.tunnels.pod_tunnels import PodTunnels
 from chatd.workspaces.tunnels.reach import Reach
-from chatd.workspaces.tunnels.remote_backend import RemoteBackend
+from chatd.workspaces.tunnels.remote_backend import RemoteBackend, send_grants
 from chatd.workspaces.tunnels.runner_link import IDLE_EXCHANGES, RunnerLink, RunnerLinks, refuse
 from chatd.workspaces.tunnels.wire import (
     CLOSE_REFUSED,
@@ -67,6 +72,7 @@ from chatd.workspaces.tunnels.wire import (
     RUNNER_MESSAGES,
     Hello,
     MessageSocket,
+    NetworkGrant,
     Welcome,
     encode,
 )
@@ -120,7 +126,7 @@ def default_peer_address(dsn: str) -> str | None:
 
 class RunnerServices:
     """`running` starts it, and closes the pool at its end. `own` makes the workspaces of this host;
-    None where no chats run."""
+    None where no chats run. `ring` opens the credentials that proxies add to requests."""
 
     def __init__(
         self,
@@ -131,6 +137,7 @@ class RunnerServices:
         *,
         own: LocalBackend | None,
         may_build: Callable[[], bool] = lambda: True,
+        ring: KeyRing | None = None,
     ) -> None:
         """No build is taken while `may_build` is false."""
         self._config = config
@@ -167,6 +174,7 @@ class RunnerServices:
             clock=env.clock,
             open_stream=self.open_stream,
         )
+        self.credentials = CredentialDelivery(pool, ring or KeyRing(), env)
         self.build_worker = BuildWorker(
             replica,
             pool,
@@ -180,6 +188,7 @@ class RunnerServices:
             copy=WorkspaceCopier(
                 pool, self.connector, env, max_copy_bytes=config.max_copy_bytes
             ).copy,
+            credentials=self._build_credentials,
         )
         self.context_sync = ContextSync(pool, env)
         self._reconcilers: dict[tuple[RunnerId, str], Reconciler] = {}
@@ -275,6 +284,7 @@ class RunnerServices:
             with suppress(OSError):
                 await messages.send(encode(welcome))
                 self.build_worker.wake()
+                self.credentials.wake()
                 await link.run()
         finally:
             self.links.remove(link)
@@ -404,6 +414,7 @@ class RunnerServices:
         )
         return [
             ("runners", self._renew_often()),
+            ("host credentials", self._deliver_credentials()),
             ("heartbeat", self._every(HEARTBEAT_S, "heartbeat", heartbeat.check_agents)),
             ("contexts", self._every(CONTEXTS_S, "contexts", watch.check_contexts)),
             ("reconcile", self._reconcile_runners()),
@@ -414,6 +425,34 @@ class RunnerServices:
         renewal."""
         if change is None or change.kind in ("runner", "runner_token"):
             self._renewal.wake()
+        self.credentials.on_config_change(change)
+
+    async def _build_credentials(self, acquired: AcquiredBuild) -> Sequence[HostCredential]:
+        link = self.links.get(acquired.runner_id)
+        return await self.credentials.for_build(
+            acquired.workspace.owner_id,
+            acquired.spec or TemplateSpec(),
+            is_own_runner=link is not None and link.runner.owner_id is not None,
+        )
+
+    async def _deliver_credentials(self) -> None:
+        def failed(error: Exception) -> None:
+            kind = error.code if isinstance(error, ChatdError) else type(error).__name__
+            self._env.emit("host_credentials_undelivered", error_kind=kind)
+
+        while True:
+            receivers: dict[str, Receive] = {
+                link.id: partial(send_grants, link) for link in self.links.all()
+            }
+            if self._own is not None:
+                receivers[self._config.host_id] = self._grant_own
+            await run_contained(self.credentials.deliver(receivers), failed)
+            await self.credentials.wait()
+
+    async def _grant_own(self, grants: Sequence[NetworkGrant]) -> None:
+        assert self._own is not None
+        for grant in grants:
+            self._own.networks.grant(WorkspaceId(UUID(grant.workspace_id)), grant.credentials)
 
     async def _renew_often(self) -> None:
         while True:

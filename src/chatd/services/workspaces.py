@@ -45,6 +45,7 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     screen_size,
 )
+from chatd.domain.workspace.network import Refusal
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 from chatd.domain.workspace.template_definition import TemplateDefinition, find_template_problems
 from chatd.log_event import LogEvent
@@ -404,6 +405,10 @@ class LocalWorkspaceControl:
     async def workspace_files(self, workspace_id: WorkspaceId) -> AgentFiles:
         self._touch(workspace_id)
         return await self._files(workspace_id)
+
+    async def refusals(self, workspace_id: WorkspaceId) -> Sequence[Refusal]:
+        agent = await self._connect_to(workspace_id)
+        return await AgentFiles(agent, self._env.clock, lambda: None).refusals()
 
     async def _files(self, workspace_id: WorkspaceId) -> AgentFiles:
         agent = await self._connect_to(workspace_id)

@@ -30,6 +30,7 @@ from chatd.domain.workspace.entities import (
     LogLevel,
     TemplateSpec,
 )
+from chatd.domain.workspace.host_credentials import HostCredential
 from chatd.domain.workspace.runners import BuildPlace
 from chatd.store.conn import Conn
 from chatd.store.workspace import builds
@@ -104,6 +105,10 @@ CopyFiles = Callable[[BuildContext, WorkspaceId, Sequence[AgentSpec]], Awaitable
 """Copies the files of a workspace into the one that the build has started."""
 
 
+LoadCredentials = Callable[[AcquiredBuild], Awaitable[Sequence[HostCredential]]]
+"""What a proxy adds to requests of the workspace, from its start on. Raises ChatdError."""
+
+
 class BuildRun:
     """The worker sets `lost` when another worker owns the build."""
 
@@ -117,9 +122,11 @@ class BuildRun:
         acquired_at: float,
         agent_key: Callable[[AgentId], bytes],
         copy: CopyFiles | None = None,
+        credentials: LoadCredentials | None = None,
         is_remote: bool = False,
     ) -> None:
         self._copy = copy
+        self._credentials = credentials
         self._is_remote = is_remote
         self.lease = lease
         self.renewed_at = acquired_at
@@ -201,6 +208,12 @@ class BuildRun:
 
     async def _start(self) -> Sequence[AgentSpec]:
         context, source = self.context, self._acquired.build.copied_from
+        if self._credentials is not None:
+            try:
+                context.credentials = await self._credentials(self._acquired)
+            except ChatdError as error:
+                text = f"The credentials of hosts cannot be read yet: {error.message}"
+                context.log("network", text, "warning")
         if source is None:
             return await self._backend.start(context)
         if self._copy is None:
@@ -326,6 +339,7 @@ class BuildWorker:
         *,
         agent_key: Callable[[AgentId], bytes],
         copy: CopyFiles | None = None,
+        credentials: LoadCredentials | None = None,
     ) -> None:
         """`offers` are the places of this host and of the runners that are connected to this
         replica now; the worker acquires no other builds."""
@@ -334,6 +348,7 @@ class BuildWorker:
         self._offers = offers
         self._agent_key = agent_key
         self._copy = copy
+        self._credentials = credentials
         self._env = env
         self._config = config
         self._pause = InterruptibleSleep(env.clock)
@@ -430,6 +445,7 @@ class BuildWorker:
             acquired_at=asked_at,
             agent_key=self._agent_key,
             copy=self._copy,
+            credentials=self._credentials,
             is_remote=at.is_remote,
         )
         self._running[build.id] = building

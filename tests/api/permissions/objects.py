@@ -19,6 +19,7 @@ from chatd.store.workspace import workspaces
 from tests.api.permissions.callers import Callers
 from tests.api.permissions.table import (
     GIT_CREDENTIAL,
+    HOST_CREDENTIAL,
     LIMIT,
     MCP_SERVER,
     SCHEDULE,
@@ -48,6 +49,8 @@ DELETIONS: Final[Mapping[str, str]] = {
     "schedule_id": "/schedules/{schedule_id}",
     "skill_id": "/skills/{skill_id}",
     "credential_id": "/git-credentials/{credential_id}",
+    "host_credential_id": "/host-credentials/{host_credential_id}",
+    "shared_credential_id": "/host-credential-configs/{shared_credential_id}",
     "session_id": "/auth/sessions/{session_id}",
     "subscription_id": "/push/subscriptions/{subscription_id}",
     "user_id": "/users/{user_id}",
@@ -90,6 +93,8 @@ class ObjectFactory:
             "schedule_id": self._schedule,
             "skill_id": self._skill,
             "credential_id": self._git_credential,
+            "host_credential_id": self._host_credential,
+            "shared_credential_id": self._shared_credential,
             "subscription_id": self._subscription,
             "provider_id": self._provider,
             "mcp_server_id": self._mcp_server,
@@ -251,6 +256,14 @@ class ObjectFactory:
     async def _git_credential(self, made: Objects, owner: str, row: Row) -> str:
         body = self.fill(GIT_CREDENTIAL)
         return str((await self._ask(owner, "POST", "/git-credentials", body))["id"])
+
+    async def _host_credential(self, made: Objects, owner: str, row: Row) -> str:
+        body = self.fill(HOST_CREDENTIAL)
+        return str((await self._ask(owner, "POST", "/host-credentials", body))["id"])
+
+    async def _shared_credential(self, made: Objects, owner: str, row: Row) -> str:
+        body = self.fill(HOST_CREDENTIAL)
+        return str((await self._ask("admin", "POST", "/host-credential-configs", body))["id"])
 
     async def _skill(self, made: Objects, owner: str, row: Row) -> str:
         return str((await self._ask(owner, "POST", "/skills", self.fill(SKILL)))["id"])

@@ -118,6 +118,7 @@ SUBSCRIPTION: Final = {
 TEMPLATE_CONFIG: Final = {"name": "template-{n}", "spec": {"env": {"A": "b"}}}
 SCHEDULE: Final = {"name": "nightly", "cron": "@daily", "prompt": "Say hello."}
 GIT_CREDENTIAL: Final = {"host": "git-{n}.example.com", "kind": "gitea", "token": "abcdefgh1"}
+HOST_CREDENTIAL: Final = {"host": "host-{n}.example.com", "secret": "abcdefgh1"}
 SKILL: Final = {"name": "skill-{n}", "description": "Does it.", "body": "Do it."}
 KEY: Final = {"api_key": "sk-very-secret-a1b2"}
 PROVIDER: Final = {
@@ -289,6 +290,7 @@ FILES_AND_WORKSPACES: Final = (
     row("GET /workspaces", "any role", "chat:read"),
     row("GET /workspaces/{workspace_id}", "read unshared", "chat:read"),
     row("DELETE /workspaces/{workspace_id}", "control unshared", "chat:write"),
+    row("GET /workspaces/{workspace_id}/network", "read unshared", "chat:read"),
     row("GET /workspaces/{workspace_id}/archive", "write unshared", "chat:write", says="no_agent"),
     row(
         "PUT /workspaces/{workspace_id}/archive",
@@ -416,6 +418,20 @@ ACCOUNT: Final = (
     row("GET /git-credentials", "any role", "account"),
     row(
         "DELETE /git-credentials/{credential_id}", "own", "account", records="git_credential.delete"
+    ),
+    row(
+        "POST /host-credentials",
+        "any role",
+        "account",
+        HOST_CREDENTIAL,
+        records="host_credential.save",
+    ),
+    row("GET /host-credentials", "any role", "account"),
+    row(
+        "DELETE /host-credentials/{host_credential_id}",
+        "own",
+        "account",
+        records="host_credential.delete",
     ),
     row("POST /skills", "any role", "account", SKILL),
     row("GET /skills", "any role", "account"),
@@ -611,6 +627,20 @@ ADMINISTRATION: Final = (
         "administration",
         "admin",
         records="runner_token.revoke",
+    ),
+    row("GET /host-credential-configs", "administration read", "admin"),
+    row(
+        "POST /host-credential-configs",
+        "administration",
+        "admin",
+        HOST_CREDENTIAL,
+        records="host_credential.save",
+    ),
+    row(
+        "DELETE /host-credential-configs/{shared_credential_id}",
+        "administration",
+        "admin",
+        records="host_credential.delete",
     ),
     row("GET /builds/waiting", "any role", "chat:read"),
     row("GET /providers", "administration read", "admin"),

@@ -37,6 +37,7 @@ from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
 from chatd.domain.model.protocol import EffortRange, ModelCapabilities, ModelConfig, Prices
 from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing
+from chatd.services.host_credentials import HostCredentials
 from chatd.services.mcp_servers import McpServers
 from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.runners import RunnerServices
@@ -383,6 +384,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         user_keys=rig.user_keys,
         templates=TemplateAdministration(replica.pool, env),
         runners=RunnerAdministration(replica.pool, env),
+        host_credentials=HostCredentials(replica.pool, KEY_RING, env),
         accounts=build_accounts(
             replica.pool,
             env,

@@ -1668,6 +1668,70 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/host-credentials": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_host_credentials"];
+        put?: never;
+        post: operations["save_host_credential"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/host-credentials/{host_credential_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["delete_host_credential"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/host-credential-configs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_shared_credentials"];
+        put?: never;
+        post: operations["save_shared_credential"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/host-credential-configs/{shared_credential_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["delete_shared_credential"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/templates": {
         parameters: {
             query?: never;
@@ -1823,6 +1887,22 @@ export interface paths {
         put?: never;
         post?: never;
         delete: operations["delete_workspace"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workspaces/{workspace_id}/network": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_workspace_network"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -3264,6 +3344,17 @@ export interface components {
             last_used_at: string | null;
             token: string;
         };
+        CredentialedHost: {
+            host: string;
+            port: number;
+            path: string;
+            /** @enum {unknown} */
+            scope: "deployment" | "group" | "user";
+            /** @default null */
+            group?: string | null;
+            /** @default false */
+            git_only?: boolean;
+        };
         DebugRunItem: {
             /** Format: uuid */
             id: string;
@@ -3585,6 +3676,8 @@ export interface components {
             kind?: ("gitea" | "github" | "gitlab") | null;
             /** @default null */
             api_url?: string | null;
+            /** @default false */
+            in_workspaces?: boolean;
         };
         GitCredentialPage: {
             items: components["schemas"]["GitCredentialReply"][];
@@ -3598,6 +3691,7 @@ export interface components {
             /** @enum {unknown} */
             kind: "gitea" | "github" | "gitlab";
             api_url: string;
+            in_workspaces: boolean;
             created_at: string;
         };
         GitSeed: {
@@ -3649,6 +3743,26 @@ export interface components {
         HolderItem: {
             worker: components["schemas"]["RunWorker"];
             renewed_ms_ago: number | null;
+        };
+        HostCredentialPage: {
+            items: components["schemas"]["HostCredentialReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        HostCredentialReply: {
+            /** Format: uuid */
+            id: string;
+            /** @enum {unknown} */
+            scope: "deployment" | "group" | "user";
+            group: string | null;
+            host: string;
+            port: number;
+            path: string;
+            /** @enum {unknown} */
+            scheme: "basic" | "bearer" | "header";
+            header: string;
+            username: string;
+            created_at: string;
         };
         ImportedChat: {
             /** Format: uuid */
@@ -4106,6 +4220,23 @@ export interface components {
                 [key: string]: string;
             };
         };
+        NewHostCredentialBody: {
+            host: string;
+            secret: string;
+            /**
+             * @default bearer
+             * @enum {unknown}
+             */
+            scheme?: "basic" | "bearer" | "header";
+            /** @default 443 */
+            port?: number;
+            /** @default / */
+            path?: string;
+            /** @default  */
+            header?: string;
+            /** @default  */
+            username?: string;
+        };
         NewPasswordBody: {
             password: string;
         };
@@ -4136,6 +4267,25 @@ export interface components {
             workspace_id?: string | null;
             /** @default true */
             enabled?: boolean;
+        };
+        NewSharedCredentialBody: {
+            host: string;
+            secret: string;
+            /**
+             * @default bearer
+             * @enum {unknown}
+             */
+            scheme?: "basic" | "bearer" | "header";
+            /** @default 443 */
+            port?: number;
+            /** @default / */
+            path?: string;
+            /** @default  */
+            header?: string;
+            /** @default  */
+            username?: string;
+            /** @default  */
+            group?: string;
         };
         NewSkillBody: {
             name: string;
@@ -4528,6 +4678,14 @@ export interface components {
             created_at?: string | null;
             /** @default null */
             completed_at?: string | null;
+        };
+        Refusal: {
+            host: string;
+            port: number;
+            /** @enum {unknown} */
+            reason: "not_allowed" | "private_address" | "untrusted_certificate" | "wrong_name";
+            count: number;
+            last_at: string;
         };
         ReplaceTemplateBody: {
             name: string;
@@ -5777,6 +5935,18 @@ export interface components {
             tools: number;
             /** @default  */
             error?: string;
+        };
+        WorkspaceNetworkReply: {
+            /** @enum {unknown} */
+            mode: "allow" | "full" | "none";
+            /** @default [] */
+            allow?: string[];
+            /** @default [] */
+            credentials?: components["schemas"]["CredentialedHost"][];
+            /** @default [] */
+            refusals?: components["schemas"]["Refusal"][];
+            /** @default null */
+            refusals_unknown?: string | null;
         };
         WorkspacePage: {
             items: components["schemas"]["WorkspaceReply"][];
@@ -9172,6 +9342,136 @@ export interface operations {
             };
         };
     };
+    list_host_credentials: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostCredentialPage"];
+                };
+            };
+        };
+    };
+    save_host_credential: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewHostCredentialBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostCredentialReply"];
+                };
+            };
+        };
+    };
+    delete_host_credential: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                host_credential_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    list_shared_credentials: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostCredentialPage"];
+                };
+            };
+        };
+    };
+    save_shared_credential: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewSharedCredentialBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostCredentialReply"];
+                };
+            };
+        };
+    };
+    delete_shared_credential: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                shared_credential_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
     list_templates: {
         parameters: {
             query?: {
@@ -9507,6 +9807,27 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["BuildReply"];
+                };
+            };
+        };
+    };
+    get_workspace_network: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workspace_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkspaceNetworkReply"];
                 };
             };
         };

@@ -108,6 +108,8 @@ TAGS_OF_PATHS: Final[Mapping[str, str]] = {
     "runner-tokens": "runners",
     "user-keys": "account",
     "git-credentials": "account",
+    "host-credentials": "account",
+    "host-credential-configs": "templates",
 }
 """Of paths that have no tag of their own."""
 

@@ -9,6 +9,7 @@ ConfigKind = Literal[
     "user",
     "group",
     "credential",
+    "host_credential",
     "share",
     "provider",
     "user_key",

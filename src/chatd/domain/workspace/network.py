@@ -16,7 +16,7 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from chatd.domain.addresses import is_public
-from chatd.domain.description import describe
+from chatd.domain.description import UPDATED_AT, describe
 
 MAX_ALLOWED_HOSTS: Final = 200
 """Entries of `allow` in a template."""
@@ -75,7 +75,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
         ),
     ]
     count: Annotated[int, describe("How often.", 3)]
-    last_at: Annotated[datetime, describe("When it was last refused.")]
+    last_at: Annotated[datetime, describe("When it was last refused.", UPDATED_AT)]
 
 
 ANY_PUBLIC_HOST: Final = HostRule(host="", is_wildcard=True, ports=())

@@ -74,6 +74,7 @@ def _page(condition: LiteralString) -> LiteralString:
             WHEN 'runner_token' THEN k.detail ->> 'name'
             WHEN 'runner' THEN k.detail ->> 'name'
             WHEN 'git_credential' THEN k.detail ->> 'host'
+            WHEN 'host_credential' THEN k.detail ->> 'host'
             WHEN 'webhook' THEN k.detail ->> 'host'
             WHEN 'group' THEN coalesce(k.detail #>> '{{before,name}}',
                 k.detail #>> '{{after,name}}', (
@@ -110,6 +111,8 @@ def _page(condition: LiteralString) -> LiteralString:
             WHERE k.object_type = 'token' AND n.id = k.key
             UNION ALL SELECT h.host, false FROM git_credentials h
             WHERE k.object_type = 'git_credential' AND h.id = k.key
+            UNION ALL SELECT e.host, false FROM host_credentials e
+            WHERE k.object_type = 'host_credential' AND e.id = k.key
             UNION ALL SELECT y.name, false FROM runner_tokens y
             WHERE k.object_type = 'runner_token' AND y.id = k.key
             UNION ALL SELECT r.name, false FROM runners r

@@ -8,18 +8,20 @@ from uuid import UUID
 from msgspec import Struct
 
 from chatd.domain.access.permissions import UserActor, require_permission
+from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.workspace.pull_requests import GitHostKind
 from chatd.store.account import audit
 from chatd.store.conn import Conn, DatabaseSession
+from chatd.store.notifications import publish
 from chatd.store.sealed_columns import SealedColumn
 
 TOKEN: Final = SealedColumn(table="git_credentials", column="sealed_token")
 MAX_GIT_CREDENTIALS_PER_USER: Final = 20
 
 _COLUMNS: Final[LiteralString] = """
-    id, host, kind, api_url, sealed_token, created_at, updated_at"""
+    id, host, kind, api_url, in_workspaces, sealed_token, created_at, updated_at"""
 LOCK_USER: Final[LiteralString] = """
     SELECT id FROM users WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE"""
 COUNT_OTHERS: Final[LiteralString] = """
@@ -27,8 +29,9 @@ COUNT_OTHERS: Final[LiteralString] = """
 # The token is bound to the row's id, so a new token takes the place of the whole row.
 REPLACE: Final[LiteralString] = "DELETE FROM git_credentials WHERE owner_id = $1 AND host = $2"
 INSERT: Final[LiteralString] = f"""
-    INSERT INTO git_credentials (id, owner_id, host, kind, api_url, sealed_token)
-    VALUES ($1, $2, $3, $4, $5, $6) RETURNING {_COLUMNS}"""
+    INSERT INTO git_credentials (id, owner_id, host, kind, api_url, sealed_token,
+        in_workspaces)
+    VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING {_COLUMNS}"""
 LIST: Final[LiteralString] = f"""
     SELECT {_COLUMNS} FROM git_credentials WHERE owner_id = $1 ORDER BY host LIMIT 100"""
 FIND: Final[LiteralString] = f"""
@@ -38,52 +41,68 @@ DELETE: Final[LiteralString] = """
 
 
 class GitCredential(Struct, frozen=True, kw_only=True):
-    """`sealed_token` is never shown."""
+    """`sealed_token` is never shown. `in_workspaces`: git in the user's workspaces uses it, by a
+    proxy."""
 
     id: UUID
     host: str
     kind: GitHostKind
     api_url: str
+    in_workspaces: bool
     sealed_token: str
     created_at: datetime
     updated_at: datetime
 
 
+class NewGitCredential(Struct, frozen=True, kw_only=True):
+    id: UUID
+    host: str
+    kind: GitHostKind
+    api_url: str
+    sealed_token: str
+    in_workspaces: bool = False
+
+
 async def save(
-    session: DatabaseSession,
-    actor: UserActor,
-    credential_id: UUID,
-    *,
-    host: str,
-    kind: GitHostKind,
-    api_url: str,
-    sealed_token: str,
-    ip: str | None = None,
+    session: DatabaseSession, actor: UserActor, new: NewGitCredential, *, ip: str | None = None
 ) -> GitCredential:
     """It replaces the user's former one for this host. The audit log has all but the token. Raises
     Conflict, NotFound."""
     require_permission(actor, "account.write")
     if await session.fetchval(LOCK_USER, actor.user_id) is None:
         raise NotFound("There is no such user.")
-    others: int = await session.fetchval(COUNT_OTHERS, actor.user_id, host)
+    others: int = await session.fetchval(COUNT_OTHERS, actor.user_id, new.host)
     if others >= MAX_GIT_CREDENTIALS_PER_USER:
         text = f"You have tokens for {others} git hosts. Delete one first."
         raise Conflict(text, code="too_many_git_credentials")
-    await session.execute(REPLACE, actor.user_id, host)
+    await session.execute(REPLACE, actor.user_id, new.host)
     row = await session.fetchrow(
-        INSERT, credential_id, actor.user_id, host, kind, api_url, sealed_token
+        INSERT,
+        new.id,
+        actor.user_id,
+        new.host,
+        new.kind,
+        new.api_url,
+        new.sealed_token,
+        new.in_workspaces,
     )
     assert row is not None
-    detail = {"host": host, "kind": kind, "api_url": api_url}
+    detail = {
+        "host": new.host,
+        "kind": new.kind,
+        "api_url": new.api_url,
+        "in_workspaces": new.in_workspaces,
+    }
     await audit.record(
         session,
         actor,
         action="git_credential.save",
         object_type="git_credential",
-        object_id=credential_id,
+        object_id=new.id,
         ip=ip,
         detail=detail,
     )
+    await publish(session, ConfigChange(kind="host_credential", id=str(new.id)))
     return GitCredential(**dict(row))
 
 
@@ -115,3 +134,4 @@ async def delete(
         ip=ip,
         detail={"host": host},
     )
+    await publish(session, ConfigChange(kind="host_credential", id=str(credential_id)))

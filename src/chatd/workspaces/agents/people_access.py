@@ -24,6 +24,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
+from chatd.domain.text import clip
 from chatd.domain.workspace.agent_api import (
     MAX_PIECE_BYTES,
     AgentRefused,
@@ -42,6 +43,7 @@ from chatd.domain.workspace.agent_api import (
     UnpackedFiles,
     WorkspaceDirectory,
 )
+from chatd.domain.workspace.network import MAX_HOST_CHARS, Refusal, read_refusals
 from chatd.workspaces.agents.agent_client import (
     API_PREFIX,
     AgentErrorBody,
@@ -80,6 +82,9 @@ class _ArchiveLine(Struct, frozen=True, kw_only=True):
     status: int = 500
 
 
+MAX_REFUSALS_BYTES: Final = 256 * 1024
+
+
 class AgentFiles:
     """Satisfies `WorkspaceFiles`. `on_use` is called while an archive is sent or taken."""
 
@@ -108,6 +113,12 @@ class AgentFiles:
             modified_at=facts.modified_at,
             content=content,
         )
+
+    async def refusals(self) -> tuple[Refusal, ...]:
+        """What the proxy of the workspace has refused. None of it is trusted: an agent sends it."""
+        raw = await self._get("/network/refusals", {}, max_bytes=MAX_REFUSALS_BYTES)
+        found = read_refusals(raw)
+        return tuple(replace(each, host=clip(each.host, MAX_HOST_CHARS)) for each in found)
 
     async def _get(
         self, path: str, query: Mapping[str, object], *, max_bytes: int = 4 << 20

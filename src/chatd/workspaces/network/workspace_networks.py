@@ -174,7 +174,7 @@ class WorkspaceNetworks:
             until_s = self._clock.monotonic() + CREDENTIALS_KEPT_S
             self._granted[workspace_id] = _Grant(credentials=tuple(credentials), until_s=until_s)
 
-    def _credentials(self, workspace_id: WorkspaceId) -> Sequence[HostCredential]:
+    def credentials_of(self, workspace_id: WorkspaceId) -> Sequence[HostCredential]:
         grant = self._granted.get(workspace_id)
         if grant is None or self._clock.monotonic() < grant.until_s:
             return () if grant is None else grant.credentials
@@ -267,7 +267,7 @@ class WorkspaceNetworks:
                     self.dialer,
                     self._clock,
                     authority=authority,
-                    credentials=partial(self._credentials, workspace_id),
+                    credentials=partial(self.credentials_of, workspace_id),
                 )
                 await stack.enter_async_context(
                     proxy.listening(top / "inside", policy.uid, any_account=policy.any_account)

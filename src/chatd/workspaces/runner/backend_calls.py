@@ -7,6 +7,7 @@ connection breaks, and a call that is repeated for the same build joins it.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import AgentId, LogLevel
 from chatd.workspaces.build_backend import Backend, BuildContext, BuildFailed
+from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from chatd.workspaces.tunnels.wire import (
     INVENTORY_PAGE,
     BackendCall,
@@ -64,6 +66,7 @@ class _Build:
             params=call.params,
             log=self._log,
             agent_key=keys.__getitem__,
+            credentials=call.credentials,
         )
         self._lines: deque[tuple[str, LogLevel, str]] = deque(maxlen=MAX_KEPT_LINES)
         self._has_lines = asyncio.Event()
@@ -88,12 +91,18 @@ class _Build:
 
 
 class BackendCalls:
-    """`only_socket` is that of the one agent of a pod, which has no backend."""
+    """`networks` has the proxies of all backends here. `only_socket` is that of the one agent of a
+    pod, which has no backend."""
 
     def __init__(
-        self, backends: Mapping[str, RunnerBackend], *, only_socket: str | None = None
+        self,
+        backends: Mapping[str, RunnerBackend],
+        networks: WorkspaceNetworks | None = None,
+        *,
+        only_socket: str | None = None,
     ) -> None:
         self._backends = backends
+        self._networks = networks
         self._only_socket = only_socket
         self._builds: dict[tuple[WorkspaceId | None, int | None, str], _Build] = {}
 
@@ -118,6 +127,9 @@ class BackendCalls:
         """Run the call and send its reply. Raises ConnectionError if the connection breaks."""
         try:
             backend = self._backends.get(call.backend)
+            if call.method == "grant":
+                await send(replace(self._grant(call), call=call.call))
+                return
             if backend is None:
                 raise BuildFailed(f"This runner has no backend of the kind {call.backend!r}.")
             if call.method in BUILD_METHODS:
@@ -127,6 +139,15 @@ class BackendCalls:
         except ChatdError as error:
             reply = _error_reply(error)
         await send(replace(reply, call=call.call))
+
+    def _grant(self, call: BackendCall) -> CallReply:
+        if self._networks is None:
+            return _error_reply(BuildFailed("This runner has no proxies."))
+        for grant in call.grants:
+            with suppress(ValueError):
+                workspace_id = WorkspaceId(UUID(grant.workspace_id))
+                self._networks.grant(workspace_id, grant.credentials)
+        return CallReply(call=0)
 
     async def close(self) -> None:
         """Cancel the builds that run; processes in workspaces go on."""

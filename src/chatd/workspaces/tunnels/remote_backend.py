@@ -29,7 +29,7 @@ from chatd.workspaces.build_backend import (
     BuildInterrupted,
 )
 from chatd.workspaces.tunnels.runner_link import RunnerLink
-from chatd.workspaces.tunnels.wire import INVENTORY_PAGE, BackendCall, CallReply
+from chatd.workspaces.tunnels.wire import INVENTORY_PAGE, BackendCall, CallReply, NetworkGrant
 
 BUILD_CALL_TIMEOUT_S: Final = 3600.0
 """The build worker cancels a build long before."""
@@ -135,6 +135,7 @@ class RemoteBackend:
             spec=context.spec,
             params=context.params,
             agent_keys=keys if method == "start" else {},
+            credentials=tuple(context.credentials) if method == "start" else (),
         )
 
         call = self._link.call(
@@ -144,6 +145,21 @@ class RemoteBackend:
             cancelled=context.cancelled,
         )
         return _checked(await call)
+
+
+async def send_grants(link: RunnerLink, grants: Sequence[NetworkGrant]) -> None:
+    """Give the runner credentials for its workspaces. Raises ChatdError. One that answers with an
+    error is of a version without them, and is not asked again."""
+    if not link.takes_grants:
+        return
+    request = BackendCall(call=0, backend="", method="grant", grants=tuple(grants))
+    try:
+        reply = await link.call(request, timeout_s=QUICK_CALL_TIMEOUT_S)
+    except TimeoutError:
+        raise Unavailable("The workspace's runner did not answer in time.") from None
+    if reply.error is not None:
+        link.takes_grants = False
+        raise BuildFailed("This runner's version does not know credentials. Upgrade the runner.")
 
 
 def _checked(reply: CallReply) -> CallReply:

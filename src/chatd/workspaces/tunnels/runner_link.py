@@ -89,6 +89,8 @@ class RunnerLink:
         self._closed = asyncio.Event()
         self._sending = asyncio.Lock()
         self._close_with = (1000, "")
+        self.takes_grants = True
+        """False once the runner has answered that it does not know them."""
         self.is_draining = False
         """It was asked on its own machine to take no more workspaces."""
 

@@ -23,6 +23,7 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     Workspace,
 )
+from chatd.domain.workspace.host_credentials import HostCredential
 from chatd.domain.workspace.runners import BackendOffer
 
 PROTOCOL: Final = 2
@@ -125,6 +126,13 @@ class Refused(_Message, frozen=True, kw_only=True, tag="refused"):
     final: bool = True
 
 
+class NetworkGrant(Struct, frozen=True, kw_only=True):
+    """The credentials that the proxy of a workspace adds to its requests from now on."""
+
+    workspace_id: str
+    credentials: tuple[HostCredential, ...] = ()
+
+
 class BackendCall(_Message, frozen=True, kw_only=True, tag="call"):
     """A method of a backend. `agent_keys` are those of the build's agents, by agent id. Starts,
     stops and deletions are repeated under the same build after a lost connection; the runner joins
@@ -133,7 +141,7 @@ class BackendCall(_Message, frozen=True, kw_only=True, tag="call"):
     call: int
     backend: str
     method: str
-    """start, stop, delete, validate, inspect, workspaces or remove."""
+    """start, stop, delete, validate, inspect, workspaces, remove or grant."""
     workspace: Workspace | None = None
     build: Build | None = None
     spec: TemplateSpec | None = None
@@ -141,6 +149,10 @@ class BackendCall(_Message, frozen=True, kw_only=True, tag="call"):
     agent_keys: Mapping[str, str] = {}
     workspace_id: str = ""
     """Of `remove`; of `workspaces`: the ids after this one."""
+    credentials: tuple[HostCredential, ...] = ()
+    """Of `start`: what a proxy adds to requests, also while the seed is cloned."""
+    grants: tuple[NetworkGrant, ...] = ()
+    """Of `grant`, which no backend answers but the runner itself."""
 
 
 class CallCancel(_Message, frozen=True, kw_only=True, tag="cancel"):

@@ -1,4 +1,5 @@
-"""Routes for the caller's tokens for git hosts, with which chatd finds pull requests."""
+"""Routes for the caller's tokens for git hosts, with which chatd finds pull requests, and which git
+in workspaces may use."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -23,7 +24,7 @@ from chatd.domain.workspace.pull_requests import (
     parse_remote,
 )
 from chatd.store.account import git_credentials
-from chatd.store.account.git_credentials import TOKEN, GitCredential
+from chatd.store.account.git_credentials import TOKEN, GitCredential, NewGitCredential
 
 # Bodies and replies about tokens for git hosts. A token is never returned.
 #
@@ -63,6 +64,14 @@ class GitCredentialBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = None
 
+    in_workspaces: Annotated[
+        bool,
+        describe(
+            "Whether git in your workspaces uses it for this host, by HTTPS: a proxy adds it to the"
+            " requests of git, and the token stays outside. Templates must allow the host."
+        ),
+    ] = False
+
     def __repr__(self) -> str:
         return f"GitCredentialBody(host={self.host!r})"
 
@@ -74,6 +83,7 @@ class GitCredentialReply(Struct, frozen=True, kw_only=True):
     host: Annotated[str, describe("The host.", _HOST)]
     kind: Annotated[GitHostKind, describe("Which API the host has.", "github")]
     api_url: Annotated[str, describe("Where the token is sent.", "https://api.github.com")]
+    in_workspaces: Annotated[bool, describe("Whether git in your workspaces uses it, by a proxy.")]
     created_at: Annotated[datetime, describe("When the token was given.", CREATED_AT)]
 
 
@@ -95,7 +105,8 @@ class GitCredentialRoutes:
                 permission="account.write",
                 summary="Give a token for a git host",
                 description="chatd asks the host for the pull requests of branches that your chats"
-                " have checked out, and for their checks. The token never reaches a workspace.",
+                " have checked out, and for their checks. With `in_workspaces` git in your"
+                " workspaces uses it too, by a proxy: the token itself never reaches a workspace.",
                 handle=self.save,
                 body_spec=_SAVE,
                 replies={201: GitCredentialReply},
@@ -138,11 +149,14 @@ class GitCredentialRoutes:
             saved = await git_credentials.save(
                 session,
                 request.caller.actor,
-                credential_id,
-                host=host,
-                kind=kind,
-                api_url=(body.api_url or api_address(kind, host)).rstrip("/"),
-                sealed_token=sealed,
+                NewGitCredential(
+                    id=credential_id,
+                    host=host,
+                    kind=kind,
+                    api_url=(body.api_url or api_address(kind, host)).rstrip("/"),
+                    sealed_token=sealed,
+                    in_workspaces=body.in_workspaces,
+                ),
                 ip=deps.author(request).ip,
             )
         return reply(_reply(saved), 201)

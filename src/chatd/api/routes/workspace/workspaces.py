@@ -1,8 +1,10 @@
 """Routes that create, list, get and delete workspaces, and list templates. Builds do the work."""
 
+import asyncio
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.api import validation
@@ -31,7 +33,8 @@ from chatd.api.schemas.workspaces import (
     workspace_reply,
 )
 from chatd.domain.access.permissions import Actor
-from chatd.domain.errors import Conflict, InvalidInput, NotFound, RequestReused
+from chatd.domain.description import describe
+from chatd.domain.errors import ChatdError, Conflict, InvalidInput, NotFound, RequestReused
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.list_page import ListQuery
 from chatd.domain.workspace.entities import (
@@ -41,6 +44,7 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     TemplateVersion,
 )
+from chatd.domain.workspace.network import Refusal
 from chatd.domain.workspace.rules import WorkspaceSnapshot, workspace_ttl_s
 from chatd.domain.workspace.runners import Runner, RunnerId, here_template, is_connected
 from chatd.domain.workspace.templates import (
@@ -49,6 +53,7 @@ from chatd.domain.workspace.templates import (
     needs_own_runner,
     resolve_parameters,
 )
+from chatd.services.host_credentials import CredentialedHost, list_credentialed_hosts
 from chatd.services.runner_administration import explain_builds
 from chatd.store.workspace import runners, templates, workspaces
 from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken
@@ -160,6 +165,35 @@ async def _own_runner(deps: ApiDeps, caller: ApiCaller, runner_id: RunnerId) -> 
 
 
 _CREATE: Final = BodySpec(NewWorkspaceBody)
+REFUSALS_TIMEOUT_S: Final = 5.0
+"""The page shows what is known without them."""
+
+
+class WorkspaceNetworkReply(Struct, frozen=True, kw_only=True):
+    """What a workspace may reach, by the template version of its latest build."""
+
+    mode: Annotated[
+        Literal["none", "allow", "full"],
+        describe(
+            "`none`: nothing. `allow`: named hosts, through a proxy. `full`: the network of its"
+            " host.",
+            "allow",
+        ),
+    ]
+    allow: Annotated[
+        tuple[str, ...], describe("The hosts, with the mode `allow`.", ["*.example.com"])
+    ] = ()
+    credentials: Annotated[
+        tuple[CredentialedHost, ...],
+        describe("Those of them to whose requests the proxy adds a credential, never its value."),
+    ] = ()
+    refusals: Annotated[
+        tuple[Refusal, ...], describe("What the proxy has refused, the latest first.")
+    ] = ()
+    refusals_unknown: Annotated[
+        str | None,
+        describe("Why the refusals could not be read.", "The workspace does not run: start it."),
+    ] = None
 
 
 class WorkspaceRoutes:
@@ -193,6 +227,15 @@ class WorkspaceRoutes:
                 summary="Get a workspace with its latest build and that build's agents",
                 handle=self.get_workspace,
                 replies={200: WorkspaceReply},
+            ),
+            ApiRoute(
+                endpoint="GET /workspaces/{workspace_id}/network",
+                permission="workspaces.read",
+                summary="Get what a workspace may reach, and what was refused",
+                description="The latest 100 refused hosts are kept beside the proxy of the"
+                " workspace; they can be read while it runs.",
+                handle=self.get_workspace_network,
+                replies={200: WorkspaceNetworkReply},
             ),
             ApiRoute(
                 endpoint="DELETE /workspaces/{workspace_id}",
@@ -282,6 +325,52 @@ class WorkspaceRoutes:
         snapshot = require_workspace(found)
         waits = await deps.read(explain_builds, actor, [snapshot.build])
         return reply(workspace_reply(snapshot, waits))
+
+    async def get_workspace_network(self, request: ApiRequest) -> ApiReply:
+        deps, actor = self._deps, request.caller.actor
+        snapshot = require_workspace(
+            await deps.read(workspaces.load_snapshot, actor, request.workspace_id)
+        )
+        workspace, build = snapshot.workspace, snapshot.build
+        assert workspace is not None
+        version = None
+        if build is not None:
+            version_id = build.template_version_id
+            version = await deps.retry(lambda: templates.get_version(deps.pool, version_id))
+        spec = TemplateSpec() if version is None else version.spec
+        if spec.network != "allow":
+            return reply(WorkspaceNetworkReply(mode=spec.network))
+        host_id = RunnerId(workspace.host_id or "")
+        runner = await deps.read(runners.get, actor, host_id)
+        is_own_runner = runner is not None and runner.runner.owner_id is not None
+        hosts = await deps.retry(
+            lambda: list_credentialed_hosts(
+                deps.pool, workspace.owner_id, spec.allow, is_own_runner=is_own_runner
+            )
+        )
+        refusals, problem = await self._refusals(workspace.id)
+        return reply(
+            WorkspaceNetworkReply(
+                mode=spec.network,
+                allow=spec.allow,
+                credentials=tuple(hosts),
+                refusals=refusals,
+                refusals_unknown=problem,
+            )
+        )
+
+    async def _refusals(self, workspace_id: WorkspaceId) -> tuple[tuple[Refusal, ...], str | None]:
+        """And why they are not known."""
+        control = self._deps.workspaces
+        if control is None:
+            return (), "This server has no workspaces."
+        try:
+            async with asyncio.timeout(REFUSALS_TIMEOUT_S):
+                return tuple(await control.refusals(workspace_id)), None
+        except ChatdError as error:
+            return (), error.message
+        except TimeoutError:
+            return (), "The workspace agent did not answer in time."
 
     async def delete_workspace(self, request: ApiRequest) -> ApiReply:
         """A repeated delete returns the same build."""
