@@ -20,9 +20,7 @@ def test_credentials_are_added_listed_and_removed_and_never_printed(
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n")
     given = ("--secret-file", file)
-    own = await server.ok(
-        "credentials", "add", "git.example:8443", "--user", "ada", given=SECRET.encode()
-    )
+    own = server.pipe(SECRET, "credentials", "add", "git.example:8443", "--user", "ada")
     assert "added for git.example:8443/, for you" in own.err
     added = server.done(
         *("admin", "credentials", "add", "npm.example", "--path", "/team", "--json"), *given

@@ -14,7 +14,7 @@ from chatd.workspaces.network import workspace_networks
 from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from chatd.workspaces.runner.backend_calls import BackendCalls
 from tests.runners.runner_rig import POOL, WAIT_S, built, make_token, replica, runner
-from tests.support.api.server import ADMINISTRATOR, KEY_RING, OTHER_USER
+from tests.support.api.server import ADMINISTRATOR, KEY_RING, ME, OTHER_USER
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS, OWNER
 from tests.support.workspaces import TEMPLATE, new_workspace, template, version
@@ -38,11 +38,10 @@ async def test_a_runner_gets_the_credentials_of_its_workspaces_and_loses_what_is
         pool, ask = here.services.pool, here.server.ask
         own = await ask("POST", "/host-credentials", HOST)
         for body, token in (
-            ({"host": "elsewhere.example", "secret": "unused-secret"}, None),
+            ({"host": "elsewhere.example", "secret": "unused-secret"}, ME),
             ({**HOST, "secret": "strangers-secret"}, OTHER_USER),
         ):
-            sent = {} if token is None else {"token": token}
-            assert (await ask("POST", "/host-credentials", body, **sent)).status == 201
+            assert (await ask("POST", "/host-credentials", body, token=token)).status == 201
         shared = {"host": "a.corp.example", "secret": "shared-secret"}
         assert (await ask("POST", CONFIGS, shared, token=ADMINISTRATOR)).status == 201
         put = templates.TemplateUpsert(
