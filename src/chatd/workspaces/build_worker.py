@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -109,6 +109,13 @@ LoadCredentials = Callable[[AcquiredBuild], Awaitable[Sequence[HostCredential]]]
 """What a proxy adds to requests of the workspace, from its start on. Raises ChatdError."""
 
 
+class BuildSources(NamedTuple):
+    """What a start takes from the deployment."""
+
+    copy: CopyFiles | None = None
+    credentials: LoadCredentials | None = None
+
+
 class BuildRun:
     """The worker sets `lost` when another worker owns the build."""
 
@@ -121,12 +128,10 @@ class BuildRun:
         *,
         acquired_at: float,
         agent_key: Callable[[AgentId], bytes],
-        copy: CopyFiles | None = None,
-        credentials: LoadCredentials | None = None,
+        sources: BuildSources,
         is_remote: bool = False,
     ) -> None:
-        self._copy = copy
-        self._credentials = credentials
+        self._copy, self._credentials = sources
         self._is_remote = is_remote
         self.lease = lease
         self.renewed_at = acquired_at
@@ -347,8 +352,7 @@ class BuildWorker:
         self._conn = conn
         self._offers = offers
         self._agent_key = agent_key
-        self._copy = copy
-        self._credentials = credentials
+        self._sources = BuildSources(copy, credentials)
         self._env = env
         self._config = config
         self._pause = InterruptibleSleep(env.clock)
@@ -444,8 +448,7 @@ class BuildWorker:
             self._env,
             acquired_at=asked_at,
             agent_key=self._agent_key,
-            copy=self._copy,
-            credentials=self._credentials,
+            sources=self._sources,
             is_remote=at.is_remote,
         )
         self._running[build.id] = building
