@@ -215,7 +215,9 @@ async def prepare_accounts(pool: Pool) -> None:
     await credentials.insert(pool, HARNESS, _token(TOKEN.int))
     await insert_runner_token(pool)
     await pool.execute(
-from chatd.store import backups
+        "INSERT INTO restores (backup_id, made_at, made_on) VALUES ($1, now(), 'a')", UUID(int=36)
+    )
+    await pool.execute(
         "INSERT INTO secret_keys (id, check_value, state) VALUES ('key', '', 'current')"
     )
     admin = UserActor(user_id=OWNER, role="admin")
