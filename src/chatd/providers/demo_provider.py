@@ -35,6 +35,7 @@ from chatd.domain.model.protocol import (
     ToolCallDelta,
     ToolCallDone,
     ToolCallStart,
+    as_function,
 )
 from chatd.domain.model.usage import estimate_input_tokens
 from chatd.domain.ports import Clock
@@ -57,6 +58,8 @@ from chatd.providers.demo_scenes import (
     make_plan,
     read_turn,
     run_command,
+    show_desktop,
+    use_desktop,
 )
 from chatd.providers.options import OptionBlock, parse_options
 from chatd.providers.provider_config import ProviderConfig, config_fault
@@ -110,6 +113,7 @@ class DemoProvider:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
+        request = as_function(request)
         try:
             options = parse_options(DemoOptions, request.options)
         except InvalidInput as error:
@@ -233,6 +237,8 @@ _TOOL_SCENES: Final[Mapping[str, Callable[[DemoTurn], DemoScene]]] = {
     "run a command": run_command,
     "review this with subagents": lead_team,
     "ask me first": ask_first,
+    "use the desktop": show_desktop,
+    "open a window and click it": use_desktop,
 }
 
 

@@ -134,6 +134,11 @@ class DemoTexts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     story: tuple[str, ...]
     walk: tuple[DemoStep, ...]
     team: tuple[DemoTask, ...]
+    no_desktop: str
+    page: str
+    at_desktop: DemoTask
+    seen: str
+    clicked: str
     scripts: tuple[DemoScript, ...]
 
 
@@ -479,3 +484,60 @@ def _report(turn: DemoTurn, spawned: CompletedCall) -> str:
     said = found.get("report") or found.get("last_error") or found.get("error") or "still at work"
     quoted = "\n".join(f"> {line}" for line in str(said).strip().splitlines())
     return f"**{parse_object(spawned.text).get('title')}**\n\n{quoted}"
+
+
+# A desktop: a subagent opens a window in it, clicks, and shows the picture.
+
+_FIND_DESKTOP: Final = "for name in Xvnc chromium xterm; do command -v $name; done; true"
+_OPEN_WINDOW: Final = (
+    f'cat > page.html <<"END"\n{TEXTS.page}\nEND\n'
+    # Debian's command reads files of /etc that a sandbox does not have.
+    "browser=/usr/lib/chromium/chromium\n"
+    '[ ! -x "$browser" ] || exec "$browser" --no-sandbox --disable-gpu --no-first-run'
+    " --disable-dev-shm-usage --user-data-dir=/tmp/demo-browser --window-position=0,0"
+    ' --window-size=1280,720 --app="file://$PWD/page.html" 2> browser.log\n'
+    "exec xterm -geometry 200x50+0+0 -e sh -c"
+    " 'echo Click, or press a key; read -r _; echo Done; sleep 600'"
+)
+_DESKTOP_STEPS: Final[Sequence[tuple[str, CallTool]]] = (
+    ("I'll look at the desktop, which starts it.", CallTool("computer", {"action": "screenshot"})),
+    (
+        "I'll open a page that I wrote myself.",
+        CallTool("execute", {"command": _OPEN_WINDOW, "run_in_background": True}),
+    ),
+    ("It needs a moment.", CallTool("computer", {"action": "wait", "duration": 4})),
+    ("I'll click it.", CallTool("computer", {"action": "left_click", "coordinate": [640, 300]})),
+    ("Did it work?", CallTool("computer", {"action": "wait", "duration": 1})),
+    ("This is the picture.", CallTool("attach_screenshot", {"name": "desktop.png"})),
+)
+
+
+def show_desktop(turn: DemoTurn) -> DemoScene:
+    if missing := [f"`{name}`" for name in _NEEDED if name not in turn.tools]:
+        return (TEXTS.no_tools.format(tools=", ".join(missing)),)
+    if scene := execute_first(turn, _FIND_DESKTOP, "I'll look for the programs of a desktop."):
+        return scene
+    found = turn.find_calls(CallTool("execute", {"command": _FIND_DESKTOP}))[-1]
+    if "Xvnc" not in found.output:
+        return (TEXTS.no_desktop,)
+    started = turn.find_calls(TEXTS.at_desktop.call)[-1:]
+    if not started:
+        return ("A subagent uses the desktop.", TEXTS.at_desktop.call)
+    if started[0].failed:
+        return (f"I could not start a subagent: {started[0].output}{TEXTS.given_up}",)
+    if (wait := _next_wait(turn, started[0])) is not None:
+        return ("I'll wait for its report.", wait)
+    return (TEXTS.seen.format(report=_report(turn, started[0])),)
+
+
+def use_desktop(turn: DemoTurn) -> DemoScene:
+    """What the subagent does."""
+    if "computer" not in turn.tools:
+        return (TEXTS.no_tools.format(tools="`computer`"),)
+    for text, call in _DESKTOP_STEPS:
+        done = turn.find_calls(call)
+        if not done:
+            return (text, call)
+        if done[-1].failed:
+            return _give_up("That did not work.", done[-1])
+    return (TEXTS.clicked,)

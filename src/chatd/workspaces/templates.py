@@ -106,7 +106,7 @@ BUILT_IN_TEMPLATES: Final = (
         display_name="Demo",
         description="A small Python repository with a failing test, to try things out.",
         readme="A few files of Python and a test that fails. Ask the model to repair it.",
-        spec=TemplateSpec(seed=DemoSeed(), network="none", directory="demo"),
+        spec=TemplateSpec(seed=DemoSeed(), network="none", directory="demo", desktop=True),
     ),
     _here("sandbox", "The directory in which chatd chat --here or chatd run --here was started."),
     _here("machine", "The same without a sandbox: commands can do what that person can."),

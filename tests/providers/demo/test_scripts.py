@@ -23,6 +23,8 @@ REQUESTS = {
         "Check the tests with subagents",
         "use subagents",
     ),
+    "use the desktop": ("use the desktop", "Please use your mouse", "click a button"),
+    "open a window and click it": ("Open a window and click it",),
     "review the tests for gaps": ("Review the tests for gaps",),
     "look for risky code, and change nothing": ("Look for risky code, and change nothing",),
     "run a command": ("run a command", "use a tool", "List files.", "Can you list my files?"),

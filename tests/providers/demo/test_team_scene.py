@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from chatd.domain.chat.parts import TextPart, ToolCallPart
 from chatd.domain.model.protocol import (
+    ComputerTool,
     ModelRequest,
     PromptCall,
     PromptMessage,
@@ -25,20 +26,31 @@ TOOLS = tuple(
     ToolSpec(name=name, description="", input_schema=SCHEMA)
     for name in ("spawn_agent", "wait_agent")
 )
+DESKTOP_TOOLS = tuple(
+    ToolSpec(name=name, description="", input_schema=SCHEMA)
+    for name in ("spawn_agent", "wait_agent", "execute")
+)
 UNPACED = Raw(b'{"tokens_per_second":0}')
 
 
 class Team:
     """Plays the tools. `timeouts`: so many waits of each subagent end without a report."""
 
-    def __init__(self, *, timeouts: int = 0, error: str = "") -> None:
+    def __init__(self, *, timeouts: int = 0, error: str = "", programs: str = "") -> None:
         self.steps: list[list[str]] = []
+        self._programs = programs
         self.waits: dict[object, int] = {}
         self._timeouts = timeouts
         self._error = error
 
     def run(self, call: PromptCall) -> str:
         args = msgspec.json.decode(call.input, type=dict[str, object])
+        if call.name == "execute":
+            return msgspec.json.encode({"output": self._programs}).decode()
+        if call.name == "computer":
+            return self._error
+        if call.name == "attach_screenshot":
+            return '{"name":"desktop.png"}'
         if call.name == "spawn_agent":
             spawned = {"chat_id": f"id of {args['type']}", "title": args["title"]}
             return self._error or msgspec.json.encode(spawned).decode()
@@ -49,12 +61,20 @@ class Team:
         return msgspec.json.encode({"chat_id": chat_id, **report}).decode()
 
 
-async def lead(team: Team, tools: tuple[ToolSpec, ...] = TOOLS) -> str:
+async def lead(
+    team: Team,
+    tools: tuple[ToolSpec, ...] = TOOLS,
+    *,
+    prompt: str = "Review this with subagents",
+    computer: ComputerTool | None = None,
+) -> str:
     """The last words of the turn."""
-    messages: tuple[PromptMessage, ...] = (message("user", "Review this with subagents"),)
+    messages: tuple[PromptMessage, ...] = (message("user", prompt),)
     while True:
         provider = DemoProvider(ProviderConfig(kind="demo"), FakeClock())
-        request = ModelRequest(model="demo", messages=messages, tools=tools, options=UNPACED)
+        request = ModelRequest(
+            model="demo", messages=messages, tools=tools, computer=computer, options=UNPACED
+        )
         async with asyncio.timeout(30), provider.stream(request) as events:
             content = answer_of([event async for event in events]).content
         texts = [part.text for part in content if isinstance(part, TextPart)]
@@ -95,3 +115,34 @@ async def test_a_refused_subagent_ends_the_scene() -> None:
 
 async def test_without_the_tools_the_model_says_so() -> None:
     assert "`spawn_agent`, `wait_agent`" in await lead(Team(), tools=())
+
+
+async def test_a_subagent_at_the_desktop_is_started_where_there_is_one() -> None:
+    team = Team(programs="/usr/bin/Xvnc")
+    words = await lead(team, DESKTOP_TOOLS, prompt="Use the desktop")
+    assert team.steps == [["execute"], ["spawn_agent"], ["wait_agent"]]
+    assert "report of id of computer_use" in words
+    without = Team(programs="/usr/bin/xterm")
+    assert "tigervnc-standalone-server" in await lead(
+        without, DESKTOP_TOOLS, prompt="Use the desktop"
+    )
+    assert without.steps == [["execute"]]
+
+
+async def test_the_subagent_looks_opens_a_window_clicks_and_shows_the_picture() -> None:
+    function = ToolSpec(name="computer", description="", input_schema=SCHEMA)
+    screen = ComputerTool(width_px=1280, height_px=720, function=function)
+    team, prompt = Team(), "Open a window and click it"
+    words = await lead(team, DESKTOP_TOOLS, prompt=prompt, computer=screen)
+    assert [name for step in team.steps for name in step] == [
+        "computer",
+        "execute",
+        "computer",
+        "computer",
+        "computer",
+        "attach_screenshot",
+    ]
+    assert "clicked it" in words
+    failing = Team(error='{"error":"no desktop here"}')
+    assert "no desktop here" in await lead(failing, prompt=prompt, computer=screen)
+    assert len(failing.steps) == 1

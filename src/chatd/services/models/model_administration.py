@@ -219,14 +219,17 @@ class SubagentModelChoice:
     ) -> ModelConfigId | None:
         chosen = await self._choose(chat, type_, wanted)
         if type_ == "computer_use":
-            await self._check_images(chosen)
+            await self._check_images(chosen, chat.owner_id)
         if effort:
             await self._check_effort(chosen, effort)
         return chosen
 
-    async def _check_images(self, model_id: ModelConfigId | None) -> None:
+    async def _check_images(self, model_id: ModelConfigId | None, owner_id: UserId) -> None:
         known = await (self._models.default() if model_id is None else self._models.get(model_id))
-        if known is not None and (await self._models.capabilities(known)).images is False:
+        if known is None or (await self._models.capabilities(known)).images is not False:
+            return
+        # The demo model sees nothing and knows where to click.
+        if (await self._models.choose(known.config.id, owner_id)).kind != "demo":
             raise ToolError(
                 f"The model {known.config.name!r} does not read images, so it cannot use a desktop."
                 " Name another one that list_subagent_models returns."

@@ -368,7 +368,7 @@ class ContainerBackend:
                 FIND_DESKTOP_WORDS, timeout_s=DESKTOP_CHECK_TIMEOUT_S, network=False, mounts=()
             )
             if found.code != 0:
-                context.log("desktop", MISSING_DESKTOP_TEXT, "warning")
+                context.log("desktop", MISSING_DESKTOP_TEXT)
         await engine.create_container(plan.names.main, plan.main_container())
 
     async def _ensure_image(self, context: BuildContext, image: str) -> None:

@@ -170,7 +170,7 @@ async def check_desktop(setup: WorkspaceSetup) -> None:
         cancelled=setup.context.cancelled,
     )
     if result.code != 0:
-        setup.context.log("desktop", MISSING_DESKTOP_TEXT, "warning")
+        setup.context.log("desktop", MISSING_DESKTOP_TEXT)
 
 
 def agent_desktop_config(spec: TemplateSpec) -> dict[str, object]:
