@@ -7,6 +7,7 @@ report contains its process id.
 
 import asyncio
 import re
+from collections.abc import Coroutine
 from typing import Annotated, Final, get_args
 
 import msgspec
@@ -22,6 +23,7 @@ from chatd.domain.workspace.agent_api import (
     ProcessInfo,
     ProcessOutput,
     ProcessSignal,
+    StartedProcess,
     WorkspaceUnavailable,
 )
 from chatd.tools.tool import (
@@ -173,11 +175,17 @@ def running_report(
     )
 
 
+def stopped_report(output: ProcessOutput | None, process_id: str, ms: int | None) -> CommandReport:
+    text = "stopped before it ended"
+    return running_report(output, process_id, text, ms, interrupted=True)
+
+
 DEFAULT_TIMEOUT_S: Final = 10.0
 MAX_TIMEOUT_S: Final = 3600.0
 QUICK_COMMAND_S: Final = 0.2
-"""A command that ends within this time needs one request. Until then a user who stops the turn
-leaves the model without the command's id."""
+"""A command that ends within this time needs one request."""
+STOPPED_START_S: Final = 0.4
+"""How long a stopped turn waits for the reply that names its command."""
 FIRST_OUTPUT_AFTER_S: Final = 1.0
 """Delay until viewers see the first output of a running command."""
 OUTPUT_POLL_INTERVAL_S: Final = 3.0
@@ -206,15 +214,16 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
         parsed = parse_command(args.command, background=args.run_in_background)
         conn = await access.connect(context)
         began_at = clock.monotonic()
+        start = conn.start_process(
+            parsed.command,
+            key=context.call_key,
+            workdir=args.workdir.strip() or None,
+            env={**COMMAND_ENVIRONMENT, "CHATD_CHAT_ID": str(context.chat.id)},
+            background=parsed.background,
+            wait_s=0 if parsed.background else QUICK_COMMAND_S,
+        )
         try:
-            started = await conn.start_process(
-                parsed.command,
-                key=context.call_key,
-                workdir=args.workdir.strip() or None,
-                env={**COMMAND_ENVIRONMENT, "CHATD_CHAT_ID": str(context.chat.id)},
-                background=parsed.background,
-                wait_s=0 if parsed.background else QUICK_COMMAND_S,
-            )
+            started, is_stopped = await _start(start)
         except AgentRefused as error:
             return json_output(CommandReport(success=False, error=error.message))
         if parsed.background:
@@ -230,6 +239,8 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
         if started.output is not None:
             took_ms = round((clock.monotonic() - began_at) * 1000)
             return report_output(finished_report(started.output, took_ms, advice))
+        if is_stopped:
+            return report_output(stopped_report(None, started.id, None))
         run = _ForegroundCommand(conn, clock, context, started.id)
         return report_output(await run.follow(min(args.timeout, MAX_TIMEOUT_S), advice))
 
@@ -242,6 +253,20 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
         handle,
         timeout_s=MAX_TIMEOUT_S + RECONNECT_TIMEOUT_S + 60,
     )
+
+
+async def _start(start: Coroutine[object, None, StartedProcess]) -> tuple[StartedProcess, bool]:
+    """Whether the turn was stopped meanwhile: then the reply is still waited for, for a moment."""
+    starting = asyncio.get_running_loop().create_task(start, name="start of a command")
+    try:
+        return await asyncio.shield(starting), False
+    except asyncio.CancelledError:
+        await asyncio.wait({starting}, timeout=STOPPED_START_S)
+        if not starting.done() or starting.cancelled() or starting.exception() is not None:
+            raise
+        return starting.result(), True
+    finally:
+        starting.cancel()
 
 
 class _ForegroundCommand:
@@ -260,13 +285,7 @@ class _ForegroundCommand:
             output = await self._wait(timeout_s)
         except asyncio.CancelledError:
             # The turn was interrupted: report the output so far without another request.
-            return running_report(
-                self._last_output,
-                self._process,
-                "stopped before it ended",
-                self._elapsed_ms(),
-                interrupted=True,
-            )
+            return stopped_report(self._last_output, self._process, self._elapsed_ms())
         except (AgentUnreachable, AgentRefused, WorkspaceUnavailable) as error:
             return await self._report_after_loss(error.message, note)
         if output.running:
