@@ -19,7 +19,7 @@ RUN = for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
 	then exec "$$python" -m tools.$(1); fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
 
-.PHONY: help serve page check test test-conformance test-kubernetes test-page test-page-slow fuzz chaos rolling upgrade skew soak test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve wheel page check test test-conformance test-kubernetes test-page test-page-slow fuzz chaos rolling upgrade skew soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,12 @@ test-kubernetes: dev ## all tests of backends over pods, on a real API server if
 
 fuzz: dev ## ask the API all that its description allows and forbids (ARGS="--cases 200 --seed 7")
 	@exec $(BIN)/python -m tests.api.fuzz $(ARGS)
+
+# The same bytes for the same commit: SOURCE_DATE_EPOCH is the time of the commit. CHATD_UI=skip leaves
+# the page out.
+wheel: dev ## build the wheel, with the page, into dist/
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} CHATD_UI=$${CHATD_UI:-require} \
+	$(BIN)/python -m hatchling build -t wheel
 
 fmt: dev ## format the code and fix what can be fixed
 	@$(BIN)/ruff check --quiet --fix-only .

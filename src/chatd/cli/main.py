@@ -128,10 +128,18 @@ def root_command(
 
 @app.command()
 def version() -> None:
-    """Print the version."""
+    """Print the version, and what it was built from."""
+    import json
     from importlib import metadata
+    from importlib.resources import files
 
-    print(f"chatd {metadata.version('chatd')}")
+    built = ""
+    note = files("chatd") / "build.json"  # in a wheel: tools/wheel_hook.py
+    if note.is_file():
+        told = json.loads(note.read_text())
+        known = [f"{name} {told[name]}" for name in ("commit", "date") if told.get(name)]
+        built = f" ({', '.join(known)})" if known else ""
+    print(f"chatd {metadata.version('chatd')}{built}")
 
 
 @app.command()

@@ -1,0 +1,147 @@
+"""The files of deploy/ say what the rest of the project says: settings, ports, times, names."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+
+from chatd.app.telemetry import Gauges, Telemetry
+from chatd.settings.keys import setting_keys
+from chatd.settings.schema import ServerSettings, WorkerSettings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm" / "chatd"
+# Read by the command line or by services, not settings.
+OTHER_VARIABLES = {
+    *("CHATD_ADMIN_TOKEN", "CHATD_SECRET", "CHATD_SECRET_KEYS", "CHATD_RUNNER_TOKEN"),
+    *("CHATD_COMMIT", "CHATD_UI"),
+}
+Json = dict[str, Any]
+
+
+def load(path: Path) -> Json:
+    return cast("Json", yaml.safe_load(path.read_text()))
+
+
+@pytest.fixture(scope="module")
+def compose() -> Json:
+    return load(DEPLOY / "compose.yaml")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        DEPLOY / "Containerfile",
+        DEPLOY / "compose.yaml",
+        *sorted((CHART / "templates").glob("*.yaml")),
+    ],
+    ids=lambda path: path.name,
+)
+def test_every_variable_is_a_setting(path: Path) -> None:
+    known = {key.variable for key in setting_keys().values()} | OTHER_VARIABLES | {"CHATD_DOMAIN"}
+    assert set(re.findall(r"\bCHATD_[A-Z0-9_]+", path.read_text())) <= known
+
+
+def test_every_value_that_must_be_set_is_in_the_example_and_in_no_other_file(compose: Json) -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    asked = set(re.findall(r"\$\{([A-Z_]+)", text))
+    example = (DEPLOY / "compose.env.example").read_text()
+    assert asked == set(re.findall(r"^([A-Z_]+)=", example, re.MULTILINE))
+    assert re.findall(r"^[A-Z_]+=\S+$", example, re.MULTILINE) == ["CHATD_DOMAIN=localhost"]
+    del compose
+
+
+def test_the_platforms_wait_longer_than_a_drain(compose: Json) -> None:
+    drain_s = WorkerSettings().drain_s
+    for name in ("chatd-1", "chatd-2"):
+        assert int(compose["services"][name]["stop_grace_period"].rstrip("s")) >= drain_s + 30
+    values = load(CHART / "values.yaml")
+    assert values["drainSeconds"] == drain_s
+    assert "add 5 .Values.drainSeconds 30" in (CHART / "templates/deployment.yaml").read_text()
+
+
+def test_the_servers_of_compose_are_alike_and_confined(compose: Json) -> None:
+    services = compose["services"]
+    one, two = services["chatd-1"], services["chatd-2"]
+    for name, service in (("chatd-1", one), ("chatd-2", two)):
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        peer = service["environment"].pop("CHATD_SERVER_PEER_ADDRESS")
+        assert peer == f"{name}:7871"
+        service.pop("volumes")
+    assert one == two
+    named = (
+        {str(volume).partition(":")[0] for s in services.values() for volume in s["volumes"]}
+        if all("volumes" in s for s in services.values())
+        else set(compose["volumes"])
+    )
+    assert set(compose["volumes"]) >= named - {"./Caddyfile"}
+    assert services["postgres"]["image"] == "postgres:18"
+    network = compose["networks"]["inside"]["ipam"]["config"][0]["subnet"]
+    assert network in one["environment"]["CHATD_SERVER_TRUSTED_PROXIES"]
+    proxied = (DEPLOY / "Caddyfile").read_text()
+    assert f"chatd-1:{ServerSettings().port} chatd-2:{ServerSettings().port}" in proxied
+
+
+def test_the_image_runs_without_rights_and_without_compilers() -> None:
+    stages = (DEPLOY / "Containerfile").read_text().split("\nFROM ")
+    last = stages[-1]
+    assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
+    for word in ("gcc", "build-essential", "npm", "--require-hashes"):
+        assert word not in last
+    assert "--require-hashes" in stages[-2]
+    for name in re.findall(r"requirements/\w+\.txt", stages[-2]):
+        assert (ROOT / name).is_file()
+    # Every path that is copied from the checkout exists.
+    for line in re.findall(r"^COPY (?!--from)(.+) \S+$", "\n".join(stages), re.MULTILINE):
+        for name in line.split():
+            assert (ROOT / name).exists(), name
+
+
+def test_the_chart_has_the_version_of_the_project() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    version = re.search(r'^version = "(.+)"$', project, re.MULTILINE)
+    chart = load(CHART / "Chart.yaml")
+    assert version is not None
+    assert (chart["appVersion"], chart["version"]) == (version[1], version[1])
+
+
+def test_every_value_of_the_chart_is_in_its_schema_and_used() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    templates = "".join(
+        path.read_text() for path in (CHART / "templates").iterdir() if path.is_file()
+    )
+
+    def check(values: Json, described: Json, path: str) -> None:
+        properties = described["properties"]
+        assert set(values) == set(properties) - {"global"}, path
+        for name, value in values.items():
+            inner = properties[name]
+            assert f"{path}.{name}" in templates or "properties" in inner, f"{path}.{name}"
+            if "properties" in inner:
+                check(cast("Json", value), inner, f"{path}.{name}")
+
+    check(load(CHART / "values.yaml"), schema, ".Values")
+
+
+def test_alerts_name_metrics_and_events_that_exist() -> None:
+    registry = CollectorRegistry()
+    telemetry = Telemetry(registry)
+    Gauges(registry)
+    del telemetry
+    names: set[str] = set()
+    for metric in cast("list[Metric]", list(registry.collect())):
+        names |= {metric.name, f"{metric.name}_total"}
+    source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    groups = load(CHART / "files" / "alerts.yaml")["groups"]
+    for rule in (rule for group in groups for rule in group["rules"]):
+        assert set(re.findall(r"\bchatd_\w+", rule["expr"])) <= names, rule["alert"]
+        for matched in re.findall(r'event=~?"([^"]+)"', rule["expr"]):
+            for event in matched.split("|"):
+                assert f'"{event}"' in source, event
