@@ -19,7 +19,7 @@ RUN = for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
 	then exec "$$python" -m tools.$(1); fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
 
-.PHONY: help serve wheel page check test test-conformance test-kubernetes test-page test-page-slow fuzz chaos rolling upgrade skew soak test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve wheel page check test test-conformance test-deploy test-kubernetes test-page test-page-slow fuzz chaos rolling upgrade skew soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ tests/%/node_modules/.package-lock.json: tests/%/package-lock.json
 
 test-conformance: dev tests/mcp_conformance/node_modules/.package-lock.json ## the conformance scenarios of MCP, for the client and the server
 	@exec $(BIN)/python -m pytest -m conformance -n $(JOBS) $(ARGS) tests/mcp tests/api
+
+test-deploy: dev ## the Helm chart by helm and kubeconform, built from Go modules (minutes, once)
+	@exec $(BIN)/python -m tools.deploy_tests
 
 test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)
 	@exec $(BIN)/python -m pytest -m real_model -p no:randomly $(ARGS) tests/real

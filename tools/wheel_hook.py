@@ -33,6 +33,8 @@ SHA256 = {
 
 
 class ChatdHook(BuildHookInterface[BuilderConfig]):
+    _directory: TemporaryDirectory[str] | None = None
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         mode = os.environ.get("CHATD_UI", "auto")
         page_build(Path(self.root)).build_page(Path(self.root), mode, self.app.display_warning)
@@ -45,7 +47,7 @@ class ChatdHook(BuildHookInterface[BuilderConfig]):
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         del build_data, artifact_path
-        if self.target_name == "wheel" and version == "standard":
+        if version == "standard" and self._directory is not None:
             self._directory.cleanup()
 
 
