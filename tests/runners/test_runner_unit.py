@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chatd.app.runner_process import RunnerOptions, unit_text
+from chatd.app.runner_process import ClusterOptions, RunnerOptions, unit_text
 
 
 def command_of(options: RunnerOptions) -> str:
@@ -27,6 +27,20 @@ def test_a_unit_starts_the_runner_with_all_options_it_was_given() -> None:
         ' "--token-file" "/etc/token" "--data-dir" "/data" "--backend" "container"'
         ' "--label" "gpu" "--name" "rack" "--capacity" "3" "--allow" "/srv/a" "--allow" "/srv/b"'
         ' "--engine-socket" "/run/engine.sock"'
+    )
+
+
+def test_a_unit_names_the_cluster_of_a_runner() -> None:
+    cluster = ClusterOptions(
+        kubeconfig=Path("/etc/k"), namespace="w", pod_image="chatd:1", storage_class="fast"
+    )
+    options = RunnerOptions(
+        server_url="http://s", token="", data_dir=Path("/d"), backends=("kubernetes",),
+        cluster=cluster,
+    )  # fmt: skip
+    assert command_of(options).endswith(
+        '"--backend" "kubernetes" "--kubeconfig" "/etc/k" "--namespace" "w"'
+        ' "--pod-image" "chatd:1" "--storage-class" "fast"'
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 CHATD_IMAGE = "registry.test/chatd:test"
 IMAGE = "registry.test/shell:test"
 RESTART_DELAY_S = 0.05
-PROBE_POLL_S = 0.02
+PROBE_POLL_S = 0.1
 
 Object = dict[str, Any]
 Report = Callable[[Object], Awaitable[None]]
@@ -169,10 +169,12 @@ class PodProcesses:
         with (self._dir / f"{name}.log").open("ab") as log:
             if container["image"] == CHATD_IMAGE:
                 words = self._mapped([*container["command"], *container.get("args", ())])
+                if "pod-kit" in words:
+                    words += ["--kits", str(self._node.kits)]
                 process = await asyncio.create_subprocess_exec(
                     str(Path(sys.executable).with_name(words[0])), *words[1:],
                     stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-                    env={"PATH": os.defpath, "CHATD_KIT_CACHE": str(self._node.kits)},
+                    env={"PATH": os.defpath},
                 )  # fmt: skip
                 self._running[name] = process.pid
                 return process

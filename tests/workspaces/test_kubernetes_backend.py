@@ -43,6 +43,7 @@ from chatd.workspaces.kubernetes.cluster_api import (
     ClusterUnreachable,
 )
 from chatd.workspaces.kubernetes.kubernetes_backend import KubernetesBackend, KubernetesConfig
+from chatd.workspaces.kubernetes.pod_link import KIT_START, copy_kit
 from chatd.workspaces.kubernetes.pod_plan import PodNames, PodPlan
 from chatd.workspaces.kubernetes.pod_state import read_pod
 from tests.support.backend_kinds import BackendPlace, link_kits
@@ -177,7 +178,7 @@ STATES: dict[str, tuple[dict[str, Any], bool, str]] = {
     "one that runs": (pod(), True, ""),
     "one that waits for a node": (pod("Pending", node=""), True, ""),
     "one that was evicted": (
-        pod("Failed", reason="Evicted", message="low on memory"),
+        pod("Failed", reason="Evicted", message="low on memory. "),
         False,
         "The pod ended on the node n1: Evicted: low on memory",
     ),
@@ -629,19 +630,27 @@ async def test_images_that_cannot_be_pulled_are_named(
         await rig.start(rig.template(image="registry.test/absent:2"))
 
 
-async def test_a_pod_that_does_not_reach_the_server_says_so(
-    live: tuple[FakeCluster, BackendRig],
-) -> None:
-    cluster, rig = live
+async def test_a_pod_that_the_server_refuses_says_so(live: tuple[FakeCluster, BackendRig]) -> None:
+    _, rig = live
     assert isinstance(rig.backend, KubernetesBackend)
-    lost = KubernetesBackend(
-        replace(rig.backend.config, server_url="http://127.0.0.1:1", start_timeout_s=2.0),
-        clock=SystemClock(),
-    )
-    context = rig.context(rig.spec)
-    with pytest.raises(BuildFailed, match=r"does not connect to http://127.0.0.1:1: .*127.0.0.1"):
-        await lost.start(context)
-    del cluster
+    async with PodHub(b"the secret of another server, 32").serving() as other:
+        lost = KubernetesBackend(
+            replace(rig.backend.config, server_url=other.url), clock=SystemClock()
+        )
+        context = rig.context(rig.spec)
+        with pytest.raises(BuildFailed, match=f"not connect to {other.url}: .*the token"):
+            await lost.start(context)
+    assert (await rig.backend.inspect(context.workspace)).state == "stopped"
+
+
+def test_an_image_may_have_the_kit_ready(tmp_path: Path) -> None:
+    (tmp_path / "ready").mkdir()
+    (tmp_path / "ready" / KIT_START).write_text("exec it")
+    copy_kit(tmp_path / "kit", ready=tmp_path / "ready")
+    assert (tmp_path / "kit" / KIT_START).read_text() == "exec it"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match="cannot put the kit into"):
+        copy_kit(tmp_path / "file" / "kit", ready=tmp_path / "ready")
 
 
 def test_streams_to_pods_are_closed() -> None:

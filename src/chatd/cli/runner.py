@@ -275,14 +275,15 @@ def drain(
 
 
 @runner.command(name="pod-kit", hidden=True)
-def pod_kit(target: Path) -> None:
+def pod_kit(
+    target: Path, kits: Annotated[Path | None, typer.Option("--kits", metavar="DIR")] = None
+) -> None:
     """In the pod of a workspace: put the kit into a directory."""
     from chatd.cli import process
     from chatd.workspaces.kubernetes.pod_link import copy_kit
 
     with process.report_errors():
-        cache = os.environ.get("CHATD_KIT_CACHE")
-        copy_kit(target, None if cache is None else Path(cache))
+        copy_kit(target, kits)
 
 
 @runner.command(name="pod-link", hidden=True)

@@ -25,6 +25,7 @@ from chatd.workspaces.runner.backend_calls import BackendCalls
 from chatd.workspaces.runner.runner_client import RunnerClient, RunnerConfig
 from chatd.workspaces.tunnels.byte_streams import is_answered
 
+READY_KIT: Final = Path("/opt/chatd-kit")
 KIT_START: Final = "start"
 """A shell script that runs the kit's first process: only the image knows how its Python starts."""
 READY_POLL_S: Final = 0.1
@@ -45,12 +46,15 @@ class PodLinkOptions(Struct, frozen=True, kw_only=True):
         return f"PodLinkOptions(server_url={self.server_url!r})"
 
 
-def copy_kit(target: Path, cache: Path | None) -> None:
+def copy_kit(target: Path, kits: Path | None = None, ready: Path = READY_KIT) -> None:
     """Put the kit into an empty directory. It takes some seconds to build, so an image may have it
-    already, in `cache`. Raises SettingsError."""
+    ready; `kits` keeps built ones. Raises SettingsError."""
     try:
+        if kits is None and target != ready and (ready / KIT_START).is_file():
+            shutil.copytree(ready, target, symlinks=True, dirs_exist_ok=True)
+            return
         with tempfile.TemporaryDirectory() as temporary:
-            kit, lock = build_container_kit(cache or Path(temporary), agent_zip())
+            kit, lock = build_container_kit(kits or Path(temporary), agent_zip())
             try:
                 shutil.copytree(kit.path, target, symlinks=True, dirs_exist_ok=True)
                 words = shlex.join((*kit.python, f"{INSIDE_KIT}/{INIT}"))

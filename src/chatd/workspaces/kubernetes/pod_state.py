@@ -135,7 +135,7 @@ class PodState(Struct, frozen=True, kw_only=True):
         where = f" on the node {self.node}" if self.node else ""
         if self.phase == "Failed":
             why = ": ".join(text for text in (self.reason, self.message) if text)
-            return f"The pod ended{where}: {why or 'no reason is known'}"[:500]
+            return f"The pod ended{where}: {why.rstrip(' .') or 'no reason is known'}"[:500]
         if self.is_ending:
             return f"The pod is being removed{where}, by another program or with its node"
         return f"The pod is in the state {self.phase}{where}"
