@@ -147,18 +147,20 @@ class PodProcesses:
             await self.ending.wait()
             return 1
         process = await self._spawn(container)
+        probing = asyncio.get_running_loop().create_task(self._probe(container))
         try:
             if self.ending.is_set():
                 self._kill()
             self._set(container, {"running": {}}, started="startupProbe" not in container)
             await self._tell()
-            probing = asyncio.get_running_loop().create_task(self._probe(container))
             code = await process.wait()
-            probing.cancel()
         finally:
+            probing.cancel()
             self._running.pop(name, None)
             if process.returncode is None:
                 process.kill()
+                await process.wait()
+            await asyncio.wait({probing})
         ended = {"exitCode": code, "reason": "Error" if code else "Completed"}
         self._set(container, {"terminated": ended}, restarted=True)
         await self._tell()
@@ -184,8 +186,13 @@ class PodProcesses:
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(writer,),
             )  # fmt: skip
             os.close(writer)
-        if child := await asyncio.to_thread(_read_child, reader):
-            self._running[name] = child
+        try:
+            if child := await asyncio.to_thread(_read_child, reader):
+                self._running[name] = child
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
         return process
 
     async def _probe(self, container: Object) -> None:
@@ -194,8 +201,11 @@ class PodProcesses:
         words = self._mapped(container["startupProbe"]["exec"]["command"])
         while True:
             process = await asyncio.create_subprocess_exec(*words)
-            if await process.wait() == 0:
-                break
+            try:
+                if await process.wait() == 0:
+                    break
+            finally:
+                await process.wait()
             await asyncio.sleep(PROBE_POLL_S)
         self._set(container, {"running": {}}, started=True)
         await self._tell()
