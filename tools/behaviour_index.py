@@ -3,6 +3,7 @@
 import ast
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent / "tests"
@@ -22,7 +23,7 @@ def find_marks(source: str, mark: str) -> Iterator[tuple[str, str]]:
         if isinstance(node, _Function | ast.ClassDef):
             for decorator in node.decorator_list:
                 yield from ((found, node.name) for found in _ids_in(decorator, mark))
-        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "pytestmark":
             yield from ((found, "the whole file") for found in _ids_in(node.value, mark))
 
 
@@ -35,6 +36,7 @@ def _ids_in(expression: ast.expr, mark: str) -> Iterator[str]:
                 yield str(argument.value)
 
 
+@cache
 def find_marked_tests(mark: str) -> dict[str, list[str]]:
     """`path::test` of each id. Files without the mark are not parsed."""
     tests: dict[str, list[str]] = {}

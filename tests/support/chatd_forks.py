@@ -120,8 +120,7 @@ def _read_request(options: tuple[Any, ...]) -> ForkRequest | None:
         return None
     if variables is None:
         variables = [b"%s=%s" % pair for pair in os.environb.items()]
-    names = [os.fsdecode(each.partition(b"=")[0]) for each in variables]
-    if any(name.startswith(EARLY_VARIABLES) and name not in HARMLESS_VARIABLES for name in names):
+    if any(_is_read_early(*each.partition(b"=")[::2]) for each in variables):
         return None
     return ForkRequest(
         arguments=[os.fsencode(word) for word in arguments],
@@ -129,6 +128,13 @@ def _read_request(options: tuple[Any, ...]) -> ForkRequest | None:
         directory=os.fsencode(directory or Path.cwd()),
         new_session=bool(new_session),
     )
+
+
+def _is_read_early(name: bytes, value: bytes) -> bool:
+    """And the helper has been started with another value."""
+    text = os.fsdecode(name)
+    is_early = text.startswith(EARLY_VARIABLES) and text not in HARMLESS_VARIABLES
+    return is_early and value != os.environb.get(name, b"")
 
 
 def _is_known(programs: tuple[bytes, ...], arguments: list[bytes]) -> bool:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 from mcp import Client, StdioServerParameters
+from mcp.client import stdio
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult
 
@@ -113,7 +114,9 @@ async def http_client(url: str, mode: Mode, token: str = TOKEN) -> AsyncGenerato
 async def stdio_client(url: str, mode: Mode, token: str = TOKEN) -> AsyncGenerator[Client]:
     env = {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin", "CHATD_TOKEN": token}
     command = StdioServerParameters(command=str(CHATD), args=["mcp", "--url", url], env=env)
-    async with Client(command, mode=mode) as client:
+    # By default the package takes the errors of its import, which a forked test process has closed.
+    transport = stdio.stdio_client(command, errlog=sys.stderr)
+    async with Client(transport, mode=mode) as client:
         yield client
 
 
