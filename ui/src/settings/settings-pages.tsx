@@ -70,6 +70,7 @@ const SERVER: readonly PageEntry[] = [
   { path: "/admin/users", name: "Users", icon: User, page: load(() => import("./server/users"), "UsersPage") },
   { path: "/admin/groups", name: "Groups", icon: Users, page: load(() => import("./server/users"), "GroupsPage") },
   { path: "/admin/templates", name: "Templates", icon: Package, page: load(() => import("./server/templates"), "TemplatesPage") },
+  { path: "/admin/credentials", name: "Credentials", icon: KeyRound, page: load(() => import("./own/host-credentials"), "SharedCredentialsPage") },
   { path: "/admin/runners", name: "Runners", icon: Server, page: load(() => import("./server/runners"), "RunnersPage") },
   { path: "/admin/workers", name: "Workers", icon: Cpu, page: load(() => import("./server/workers"), "WorkersPage") },
   { path: "/admin/audit", name: "Audit log", icon: ScrollText, page: load(() => import("./server/audit"), "AuditPage") },

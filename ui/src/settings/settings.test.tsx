@@ -8,6 +8,7 @@ import { memoryLocation } from "wouter/memory-location";
 import { useIsDemo, useModelNames, useModels } from "@/api/queries";
 import { AccountPage } from "./own/account";
 import { GitHosts } from "./own/connections";
+import { HostCredentials } from "./own/host-credentials";
 import { TokensPage } from "./own/tokens";
 import { LimitsPage } from "./server/limits";
 import { ProvidersPage } from "./server/providers";
@@ -238,6 +239,58 @@ describe("git hosts", () => {
     await user.click(screen.getByRole("button", { name: "Save" }));
     expect(sent("POST")[0]?.body).toEqual({ host: "github.com", kind: "github", token: "t0ken" });
     await vi.waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());
+  });
+});
+
+describe("credentials of hosts", () => {
+  it("are sent with their form, and never shown again", async () => {
+    answer("GET /api/v1/host-credential-configs", page([]));
+    answer(
+      "POST /api/v1/host-credential-configs",
+      { code: "invalid_input", message: "no", validations: [{ field: "group", detail: "there is no such group" }] },
+      400,
+    );
+    const user = open(<HostCredentials shared />);
+    await user.click(await screen.findByRole("button", { name: "Add a credential" }));
+    fill("Host", "registry.example.org");
+    fill("Sent as", "header");
+    fill("Header", "PRIVATE-TOKEN");
+    fill("Token or password", "s3cret-token");
+    fill(/Path/, "/team");
+    fill(/Group/, "data");
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    expect(sent("POST")[0]?.body).toEqual({
+      host: "registry.example.org",
+      secret: "s3cret-token",
+      scheme: "header",
+      path: "/team",
+      header: "PRIVATE-TOKEN",
+      group: "data",
+    });
+    expect(await screen.findByText("there is no such group")).toBeTruthy();
+  });
+
+  it("ask before one is deleted", async () => {
+    const one = {
+      id: "c1",
+      scope: "user",
+      group: null,
+      host: "git.example.com",
+      port: 8443,
+      path: "/a",
+      scheme: "basic",
+      header: "",
+      username: "ada",
+      created_at: "2026-11-01T00:00:00Z",
+    };
+    answer("GET /api/v1/host-credentials", page([one]));
+    answer("DELETE /api/v1/host-credentials/c1", null, 204);
+    const user = open(<HostCredentials />);
+    expect(await screen.findByText(/Password of ada/)).toBeTruthy();
+    await user.click(screen.getByRole("button", { name: "Delete the credential of git.example.com:8443/a" }));
+    expect(sent("DELETE")).toEqual([]);
+    await user.click(within(screen.getByRole("dialog")).getByRole("button", { name: "Delete" }));
+    await vi.waitFor(() => expect(sent("DELETE")).toHaveLength(1));
   });
 });
 

@@ -1,7 +1,7 @@
 /** Where the tools of a chat act. */
 import "@/styles/workspace.css";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { Container, FileText, Plug, RefreshCw, Unlink } from "lucide-react";
+import { Ban, Container, FileText, KeyRound, Plug, RefreshCw, Unlink } from "lucide-react";
 import { useEffect, useState } from "react";
 import { api } from "@/api/client";
 import { queryKeys } from "@/api/queries";
@@ -49,6 +49,7 @@ export function WorkspaceTab({ chatId }: { chatId: string }) {
       ) : (
         <>
           <WorkspaceCard key={workspaceId} workspaceId={workspaceId} canChange={canChange} chooser={chooser} />
+          <WorkspaceNetwork workspaceId={workspaceId} />
           <Instructions chat={chat} canChange={canChange} onPinned={(pinned) => client.setQueryData(queryKeys.chat(chatId), pinned)} />
           <WorkspaceMcpServers chat={chat} />
         </>
@@ -176,6 +177,55 @@ function Instructions({ chat, canChange, onPinned }: InstructionsProps) {
           </p>
         </>
       )}
+    </>
+  );
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  not_allowed: "not allowed by the template",
+  private_address: "its address is not public",
+  wrong_name: "another host over its connection",
+  untrusted_certificate: "a program did not trust the proxy",
+};
+const REFRESH_MS = 10_000;
+
+/** What the workspace may reach, for which hosts a proxy has a credential, and what was refused. */
+export function WorkspaceNetwork({ workspaceId }: { readonly workspaceId: string }) {
+  const found = useQuery({
+    queryKey: [...queryKeys.workspaces, workspaceId, "network"],
+    queryFn: ({ signal }) => api.GET("/api/v1/workspaces/{workspace_id}/network", { path: { workspace_id: workspaceId }, signal }),
+    refetchInterval: REFRESH_MS,
+  }).data;
+  if (found === undefined || found.mode !== "allow") return null;
+  const { allow = [], credentials = [], refusals = [], refusals_unknown: unknown } = found;
+  return (
+    <>
+      <h3 className="panel-heading">Network</h3>
+      <p className="tone-muted">Reaches {allow.length === 0 ? "nothing" : allow.join(", ")}</p>
+      <ul className="workspace-resources">
+        {credentials.slice(0, MAX_SHOWN).map((one) => (
+          <li key={`${one.scope} ${one.host}:${one.port}${one.path}`}>
+            <Icon of={KeyRound} size="sm" className="tone-subtle" />
+            <span className="ui-ellipsis">
+              {one.host}
+              {one.path === "/" ? "" : one.path}
+            </span>
+            <span className="tone-subtle">{one.git_only === true ? "credential for git" : "credential"}</span>
+          </li>
+        ))}
+        {refusals.slice(0, MAX_SHOWN).map((one) => (
+          <li key={`${one.host}:${one.port}`}>
+            <Icon of={Ban} size="sm" className="tone-warn" label="Refused" />
+            <span className="ui-ellipsis" title={`${one.host}:${one.port}`}>
+              {one.host}:{one.port}
+            </span>
+            <span className="tone-subtle">
+              {plural(one.count, "time")}, {REASONS[one.reason] ?? one.reason}, <Time at={one.last_at} />
+            </span>
+          </li>
+        ))}
+      </ul>
+      {(unknown ?? "") !== "" && <p className="tone-subtle">What was refused is not known. {unknown}</p>}
     </>
   );
 }

@@ -9,6 +9,7 @@ import { Button, ConfirmDialog, Dialog, EmptyState, ErrorNote, errorWords, Field
 import { toast } from "@/platform/toasts";
 import { Loaded, readAll, Section, SettingsPage, useResource, useSave } from "../frame";
 import { fieldErrors } from "../server/provider-drawer";
+import { HostCredentials } from "./host-credentials";
 
 export function ConnectionsPage() {
   const servers = useMcpServers();
@@ -31,6 +32,7 @@ export function ConnectionsPage() {
         </Loaded>
       </Section>
       <GitHosts />
+      <HostCredentials />
     </SettingsPage>
   );
 }
@@ -114,7 +116,8 @@ export function GitHosts() {
       }
     >
       <p className="settings-section-lead">
-        A token that may read repositories shows the pull request of a chat's branch and its checks. It is stored encrypted and never reaches a workspace.
+        A token that may read repositories shows the pull request of a chat's branch and its checks. Git in workspaces can use it too. It is stored encrypted
+        and never enters a workspace.
       </p>
       <Loaded query={hosts}>
         {(list) =>
@@ -142,7 +145,7 @@ function HostRow({ host }: { host: GitHost }) {
       <div className="ui-grow">
         <div className="ui-strong">{host.host}</div>
         <p className="tone-muted">
-          Sent to {host.api_url}. Given <Time at={host.created_at} />.
+          Sent to {host.api_url}. {host.in_workspaces ? "Git in workspaces uses it. " : ""}Given <Time at={host.created_at} />.
         </p>
       </div>
       <IconButton icon={Trash2} label={`Delete the token of ${host.host}`} onClick={() => setDeleting(true)} />
@@ -163,10 +166,17 @@ function NewToken({ onClose }: { onClose: () => void }) {
   const [kind, setKind] = useState<Kind>("github");
   const [token, setToken] = useState("");
   const [address, setAddress] = useState("");
+  const [inWorkspaces, setInWorkspaces] = useState(false);
   const saving = useSave(
     () =>
       api.POST("/api/v1/git-credentials", {
-        body: { host: host.trim(), kind, token: token.trim(), ...(address.trim() === "" ? {} : { api_url: address.trim() }) },
+        body: {
+          host: host.trim(),
+          kind,
+          token: token.trim(),
+          ...(inWorkspaces ? { in_workspaces: true } : {}),
+          ...(address.trim() === "" ? {} : { api_url: address.trim() }),
+        },
       }),
     { refresh: [KEY], quiet: true, done: "Saved. The next change of a chat asks the host.", onDone: onClose },
   );
@@ -213,6 +223,14 @@ function NewToken({ onClose }: { onClose: () => void }) {
           error={wrong.get("api_url")}
           onChange={(event) => setAddress(event.target.value)}
         />
+        <Field label="Git in workspaces" hint="By a proxy that adds it: the token stays outside. Templates must allow the host.">
+          {(names) => (
+            <select {...names} className="ui-select" value={inWorkspaces ? "yes" : "no"} onChange={(event) => setInWorkspaces(event.target.value === "yes")}>
+              <option value="no">does not use it</option>
+              <option value="yes">uses it to clone, fetch and push</option>
+            </select>
+          )}
+        </Field>
         {saving.error !== null && <ErrorNote error={saving.error} />}
         <footer>
           <Button onClick={onClose}>Cancel</Button>

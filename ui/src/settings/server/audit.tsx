@@ -23,6 +23,7 @@ const KINDS: readonly (readonly [string, string])[] = [
   ["session", "Sessions"],
   ["token", "API tokens"],
   ["git_credential", "Tokens for git hosts"],
+  ["host_credential", "Credentials of hosts"],
   ["provider", "Providers"],
   ["model", "Models"],
   ["mcp_server", "MCP servers"],
