@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import stat
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,16 @@ def test_a_pod_has_no_privileges_and_shows_no_secret() -> None:
     seen = {each["name"]: {mount["name"] for mount in each["volumeMounts"]} for each in containers}
     assert [name for name, mounts in seen.items() if "token" in mounts] == ["link"]
     assert "order" not in seen["link"]
+
+
+def test_the_containers_of_chatds_own_image_use_nothing_of_its_own_places() -> None:
+    """`deploy/Containerfile` has chatd in /opt/chatd, and a home that is closed to others."""
+    spec = plan().main_pod()["spec"]
+    own = [*spec["initContainers"], *spec["containers"]]
+    for each in (each for each in own if each["image"] == CHATD_IMAGE):
+        assert (each["workingDir"], each["env"]) == ("/", [{"name": "HOME", "value": "/tmp"}])
+        paths = [mount["mountPath"] for mount in each["volumeMounts"]]
+        assert not any(path.startswith(("/opt", "/data", "/usr")) for path in paths)
 
 
 def test_labels_say_what_a_pod_may_reach() -> None:
@@ -646,8 +657,15 @@ async def test_a_pod_that_the_server_refuses_says_so(live: tuple[FakeCluster, Ba
 def test_an_image_may_have_the_kit_ready(tmp_path: Path) -> None:
     (tmp_path / "ready").mkdir()
     (tmp_path / "ready" / KIT_START).write_text("exec it")
-    copy_kit(tmp_path / "kit", ready=tmp_path / "ready")
-    assert (tmp_path / "kit" / KIT_START).read_text() == "exec it"
+    (tmp_path / "ready" / "agent").mkdir()
+    (tmp_path / "ready" / "agent" / "main.py").write_text("")
+    kit = tmp_path / "kit"
+    kit.mkdir()
+    kit.chmod(0o1777)  # A volume, which belongs to root: its rights cannot be changed.
+    copy_kit(kit, ready=tmp_path / "ready")
+    assert (kit / KIT_START).read_text() == "exec it"
+    assert (kit / "agent" / "main.py").exists()
+    assert stat.S_IMODE(kit.stat().st_mode) == 0o1777
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="cannot put the kit into"):
         copy_kit(tmp_path / "file" / "kit", ready=tmp_path / "ready")

@@ -51,18 +51,28 @@ def copy_kit(target: Path, kits: Path | None = None, ready: Path = READY_KIT) ->
     ready; `kits` keeps built ones. Raises SettingsError."""
     try:
         if kits is None and target != ready and (ready / KIT_START).is_file():
-            shutil.copytree(ready, target, symlinks=True, dirs_exist_ok=True)
+            _copy_into(ready, target)
             return
         with tempfile.TemporaryDirectory() as temporary:
             kit, lock = build_container_kit(kits or Path(temporary), agent_zip())
             try:
-                shutil.copytree(kit.path, target, symlinks=True, dirs_exist_ok=True)
+                _copy_into(kit.path, target)
                 words = shlex.join((*kit.python, f"{INSIDE_KIT}/{INIT}"))
                 (target / KIT_START).write_text(f'exec {words} "$@"\n')
             finally:
                 lock.close()
     except OSError as error:
         raise SettingsError(f"cannot put the kit into {target}: {error}") from None
+
+
+def _copy_into(source: Path, target: Path) -> None:
+    """The directory itself keeps its rights: that of a volume belongs to another account."""
+    target.mkdir(exist_ok=True)
+    for entry in source.iterdir():
+        if entry.is_dir():
+            shutil.copytree(entry, target / entry.name, symlinks=True, dirs_exist_ok=True)
+        else:
+            shutil.copy2(entry, target / entry.name)
 
 
 async def run_pod_link(options: PodLinkOptions, clock: Clock, stop: asyncio.Event) -> None:

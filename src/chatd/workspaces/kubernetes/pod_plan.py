@@ -35,6 +35,8 @@ VOLUME_DIR: Final = "/home"
 """The claim; the home is a directory in it, and so is the agent's journal, which commands must not
 find in their home."""
 JOURNAL_DIR: Final = "/home/.chatd"
+KIT_VOLUME_DIR: Final = "/run/chatd-kit"
+"""Where chatd's own image writes the kit; its program may be where the workspace sees the kit."""
 ORDER_DIR: Final = "/run/chatd-order"
 SOCKET_VOLUME_DIR: Final = "/run/chatd-socket"
 LINK_ORDER_DIR: Final = "/run/chatd-link"
@@ -237,9 +239,9 @@ class PodPlan(Struct, frozen=True, kw_only=True):
     def _kit_container(self) -> dict[str, Any]:
         return {
             **self._chatd_container(KIT),
-            "args": ["runner", "pod-kit", INSIDE_KIT],
+            "args": ["runner", "pod-kit", KIT_VOLUME_DIR],
             "volumeMounts": [
-                {"name": "kit", "mountPath": INSIDE_KIT},
+                {"name": "kit", "mountPath": KIT_VOLUME_DIR},
                 {"name": "tmp", "mountPath": "/tmp"},
             ],
         }
@@ -249,6 +251,9 @@ class PodPlan(Struct, frozen=True, kw_only=True):
             "name": name,
             "image": self.image,
             "command": ["chatd"],
+            # Those of the image may be closed to this account.
+            "workingDir": "/",
+            "env": [{"name": "HOME", "value": "/tmp"}],
             "resources": SMALL,
             "securityContext": _no_privileges(),
         }
