@@ -205,7 +205,7 @@ async def test_the_schema_of_the_options_describes_every_kind(server: ApiServer)
 
 async def test_models_of_tasks_are_chosen_by_name(server: ApiServer) -> None:
     made = await create(server)
-    none = dict.fromkeys(("title", "compaction", "general", "explore"))
+    none = dict.fromkeys(("title", "compaction", "general", "explore", "computer_use"))
     assert (await ask(server, "GET", "/model-overrides")).json == none
     chosen = await ask(server, "PATCH", "/model-overrides", {"title": "qwen"})
     assert chosen.json == {**none, "title": "qwen"}
