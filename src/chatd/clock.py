@@ -1,5 +1,6 @@
-"""The real clock and the source of change ids. Other code takes both in a `domain.ports.Env`, so
-that a test can pass fake ones.
+"""The real clock and the source of change ids.
+
+Other code takes both in a `domain.ports.Env`, so that a test can pass fake ones.
 """
 
 import asyncio
