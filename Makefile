@@ -55,7 +55,7 @@ tests/%/node_modules/.package-lock.json: tests/%/package-lock.json
 test-conformance: dev tests/mcp_conformance/node_modules/.package-lock.json ## the conformance scenarios of MCP, for the client and the server
 	@exec $(BIN)/python -m pytest -m conformance -n $(JOBS) $(ARGS) tests/mcp tests/api
 
-test-deploy: dev ## the Helm chart by helm and kubeconform, built from Go modules (minutes, once)
+test-deploy: dev ## the Helm chart against the schemas of Kubernetes (needs Go; minutes, once)
 	@exec $(BIN)/python -m tools.deploy_tests
 
 test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)
