@@ -25,9 +25,11 @@ from tests.runners.runner_rig import (
     runner,
     running_workspace,
 )
+from tests.support.api.server import ME
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS
 from tests.support.outcomes import present
+from tests.support.runners import insert_runner, own_runner
 from tests.workspaces.agent_process import new_chat_id
 
 
@@ -245,3 +247,17 @@ async def test_a_runner_that_leaves_is_shown_as_disconnected(dsn: str, tmp_path:
 
         await eventually(gone, within_s=WAIT_S)
         assert present(await tunnels.find_holder(pool, machine.id)).addresses == []
+
+
+async def test_a_user_has_a_limited_number_of_connected_runners(dsn: str, tmp_path: Path) -> None:
+    async with replica(dsn) as here:
+        pool = here.services.pool
+        for number in range(20):
+            await insert_runner(pool, own_runner(f"mine-{number}"))
+        await insert_runner(pool, own_runner("gone"), connected=False)
+        async with runner(here.url, ME, tmp_path, "one-more") as refused:
+            with pytest.raises(RunnerRefused, match="You have 20 connected runners") as error:
+                await refused.ended
+            assert error.value.code == "too_many_own_runners"
+        async with runner(here.url, ME, tmp_path, "mine-3") as again:
+            await again.connected()

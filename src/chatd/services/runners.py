@@ -112,6 +112,7 @@ class RunnerServicesConfig(msgspec.Struct, frozen=True, kw_only=True):
     peer_address: str | None = None
     build_slots: int = BuildWorkerConfig().slots
     max_copy_bytes: int = DEFAULT_MAX_COPY_BYTES
+    runners_per_user: int = 20
     has_worker: bool = True
     """Whether this process is registered as a worker of chats under its id."""
 
@@ -240,7 +241,17 @@ class RunnerServices:
             return
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                row = await tunnels.connect(self.pool, self._connected(hello, identity))
+                connected = self._connected(hello, identity)
+                most = self._config.runners_per_user
+                others = await tunnels.count_others(self.pool, connected)
+                if others >= most:
+                    text = (
+                        f"You have {others} connected runners, and may have {most}. Stop one of"
+                        " them, or ask an administrator to raise workspaces.runners_per_user."
+                    )
+                    await refuse(messages, "too_many_own_runners", text)
+                    return
+                row = await tunnels.connect(self.pool, connected)
         except (ChatdError, TimeoutError):
             text = "The server's database does not answer."
             await refuse(messages, "unavailable", text, final=False)

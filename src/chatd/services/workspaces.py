@@ -126,6 +126,7 @@ def workspace_config(
             peer_address=settings.server.peer_address or default_peer_address(connect.dsn),
             build_slots=chosen.build_slots,
             max_copy_bytes=chosen.max_copy_bytes,
+            runners_per_user=chosen.runners_per_user,
             has_worker=has_worker,
         ),
         local=LocalConfig(

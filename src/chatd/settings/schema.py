@@ -485,6 +485,15 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
             " its chat",
         ),
     ] = 2 << 30
+    runners_per_user: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000,
+            description="How many runners of one user may be connected at once, such as those of"
+            " chatd run --here; those of administrators' tokens do not count",
+        ),
+    ] = 20
     clone_timeout_s: Annotated[
         float, Meta(gt=0, le=3600, description="How long a template's Git clone may take")
     ] = 300.0

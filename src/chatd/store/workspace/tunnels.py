@@ -52,6 +52,12 @@ CONNECT: Final = named_statement("""
             address = excluded.address, epoch = excluded.epoch, seen_at = now())
     SELECT row_to_json(runner) FROM runner""")
 
+# The connected runners of the same owner, without this one.
+COUNT_OTHERS: Final[LiteralString] = """
+    SELECT count(*) FROM runners
+    WHERE owner_id = $1 AND id <> $2 AND disconnected_at IS NULL
+      AND seen_at > now() - $3::float8 * interval '1 s'"""
+
 # Of the runners that are still this replica's: not connected elsewhere since, not removed, and with
 # a token that is still valid, or an owner who may still sign in. Draining is what an administrator
 # has set. A tunnel's row that is missing is written again: other replicas delete the rows of one
@@ -203,6 +209,15 @@ async def connect(conn: Conn, runner: ConnectedRunner) -> Runner | None:
     }
     found = await conn.fetchval(CONNECT.text, *CONNECT.args(values))
     return None if found is None else _RUNNER.decode(found)
+
+
+async def count_others(conn: Conn, runner: ConnectedRunner) -> int:
+    """How many other runners of its owner are connected; 0 for one of a pool or a server."""
+    owner = runner.identity.owner_id
+    if owner is None:
+        return 0
+    found: int = await conn.fetchval(COUNT_OTHERS, owner, runner.id, RUNNER_SILENT_AFTER_S)
+    return found
 
 
 async def renew(
