@@ -1,5 +1,5 @@
 /** The panel beside a chat: what it changed, who ran it, where it works. */
-import { Bug, Container, type LucideIcon, Plus, X } from "lucide-react";
+import { AppWindow, Bug, Container, type LucideIcon, Plus, X } from "lucide-react";
 import { type ComponentType, lazy, type LazyExoticComponent, Suspense } from "react";
 import { ErrorBoundary, IconButton, Menu, MenuItem, Skeleton, Tabs } from "@/components";
 import { useChatDetails } from "@/connection";
@@ -13,6 +13,7 @@ interface PanelProps {
 }
 
 const HINTS: Partial<Record<PanelTab, { icon: LucideIcon; hint: string }>> = {
+  preview: { icon: AppWindow, hint: "Ports of the workspace, in a frame or a tab" },
   workspace: { icon: Container, hint: "Where tools act: state, builds, instructions" },
   debug: { icon: Bug, hint: "Model calls with request and answer" },
 };
@@ -77,6 +78,7 @@ const ENTRIES: Readonly<Record<PanelTab, PanelTabEntry>> = {
   runs: { label: "Runs", load: async () => (await import("./runs/runs-tab")).RunsTab },
   terminal: { label: "Terminal", load: async () => (await import("./terminal/terminal-tab")).TerminalTab },
   files: { label: "Files", load: async () => (await import("./files/files-tab")).FilesTab },
+  preview: { label: "Preview", load: async () => (await import("./preview/preview-tab")).PreviewTab, isExtra: true },
   workspace: { label: "Workspace", load: async () => (await import("./workspace/workspace-tab")).WorkspaceTab, isExtra: true },
   debug: { label: "Debug", load: async () => (await import("./debug/debug-tab")).DebugTab, isExtra: true },
 };
