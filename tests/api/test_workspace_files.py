@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from chatd.api.routes.workspace.workspace_files import BINARY
 from chatd.domain.workspace.agent_api import MAX_PIECE_BYTES
 from tests.api.workspace_api import WorkspaceApi, end_build
 from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, Json
@@ -147,3 +148,39 @@ async def test_files_are_refused_while_workspaces_are_disabled(server: ApiServer
     chat_id = await server.create()
     path = f"/chats/{chat_id}/workspace/file?path=x"
     assert (await server.ask("GET", path)).code == (409, "workspaces_off")
+
+
+async def test_a_file_is_saved_only_over_the_version_that_was_loaded(files: Files) -> None:
+    async def save(path: str, content: bytes, version: str = "") -> ApiReply:
+        where = f"/chats/{files.chat_id}/workspace/file?path={path}&version={version}"
+        return await files.api.ask("PUT", where, content, headers={"content-type": "text/plain"})
+
+    script = files.home / "run.sh"
+    script.write_text("one\n")
+    script.chmod(0o755)
+    version = (await files.load("run.sh")).headers["x-file-version"]
+    saved = await save("run.sh", b"two\n", version)
+    assert (saved.status, saved.json["size"]) == (200, 4), saved.content
+    assert (script.read_text(), script.stat().st_mode & 0o777) == ("two\n", 0o755)
+    assert (await save("run.sh", b"three\n", version)).code == (409, "file_changed")
+    assert (await save("run.sh", b"three\n")).code == (409, "file_changed")
+    assert script.read_text() == "two\n"
+    again = await save("run.sh", b"three\n", str(saved.json["version"]))
+    assert (again.status, script.read_text()) == (200, "three\n")
+    script.unlink()
+    assert (await save("run.sh", b"x", str(again.json["version"]))).code == (409, "file_changed")
+    assert (await save("new.txt", b"new")).status == 200
+    assert (await save("new.txt", b"x" * (MAX_PIECE_BYTES + 1))).status == 413
+    assert (await save("../outside.txt", b"x")).code == (403, "outside_workspace")
+    assert (files.home / "new.txt").read_text() == "new"
+
+
+async def test_a_page_is_shown_in_a_sandbox(files: Files) -> None:
+    (files.home / "a.html").write_text("<script>1</script>")
+    shown = await files.load("a.html", "&page=true")
+    assert shown.headers["content-type"] == "text/html; charset=utf-8"
+    policy = shown.headers["content-security-policy"]
+    assert policy.startswith("sandbox allow-scripts; default-src 'none'")
+    assert "allow-same-origin" not in policy
+    (files.home / "b.bin").write_bytes(b"\0<script>1</script>")
+    assert (await files.load("b.bin", "&page=true")).headers["content-type"] == BINARY

@@ -348,6 +348,11 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "outside_workspace": ErrorCode(
         403, "The path leads out of the workspace's home directory.", "Name a path inside it."
     ),
+    "file_changed": ErrorCode(
+        409,
+        "The file is not the one that was loaded. Nothing was saved.",
+        "Load it again, and save with its new version.",
+    ),
     "previews_off": ErrorCode(
         409,
         "This server has no host names for previews.",

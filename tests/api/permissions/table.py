@@ -248,6 +248,15 @@ FILES_AND_WORKSPACES: Final = (
         says="no_workspace",
     ),
     row(
+        "PUT /chats/{chat_id}/workspace/file",
+        "write",
+        "chat:write",
+        b"text",
+        query="?path=a.txt",
+        content_type="text/plain",
+        says="no_workspace",
+    ),
+    row(
         "GET /chats/{chat_id}/workspace/file",
         "read, not by a share",
         "chat:read",

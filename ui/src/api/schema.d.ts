@@ -652,7 +652,7 @@ export interface paths {
             cookie?: never;
         };
         get: operations["load_workspace_file"];
-        put?: never;
+        put: operations["save_workspace_file"];
         post?: never;
         delete?: never;
         options?: never;
@@ -4941,6 +4941,11 @@ export interface components {
             status: "deleting" | "failed" | "running" | "starting" | "stopped" | "stopping";
             last_used_at: string;
         };
+        SavedFile: {
+            path: string;
+            size: number;
+            version: string;
+        };
         SchedulePage: {
             items: components["schemas"]["ScheduleReply"][];
             has_more: boolean;
@@ -7185,6 +7190,7 @@ export interface operations {
                 offset?: number;
                 limit?: number;
                 download?: boolean;
+                page?: boolean;
             };
             header?: never;
             path: {
@@ -7204,7 +7210,37 @@ export interface operations {
                     "image/jpeg": string;
                     "image/png": string;
                     "image/webp": string;
+                    "text/html": string;
                     "text/plain": string;
+                };
+            };
+        };
+    };
+    save_workspace_file: {
+        parameters: {
+            query?: {
+                path?: string;
+                version?: string;
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "text/plain": string;
+                "application/octet-stream": string;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SavedFile"];
                 };
             };
         };

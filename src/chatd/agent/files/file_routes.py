@@ -15,7 +15,16 @@ from functools import partial
 
 from chatd.agent.effect_guards import EpochFence, IdempotencyJournal
 from chatd.agent.errors import AgentError, from_os_error
-from chatd.agent.files.file_content import list_directory, read_file, read_lines, write_file
+from chatd.agent.files.file_content import (
+    directory_lock,
+    list_directory,
+    read_file,
+    read_lines,
+    replace_content,
+    require_writable,
+    stat_target,
+    write_file,
+)
 from chatd.agent.files.file_editor import EditSpec, FileEditSpec, edit_files
 from chatd.agent.files.file_paths import (
     check_encodable,
@@ -87,9 +96,30 @@ def read_piece(home: str, path: str, *, offset: int, limit: int) -> tuple[dict[s
         "path": printable_name(shown),
         "size": info.st_size,
         "modified_at": _timestamp(info.st_mtime),
-        "version": f"{info.st_ino:x}-{info.st_mtime_ns:x}-{info.st_size:x}",
+        "version": _version(info),
     }
     return facts, content
+
+
+def save_file(home: str, path: str, content: bytes, *, version: str) -> dict[str, object]:
+    """Replace a file if it still has this version; without one, make a file that is not there yet.
+    Refuses with `file_changed`, and leaves the file as it is."""
+    shown = resolve_inside(home, path)
+    with directory_lock(shown):
+        before = stat_target(shown)
+        if before is not None:
+            require_writable(before, printable_name(shown))
+        if version != ("" if before is None else _version(before)):
+            what = "was removed" if before is None else "was changed" if version else "exists"
+            text = f"{printable_name(path)} {what} meanwhile. Nothing was saved: load it again."
+            raise AgentError(409, text, code="file_changed")
+        replace_content(shown, content, before=before)
+        info = os.stat(shown)
+    return {"path": printable_name(shown), "size": info.st_size, "version": _version(info)}
+
+
+def _version(info: os.stat_result) -> str:
+    return f"{info.st_ino:x}-{info.st_mtime_ns:x}-{info.st_size:x}"
 
 
 def resolve_inside(home: str, path: str) -> str:
@@ -231,6 +261,7 @@ class FileRoutes:
             AgentRoute("POST", f"{API_PREFIX}/edit-files", self._edit_files),
             AgentRoute("GET", f"{API_PREFIX}/files/list", self._browse),
             AgentRoute("GET", f"{API_PREFIX}/files/read", self._read_piece),
+            AgentRoute("POST", f"{API_PREFIX}/files/save", self._save, max_body=MAX_PIECE_BYTES),
         ]
 
     async def _browse(self, request: AgentRouteRequest) -> AgentHttpReply:
@@ -250,6 +281,13 @@ class FileRoutes:
         facts, content = await self._threads.run(work)
         line = json.dumps(facts).encode()
         return AgentHttpReply(200, line + b"\n" + content, "application/octet-stream")
+
+    async def _save(self, request: AgentRouteRequest) -> AgentHttpReply:
+        query = request.query()
+        path, version = query.text("path"), query.text("version", "")
+        query.reject_unknown()
+        work = partial(save_file, self._home, path, request.body, version=version)
+        return json_reply(await self._threads.run(work))
 
     async def _list_directory(self, request: AgentRouteRequest) -> AgentHttpReply:
         fields = request.json()

@@ -418,6 +418,16 @@ class FilePiece(Struct, frozen=True, kw_only=True):
     content: bytes
 
 
+class SavedFile(Struct, frozen=True, kw_only=True):
+    """A file after it was saved."""
+
+    path: Annotated[str, describe("Its path, without links.", "/home/dev/app/main.py")]
+    size: Annotated[int, describe("Its size in bytes.", 1834)]
+    version: Annotated[
+        str, describe("A mark that changes with it, for the next save.", "1f3-18a2b-72a")
+    ]
+
+
 MAX_ARCHIVE_BYTES: Final = 4 << 30
 """Of the files in an archive; the agent's own limit. An archive itself may be a bit larger."""
 
@@ -483,6 +493,11 @@ class WorkspaceFiles(Protocol):
     async def list_directory(self, path: str) -> WorkspaceDirectory: ...
 
     async def read_piece(self, path: str, *, offset: int, limit: int) -> FilePiece: ...
+
+    async def save(self, path: str, content: bytes, *, version: str) -> SavedFile:
+        """Replace a file that has this version, or make one if there is none. Refused with
+        `file_changed`."""
+        ...
 
     async def archive(self, path: str, *, gzip: bool) -> tuple[ArchiveFacts, AsyncGenerator[bytes]]:
         """A tar archive of a directory. Close the generator, also unread."""

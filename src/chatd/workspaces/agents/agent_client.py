@@ -67,6 +67,7 @@ KNOWN_ERROR_CODES: Final = frozenset(
         "desktop_taken",
         "disk_busy",
         "disk_timeout",
+        "file_changed",
         "input_unread",
         "key_reused",
         "no_desktop",

@@ -35,6 +35,7 @@ from chatd.domain.workspace.agent_api import (
     FilePiece,
     ProcessInfo,
     ProcessSignal,
+    SavedFile,
     TerminalEvent,
     TerminalExited,
     TerminalOutput,
@@ -51,6 +52,7 @@ from chatd.workspaces.agents.agent_client import (
     ConnectedAgent,
     HttpAgentClient,
     RequestSender,
+    decode_effect_reply,
     decode_reply,
     explain_outdated,
     refusal,
@@ -119,6 +121,17 @@ class AgentFiles:
         raw = await self._get("/network/refusals", {}, max_bytes=MAX_REFUSALS_BYTES)
         found = read_refusals(raw)
         return tuple(replace(each, host=clip(each.host, MAX_HOST_CHARS)) for each in found)
+
+    async def save(self, path: str, content: bytes, *, version: str) -> SavedFile:
+        self._on_use()
+        request = AgentRequest(
+            method="POST",
+            target=_target("/files/save", {"path": path, "version": version}),
+            body=content,
+            timeout_s=BROWSE_TIMEOUT_S,
+        )
+        with explain_outdated():
+            return decode_effect_reply(await self._agent.send(request), SavedFile)
 
     async def _get(
         self, path: str, query: Mapping[str, object], *, max_bytes: int = 4 << 20

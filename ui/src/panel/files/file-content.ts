@@ -8,6 +8,26 @@ export const MAX_SHOWN_BYTES = 4 * 1024 * 1024;
 const PATH = "/api/v1/chats/{chat_id}/workspace/file";
 const TIMEOUT_MS = 45_000;
 
+/** What can be shown as more than its lines. */
+export type RichKind = "markdown" | "html" | "table" | "notebook" | "pdf";
+
+const RICH_KINDS: Readonly<Record<string, RichKind>> = {
+  md: "markdown",
+  markdown: "markdown",
+  html: "html",
+  htm: "html",
+  csv: "table",
+  tsv: "table",
+  ipynb: "notebook",
+  pdf: "pdf",
+};
+
+/** By the name, if the content fits: all but documents are text. */
+export function richKind(path: string, kind: FileContent["kind"]): RichKind | null {
+  const found = RICH_KINDS[path.slice(path.lastIndexOf(".") + 1).toLowerCase()] ?? null;
+  return found !== null && (found === "pdf") === (kind === "binary") && kind !== "image" ? found : null;
+}
+
 export interface FileContent {
   readonly kind: "text" | "image" | "binary";
   readonly text: string;
@@ -19,7 +39,7 @@ export interface FileContent {
   readonly rest: Uint8Array;
 }
 
-export function fileUrl(chatId: string, path: string, query: { download?: boolean; offset?: number; limit?: number } = {}): string {
+export function fileUrl(chatId: string, path: string, query: { download?: boolean; page?: boolean; offset?: number; limit?: number } = {}): string {
   return urlOf(PATH, { path: { chat_id: chatId }, query: { path, ...query } });
 }
 

@@ -1,12 +1,14 @@
 /** The tree of files, for pointer and keyboard. One row takes the focus; arrows move it. */
 import { ChevronRight, File, FileSymlink, Folder, FolderOpen, type LucideIcon } from "lucide-react";
-import { type KeyboardEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { type DragEvent, type KeyboardEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { api } from "@/api/client";
 import { classes, errorWords, Icon } from "@/components";
 import { type TreeItem, useTreeFocus } from "@/components/tree";
+import { fileUrl } from "./file-content";
 import { ancestorsOf, EMPTY_TREE, parentOf, relativePath, type TreeRow, type TreeState, withExpanded, withLoaded } from "./tree-state";
 
 interface FileTreeProps {
+  readonly chatId: string;
   readonly rows: readonly TreeRow[];
   /** The file that is shown. */
   readonly selected: string | null;
@@ -14,7 +16,7 @@ interface FileTreeProps {
   readonly onToggle: (path: string, isExpanded: boolean) => void;
 }
 
-export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
+export function FileTree({ chatId, rows, selected, onOpen, onToggle }: FileTreeProps) {
   const items = useMemo(() => rows.filter((row) => row.kind !== "note").map(itemOf), [rows]);
   const { ref, stop, setFocused, press } = useTreeFocus<HTMLDivElement>(items, selected, onToggle);
 
@@ -55,6 +57,8 @@ export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
             title={row.title}
             tabIndex={row.path === stop ? 0 : -1}
             onClick={() => act(row)}
+            draggable={row.kind === "file"}
+            onDragStart={(event) => offerDownload(event, chatId, row)}
             onFocus={() => setFocused(row.path)}
           >
             {row.kind === "directory" ? <Icon of={ChevronRight} size="sm" className={row.isExpanded ? "is-open" : ""} /> : <i className="files-gap" />}
@@ -65,6 +69,13 @@ export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
       )}
     </div>
   );
+}
+
+/** A file that is dragged out of the page is downloaded where it is dropped, in browsers that know how. */
+function offerDownload(event: DragEvent, chatId: string, row: TreeRow): void {
+  const url = new URL(fileUrl(chatId, row.path, { download: true }), location.href).href;
+  event.dataTransfer.setData("DownloadURL", `application/octet-stream:${row.name.replaceAll(":", "_")}:${url}`);
+  event.dataTransfer.setData("text/plain", row.path);
 }
 
 function TreeNote({ row }: { readonly row: TreeRow }) {

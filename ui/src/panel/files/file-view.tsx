@@ -1,21 +1,26 @@
 /** One file: its lines, an image, or what is known of bytes that are neither. */
-import { ArrowLeft, Check, Copy, Download, FileWarning, RefreshCw, TextQuote, WrapText } from "lucide-react";
-import { type MouseEvent, type SubmitEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { ArrowLeft, Check, Code, Copy, Download, FileWarning, Pencil, RefreshCw, TextQuote, WrapText } from "lucide-react";
+import { lazy, type MouseEvent, type SubmitEvent, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Button, classes, EmptyState, ErrorNote, IconButton, Popover, Skeleton, TextField } from "@/components";
 import { insertReference } from "@/platform/actions";
 import { toast } from "@/platform/toasts";
 import { plural } from "@/platform/words";
 import { languageOf, useHighlightedLines } from "@/text/code";
-import { type FileContent, fileUrl, loadPiece, MAX_SHOWN_BYTES } from "./file-content";
+import { type FileContent, fileUrl, loadPiece, MAX_SHOWN_BYTES, richKind } from "./file-content";
 
 interface FileViewProps {
   readonly chatId: string;
   readonly path: string;
   readonly target: { readonly line: number } | null;
+  readonly canWrite: boolean;
   readonly onBack: () => void;
 }
 
-export function FileView({ chatId, path, target, onBack }: FileViewProps) {
+const RichView = lazy(() => import("./rich-view"));
+const FileEditor = lazy(() => import("./file-editor"));
+const MAX_EDITED_BYTES = 1 << 20;
+
+export function FileView({ chatId, path, target, canWrite, onBack }: FileViewProps) {
   const file = useFile(chatId, path);
   const [wrap, setWrap] = useState(true);
   const [chosen, setChosen] = useState<LineRange | null>(target === null ? null : { from: target.line, to: target.line });
@@ -28,6 +33,17 @@ export function FileView({ chatId, path, target, onBack }: FileViewProps) {
   const isText = content?.kind === "text";
   const lines = useMemo(() => splitText(content?.text ?? ""), [content]);
   const slash = path.lastIndexOf("/") + 1;
+  const [asSource, setAsSource] = useState(target !== null);
+  const [isEdited, setEdited] = useState(false);
+  const isWhole = content !== null && (content.loaded >= content.size || content.kind === "binary");
+  const rich = content === null ? null : richKind(path, content.kind);
+  const isRich = rich !== null && isWhole && !asSource && !isEdited && content.size > 0;
+  const canEdit = canWrite && isText && isWhole && content.size <= MAX_EDITED_BYTES;
+  const { reload } = file;
+  const saved = () => {
+    setEdited(false);
+    reload();
+  };
 
   return (
     <section className="files-view" aria-label={path}>
@@ -37,7 +53,11 @@ export function FileView({ chatId, path, target, onBack }: FileViewProps) {
           <span>{path.slice(0, slash)}</span>
           {path.slice(slash)}
         </span>
-        {isText && (
+        {rich !== null && rich !== "pdf" && isWhole && !isEdited && (
+          <IconButton icon={Code} label="Show the source" pressed={asSource} onClick={() => setAsSource(!asSource)} />
+        )}
+        {canEdit && !isEdited && <IconButton icon={Pencil} label="Edit the file" onClick={() => setEdited(true)} />}
+        {isText && !isRich && !isEdited && (
           <>
             <IconButton icon={WrapText} label="Wrap long lines" pressed={wrap} onClick={() => setWrap(!wrap)} />
             <CopyButton text={content.text} isPart={content.loaded < content.size} />
@@ -60,19 +80,25 @@ export function FileView({ chatId, path, target, onBack }: FileViewProps) {
             }
           />
         )}
-        {content === null && file.error === null && (
-          <div className="panel-scroll">
-            <Skeleton rows={6} />
-          </div>
-        )}
+        {content === null && file.error === null && <Loading />}
         {content?.kind === "image" && <img className="files-image" src={fileUrl(chatId, path)} alt={path.slice(slash)} key={content.version} />}
-        {content?.kind === "binary" && (
+        {isRich && (
+          <Suspense fallback={<Loading />}>
+            <RichView kind={rich} chatId={chatId} path={path} text={content.text} size={content.size} version={content.version} />
+          </Suspense>
+        )}
+        {isEdited && isText && (
+          <Suspense fallback={<Loading />}>
+            <FileEditor chatId={chatId} path={path} text={content.text} version={content.version} onSaved={saved} onCancel={() => setEdited(false)} />
+          </Suspense>
+        )}
+        {content?.kind === "binary" && rich === null && (
           <EmptyState icon={FileWarning} title="This file is not text">
             It has {sizeText(content.size)}. Download it to open it in another program.
           </EmptyState>
         )}
-        {isText && content.size === 0 && <p className="files-end">This file is empty.</p>}
-        {isText && content.size > 0 && (
+        {isText && !isEdited && content.size === 0 && <p className="files-end">This file is empty.</p>}
+        {isText && !isRich && !isEdited && content.size > 0 && (
           <>
             <FileLines path={path} text={content.text} wrap={wrap} chosen={chosen} onChoose={setChosen} target={shownTarget} />
             <More file={file} />
@@ -80,6 +106,14 @@ export function FileView({ chatId, path, target, onBack }: FileViewProps) {
         )}
       </div>
     </section>
+  );
+}
+
+function Loading() {
+  return (
+    <div className="panel-scroll">
+      <Skeleton rows={6} />
+    </div>
   );
 }
 

@@ -1,13 +1,17 @@
 /** The files of the chat's workspace: a tree, and the file that was opened from it. */
 import "@/styles/files.css";
-import { Container, FolderX, RefreshCw, Search } from "lucide-react";
-import { useCallback, useEffect, useMemo, useState } from "react";
+import { Container, FolderX, RefreshCw, Search, Upload } from "lucide-react";
+import { type DragEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { ApiError } from "@/api/client";
-import { Button, EmptyState, ErrorNote, Icon, IconButton, Skeleton } from "@/components";
+import { Button, classes, ConfirmDialog, EmptyState, ErrorNote, errorWords, Icon, IconButton, Skeleton } from "@/components";
+import { useChatDetails } from "@/connection";
 import { openPanel, type PanelOptions, usePanelRequest } from "@/platform/actions";
+import { toast } from "@/platform/toasts";
+import { plural } from "@/platform/words";
 import { FileTree, type Tree, useTree } from "./file-tree";
 import { FileView } from "./file-view";
-import { relativePath, treeRows } from "./tree-state";
+import { parentOf, relativePath, treeRows } from "./tree-state";
+import { badName, uploadFiles } from "./upload";
 
 interface Shown {
   readonly path: string;
@@ -31,6 +35,11 @@ export function FilesTab({ chatId }: { readonly chatId: string }) {
     if (path !== null && home !== null) reveal(path);
   }, [path, home, reveal]);
 
+  const chat = useChatDetails(chatId).data;
+  const workspaceId = chat?.is_owner === false ? null : (chat?.workspace_id ?? null);
+  const directory = path === null ? (relativePath(tree.state.directory ?? "", home) ?? "") : parentOf(relativePath(path, home) ?? "");
+  const upload = useUpload(workspaceId, directory, tree);
+
   if (tree.error !== null) return <NoFiles tree={tree} />;
   if (home === null)
     return (
@@ -42,7 +51,7 @@ export function FilesTab({ chatId }: { readonly chatId: string }) {
   return (
     <div className="files-tab">
       <div className="files-grid" data-open={relative !== null}>
-        <div className="files-side">
+        <div className={classes("files-side", upload.isOver && "is-over")} {...upload.dropTarget}>
           <div className="panel-bar">
             <label className="ui-field files-search">
               <Icon of={Search} size="sm" />
@@ -54,17 +63,100 @@ export function FilesTab({ chatId }: { readonly chatId: string }) {
                 onChange={(event) => setQuery(event.target.value)}
               />
             </label>
+            {workspaceId !== null && upload.button}
             <IconButton icon={RefreshCw} label="Read the directories again" onClick={tree.refresh} />
           </div>
           <div className="files-scroll">
             {rows.length === 0 && query !== "" && <p className="files-end">No opened directory has such a name.</p>}
-            <FileTree rows={rows} selected={relative} onOpen={(opened) => setShown({ path: opened, target: null })} onToggle={tree.toggle} />
+            <FileTree chatId={chatId} rows={rows} selected={relative} onOpen={(opened) => setShown({ path: opened, target: null })} onToggle={tree.toggle} />
           </div>
         </div>
-        {relative !== null && <FileView key={relative} chatId={chatId} path={relative} target={shown?.target ?? null} onBack={() => setShown(null)} />}
+        {relative !== null && (
+          <FileView
+            key={relative}
+            chatId={chatId}
+            path={relative}
+            target={shown?.target ?? null}
+            canWrite={workspaceId !== null}
+            onBack={() => setShown(null)}
+          />
+        )}
       </div>
+      {upload.dialog}
     </div>
   );
+}
+
+/** Uploads by a button or by dropping files; asks before files are replaced. */
+function useUpload(workspaceId: string | null, directory: string, tree: Tree) {
+  const input = useRef<HTMLInputElement>(null);
+  const [isOver, setOver] = useState(false);
+  const [busy, setBusy] = useState(false);
+  const [waiting, setWaiting] = useState<readonly File[]>([]);
+  const where = directory === "" ? "the home directory" : directory;
+  const names = new Set(tree.state.directories.get(directory)?.entries.map((entry) => entry.name));
+  const replaced = waiting.filter((file) => names.has(file.name));
+
+  const send = async (files: readonly File[]) => {
+    setWaiting([]);
+    if (workspaceId === null) return;
+    setBusy(true);
+    try {
+      const done = await uploadFiles(workspaceId, directory, files);
+      toast(`${plural(done.files ?? files.length, "file")} in ${where}.`);
+      tree.refresh();
+    } catch (error) {
+      toast({ text: errorWords(error).text, tone: "danger" });
+    } finally {
+      setBusy(false);
+    }
+  };
+  const take = (files: readonly File[]) => {
+    const bad = files.find((file) => badName(file.name));
+    if (bad !== undefined) toast({ text: `${bad.name} cannot be uploaded: its name is too long.`, tone: "danger" });
+    else if (files.some((file) => names.has(file.name))) setWaiting(files);
+    else if (files.length > 0) void send(files);
+  };
+  const onDrag = (event: DragEvent) => {
+    if (workspaceId === null || !event.dataTransfer.types.includes("Files")) return;
+    event.preventDefault();
+    setOver(event.type === "dragover");
+    if (event.type === "drop") take([...event.dataTransfer.files]);
+  };
+  return {
+    isOver,
+    dropTarget: { onDragOver: onDrag, onDragLeave: () => setOver(false), onDrop: onDrag },
+    button: (
+      <>
+        <IconButton icon={Upload} label={busy ? "Uploading" : `Upload files to ${where}`} disabled={busy} onClick={() => input.current?.click()} />
+        <input
+          ref={input}
+          type="file"
+          multiple
+          hidden
+          aria-label="Files to upload"
+          onChange={(event) => {
+            take([...(event.target.files ?? [])]);
+            event.target.value = "";
+          }}
+        />
+      </>
+    ),
+    dialog: (
+      <ConfirmDialog
+        open={replaced.length > 0}
+        onOpenChange={() => setWaiting([])}
+        title={`Replace ${plural(replaced.length, "file")} in ${where}?`}
+        description={replaced
+          .slice(0, 10)
+          .map((file) => file.name)
+          .join(", ")}
+        action="Replace"
+        danger
+        onConfirm={() => send(waiting)}
+      />
+    ),
+  };
 }
 
 const WORKSPACE_CODES = new Set(["no_workspace", "no_agent", "agent_lost", "agent_outdated"]);

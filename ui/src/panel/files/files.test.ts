@@ -1,6 +1,8 @@
 import { describe, expect, test } from "vitest";
-import { appendBytes, type FileContent } from "./file-content";
+import { appendBytes, type FileContent, richKind } from "./file-content";
+import { readNotebook, readTable } from "./tables";
 import { ancestorsOf, EMPTY_TREE, type Entry, type LoadedDirectory, relativePath, treeRows, type TreeState, withExpanded, withLoaded } from "./tree-state";
+import { badName, packFiles } from "./upload";
 
 const bytes = new TextEncoder().encode("ä€𝄞 end");
 
@@ -77,5 +79,62 @@ describe("paths", () => {
   test("all directories above a file are known", () => {
     expect(ancestorsOf("a/b/c.py")).toEqual(["", "a", "a/b"]);
     expect(ancestorsOf("c.py")).toEqual([""]);
+  });
+});
+
+describe("files as what they are", () => {
+  test("a table has quoted values, and is cut", () => {
+    expect(readTable('a,"b, ""c""\nd"\r\n1,2\n3,4\n', ",", 2)).toEqual([
+      ["a", 'b, "c"\nd'],
+      ["1", "2"],
+    ]);
+    expect(readTable("", ",", 5)).toEqual([]);
+    expect(readTable("x", "\t", 5)).toEqual([["x"]]);
+  });
+
+  test("a notebook shows text, code, pictures and errors, and no HTML", () => {
+    const code = {
+      cell_type: "code",
+      source: ["print(1)\n", "2"],
+      outputs: [
+        { output_type: "stream", name: "stdout", text: ["1\n"] },
+        { output_type: "display_data", data: { "text/html": "<script>1</script>", "text/plain": "plain" } },
+        { output_type: "display_data", data: { "image/png": "AAA=\n" } },
+        { output_type: "display_data", data: { "image/png": "javascript:1" } },
+        { output_type: "error", ename: "ValueError", evalue: "bad" },
+      ],
+    };
+    const found = readNotebook(JSON.stringify({ cells: [{ cell_type: "markdown", source: "# Title" }, code], metadata: {} }));
+    expect(found?.cells).toEqual([
+      { kind: "text", source: "# Title" },
+      {
+        kind: "code",
+        source: "print(1)\n2",
+        outputs: [
+          { kind: "text", isError: false, text: "1\n" },
+          { kind: "text", isError: false, text: "plain" },
+          { kind: "image", url: "data:image/png;base64,AAA=" },
+          { kind: "text", isError: true, text: "ValueError: bad" },
+        ],
+      },
+    ]);
+    expect(readNotebook("{}")).toBeNull();
+    expect(readNotebook("[1")).toBeNull();
+  });
+
+  test("the kind is that of the name if the content fits", () => {
+    expect(richKind("docs/a.MD", "text")).toBe("markdown");
+    expect(richKind("a.pdf", "binary")).toBe("pdf");
+    expect(richKind("a.pdf", "text")).toBeNull();
+    expect(richKind("a.html", "binary")).toBeNull();
+    expect(richKind("a.py", "text")).toBeNull();
+  });
+
+  test("files are packed as a tar archive", async () => {
+    const packed = new Uint8Array(await packFiles([new File(["hello"], "ä.txt", { lastModified: 1000 })]).arrayBuffer());
+    expect(packed.length).toBe(512 * 4);
+    const text = (from: number, to: number) => new TextDecoder().decode(packed.slice(from, to)).replace(/\0.*/s, "");
+    expect([text(0, 100), text(124, 136), text(257, 263), text(512, 517)]).toEqual(["ä.txt", "00000000005", "ustar", "hello"]);
+    expect([badName("a/b"), badName("x".repeat(101)), badName("a.txt")]).toEqual([true, true, false]);
   });
 });

@@ -15,7 +15,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import BROWSE_CODES
 from chatd.api.operations import audit_workspace_read
 from chatd.api.pages import ItemPosition, Paging, cut_whole
-from chatd.api.request import ApiReply, ApiRequest, StreamedReply, reply
+from chatd.api.request import ApiReply, ApiRequest, StreamedReply, read_body, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.files import ACCESS_KINDS
 from chatd.api.routes.workspace.builds import require_workspaces
@@ -35,6 +35,7 @@ from chatd.domain.workspace.agent_api import (
     FilePiece,
     HomePath,
     IsCut,
+    SavedFile,
     StartPath,
     WorkspaceEntry,
     WorkspaceFiles,
@@ -76,6 +77,18 @@ class DirectoryPage(ListPage[WorkspaceEntry], frozen=True, kw_only=True):
     is_cut: IsCut
 
 
+class SaveQuery(Struct, frozen=True, kw_only=True):
+    path: WorkspacePath
+    version: Annotated[
+        str,
+        Meta(max_length=64),
+        describe(
+            "The version that was loaded, of `X-File-Version`. Empty: the file is a new one.",
+            "1f3-18a2b-72a",
+        ),
+    ] = ""
+
+
 class WorkspaceFileQuery(Struct, frozen=True, kw_only=True):
     path: WorkspacePath
     offset: Annotated[
@@ -87,16 +100,32 @@ class WorkspaceFileQuery(Struct, frozen=True, kw_only=True):
         describe("How many bytes to load at most. Ignored for a download.", 262_144),
     ] = MAX_PIECE_BYTES
     download: Annotated[bool, describe("Load the whole file, for a browser to save it.")] = False
+    page: Annotated[
+        bool,
+        describe("Load text as an HTML page, for a frame: its scripts run in a sandbox."),
+    ] = False
 
 
 BINARY: Final = "application/octet-stream"
-_FILE_TYPES: Final = (BINARY, *sorted(IMAGE_TYPES), PLAIN_TEXT)
+HTML_PAGE: Final = "text/html"
+_FILE_TYPES: Final = (BINARY, *sorted(IMAGE_TYPES), HTML_PAGE, PLAIN_TEXT)
+_PAGE_SANDBOX: Final = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval';"
+    " style-src 'unsafe-inline'; img-src data: blob:; font-src data:; media-src data:;"
+    " form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
+)
+"""The page has an origin of its own, which is none of a site: no cookie, no request, no storage."""
 _SANDBOX: Final = "default-src 'none'; sandbox"
 _FILE_TEXT: Final = (
     "At most `limit` bytes from `offset`. `X-File-Size` has the size of the whole file and"
     " `X-File-Version` a mark that changes with it. Text is `text/plain` if it is UTF-8, an image"
     " has its type by its bytes, anything else is `application/octet-stream`. With `download` the"
     " whole file comes as an attachment; if it changes meanwhile the reply is cut."
+)
+
+_SAVE_TEXT: Final = (
+    "At most 1 MiB. The file must have the version that the client loaded, else nothing is saved"
+    " (409 `file_changed`). Larger files: `PUT /workspaces/{id}/archive`."
 )
 
 
@@ -128,6 +157,19 @@ class WorkspaceFileRoutes:
                 replies={200: bytes},
                 reply_types=_FILE_TYPES,
                 errors=BROWSE_CODES,
+            ),
+            ApiRoute(
+                endpoint="PUT /chats/{chat_id}/workspace/file",
+                permission="workspaces.write",
+                summary="Save a small file of a chat's workspace",
+                description=_SAVE_TEXT,
+                handle=self.save_workspace_file,
+                raw_body=True,
+                body_types=(PLAIN_TEXT, BINARY),
+                query=SaveQuery,
+                replies={200: SavedFile},
+                errors=(*BROWSE_CODES, "file_changed", "too_large", "request_timeout"),
+                starts_work=True,
             ),
         )
 
@@ -172,10 +214,32 @@ class WorkspaceFileRoutes:
                 length=piece.size,
             )
         kind = media_type(piece, offset)
+        if query.page and kind == PLAIN_TEXT:
+            headers = _headers(piece, "inline") | {"content-security-policy": _PAGE_SANDBOX}
+            return ApiReply(
+                body=piece.content, headers=headers, media_type=f"{HTML_PAGE}; charset=utf-8"
+            )
         shown_as = "attachment" if kind == BINARY else "inline"
         charset = "; charset=utf-8" if kind == PLAIN_TEXT else ""
         headers = _headers(piece, shown_as)
         return ApiReply(body=piece.content, headers=headers, media_type=kind + charset)
+
+    async def save_workspace_file(self, request: ApiRequest) -> ApiReply:
+        deps, query = self._deps, request.query(SaveQuery)
+        path = check_path(query.path)
+        found = await deps.read(
+            chats.get_for_command, request.caller.actor, request.chat_id, "workspaces.write"
+        )
+        chat = require_chat(found)
+        control = require_workspaces(deps)
+        content = await read_body(
+            request.receive, request.header("content-length"), MAX_PIECE_BYTES
+        )
+        try:
+            files = await control.files(chat)
+            return reply(await files.save(path, content, version=query.version))
+        except AgentRefused as error:
+            raise explain_refusal(error) from error
 
     async def _rest(
         self, request: ApiRequest, files: WorkspaceFiles, first: FilePiece
@@ -255,8 +319,8 @@ def check_path(path: str) -> str:
 
 
 def explain_refusal(error: AgentRefused) -> ChatdError:
-    if error.code == "agent_outdated":
-        return Conflict(error.message, code="agent_outdated")
+    if error.code in ("agent_outdated", "file_changed"):
+        return Conflict(error.message, code=error.code)
     if error.code == "outside_workspace":
         return Forbidden(error.message, code="outside_workspace")
     if error.status == 404:
