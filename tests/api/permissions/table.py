@@ -524,7 +524,13 @@ ADMINISTRATION: Final = (
     ),
     row("GET /settings", "administration read", "admin"),
     row("GET /diagnosis", "administration read", "admin"),
-    row("POST /restore/confirm", "administration", "admin", says="nothing_to_confirm"),
+    row(
+        "POST /restore/confirm",
+        "administration",
+        "admin",
+        says="nothing_to_confirm",
+        records="restore.confirm",
+    ),
     row("GET /settings/tool-policy", "administration read", "admin"),
     row("POST /settings/tool-policy/try", "administration read", "admin", TRIAL),
     row(
