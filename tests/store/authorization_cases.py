@@ -336,6 +336,9 @@ CASES: Final[Mapping[str, Case]] = {
     "workspace.workspaces.load_snapshot": lambda pool, who, _: workspaces.load_snapshot(
         pool, who, workspace_id(1)
     ),
+    "workspace.workspaces.can_preview": lambda pool, who, _: workspaces.can_preview(
+        pool, who, workspace_id(1)
+    ),
     "workspace.workspaces.list_page": lambda pool, who, _: workspaces.list_page(
         pool, who, after=None, limit=9
     ),
