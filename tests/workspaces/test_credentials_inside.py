@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,14 @@ from msgspec.structs import replace
 from chatd.clock import SystemClock
 from chatd.domain.workspace.entities import GitSeed
 from chatd.domain.workspace.host_credentials import git_credential, make_credential
-from chatd.domain.workspace.network import read_refusals
+from chatd.domain.workspace.network import Refusal, read_refusals
 from chatd.workspaces.local.local_backend import LocalConfig
 from chatd.workspaces.network import workspace_networks
 from chatd.workspaces.network.inside import INSIDE_NETWORK, REFUSALS_FILE
 from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from tests.support.backend_rig import HOST as HOST_ID
+from tests.support.backend_rig import TEST_TIMEOUT_S
+from tests.support.eventually import eventually
 from tests.support.git_hosts import GitHost
 from tests.support.local_rig import (
     NO_BUBBLEWRAP,
@@ -63,6 +65,16 @@ async def rig(host: GitHost, tmp_path_factory: pytest.TempPathFactory) -> AsyncG
             config = LocalConfig(data_dir=data_dir, host_id=HOST_ID)
             async with open_rig(config, dialer) as found:
                 yield found
+
+
+async def written_refusals(networks: WorkspaceNetworks, path: Path) -> Sequence[Refusal]:
+    """Once there are any: the client's alert may still be on its way."""
+
+    async def written() -> Sequence[Refusal] | None:
+        await networks.write_refusals()
+        return read_refusals(path.read_bytes()) if path.exists() else None
+
+    return await eventually(written, within_s=TEST_TIMEOUT_S)
 
 
 async def test_git_clones_and_pushes_with_a_token_that_is_not_in_the_workspace(
@@ -140,8 +152,7 @@ async def test_git_clones_and_pushes_with_a_token_that_is_not_in_the_workspace(
             running, f"SSL_CERT_FILE=/dev/null CURL_CA_BUNDLE=/dev/null curl -sS https://{HOST}/"
         )
         assert distrust.exit_code != 0
-        await successor.write_refusals()
-        seen = read_refusals((top / "inside" / REFUSALS_FILE).read_bytes())
+        seen = await written_refusals(successor, top / "inside" / REFUSALS_FILE)
         assert [(each.host, each.reason) for each in seen] == [(HOST, "untrusted_certificate")]
     finally:
         serving.cancel()

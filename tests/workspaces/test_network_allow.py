@@ -10,6 +10,7 @@ import pytest
 
 from chatd.clock import SystemClock
 from chatd.domain.workspace.network import read_refusals
+from chatd.workspaces.agents.people_access import AgentFiles
 from chatd.workspaces.local.local_backend import LocalConfig
 from chatd.workspaces.network.inside import INSIDE_NETWORK, REFUSALS_FILE
 from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
@@ -115,6 +116,8 @@ async def test_a_workspace_reaches_the_hosts_that_its_template_names_and_no_othe
         f"127.0.0.1:{server.port}",
         f"::1:{server.port}",
     }
+    agent = AgentFiles(await rig.connect(running), SystemClock(), lambda: None)
+    assert await agent.refusals() == seen
     inside = await rig.output_of(running, f"cat {INSIDE_NETWORK}/{REFUSALS_FILE}")
     assert read_refusals(inside.encode()) == seen
     spoiled = await rig.run(running, f"touch {INSIDE_NETWORK}/x || rm {INSIDE_NETWORK}/proxy.sock")

@@ -242,7 +242,8 @@ class _Transfer:
 
 
 def _target(path: str, query: Mapping[str, object]) -> str:
-    return f"{API_PREFIX}{path}?{urlencode(query, quote_via=quote)}"
+    asked = f"?{urlencode(query, quote_via=quote)}" if query else ""
+    return f"{API_PREFIX}{path}{asked}"
 
 
 def _decode_base64(text: str) -> bytes:
