@@ -70,9 +70,12 @@ async def rig(host: GitHost, tmp_path_factory: pytest.TempPathFactory) -> AsyncG
 async def written_refusals(networks: WorkspaceNetworks, path: Path) -> Sequence[Refusal]:
     """Once there are any: the client's alert may still be on its way."""
 
+    def read() -> Sequence[Refusal] | None:
+        return read_refusals(path.read_bytes()) if path.exists() else None
+
     async def written() -> Sequence[Refusal] | None:
         await networks.write_refusals()
-        return read_refusals(path.read_bytes()) if path.exists() else None
+        return read()
 
     return await eventually(written, within_s=TEST_TIMEOUT_S)
 
