@@ -33,7 +33,7 @@ LEFT_OUT: Final = (
 """What running processes say of themselves, and the record of backups. The journal of live text,
 which is partitioned, is not copied either."""
 
-_TABLES: Final[LiteralString] = """
+TABLES: Final[LiteralString] = """
     SELECT c.relname AS name, coalesce(pg_table_size(c.oid), 0) AS bytes,
         ARRAY(SELECT a.attname::text FROM pg_attribute a
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -42,24 +42,24 @@ _TABLES: Final[LiteralString] = """
     WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
       AND NOT c.relispartition AND c.relname <> ALL ($1::text[])
     ORDER BY c.relname"""
-_SEQUENCES: Final[LiteralString] = """
+SEQUENCES: Final[LiteralString] = """
     SELECT sequencename AS name, last_value FROM pg_sequences
     WHERE schemaname = current_schema() AND last_value IS NOT NULL ORDER BY sequencename"""
-_FACTS: Final[LiteralString] = """
+FACTS: Final[LiteralString] = """
     SELECT now() AS at, current_setting('server_version') AS version,
         (SELECT count(*) FROM files WHERE store = 's3') AS s3_files"""
-_OBJECTS: Final[LiteralString] = """
+OBJECTS: Final[LiteralString] = """
     SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace
       AND relkind IN ('r', 'p', 'v', 'm', 'S', 'f')"""
 
-_FOREIGN_KEYS: Final[LiteralString] = """
+FOREIGN_KEYS: Final[LiteralString] = """
     SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname) AS dropped,
         format('ALTER TABLE %s ADD CONSTRAINT %I %s', conrelid::regclass, conname,
                pg_get_constraintdef(oid)) AS made
     FROM pg_constraint
     WHERE contype = 'f' AND connamespace = current_schema()::regnamespace AND conparentid = 0
     ORDER BY conrelid::regclass::text, conname"""
-_INDEXES: Final[LiteralString] = """
+INDEXES: Final[LiteralString] = """
     SELECT format('DROP INDEX %s', i.indexrelid::regclass) AS dropped,
         pg_get_indexdef(i.indexrelid) AS made
     FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
@@ -67,23 +67,23 @@ _INDEXES: Final[LiteralString] = """
       AND NOT c.relispartition
       AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid)
     ORDER BY i.indexrelid::regclass::text"""
-_SET_SEQUENCE: Final[LiteralString] = "SELECT setval(format('%I', $1::text)::regclass, $2::bigint)"
-_OWNERS: Final[LiteralString] = (
+SET_SEQUENCE: Final[LiteralString] = "SELECT setval(format('%I', $1::text)::regclass, $2::bigint)"
+OWNERS: Final[LiteralString] = (
     "SELECT DISTINCT worker_id FROM chats WHERE worker_id IS NOT NULL ORDER BY worker_id"
 )
 
-_IS_UNFINISHED: Final[LiteralString] = "SELECT to_regclass($1) IS NOT NULL"
-_HAS_RESTORES: Final[LiteralString] = "SELECT to_regclass('restores') IS NOT NULL"
-_RECORD_RESTORE: Final[LiteralString] = """
+IS_UNFINISHED: Final[LiteralString] = "SELECT to_regclass($1) IS NOT NULL"
+HAS_RESTORES: Final[LiteralString] = "SELECT to_regclass('restores') IS NOT NULL"
+RECORD_RESTORE: Final[LiteralString] = """
     INSERT INTO restores (backup_id, made_at, made_on) VALUES ($1, $2, $3)"""
-_RESTORE: Final[LiteralString] = "backup_id, made_at, made_on, restored_at, confirmed_at"
-_READ_RESTORE: Final[LiteralString] = f"SELECT {_RESTORE} FROM restores"
-_CONFIRM: Final[LiteralString] = f"""
-    UPDATE restores SET confirmed_at = now() WHERE confirmed_at IS NULL RETURNING {_RESTORE}"""
+RESTORE: Final[LiteralString] = "backup_id, made_at, made_on, restored_at, confirmed_at"
+READ_RESTORE: Final[LiteralString] = f"SELECT {RESTORE} FROM restores"
+CONFIRM: Final[LiteralString] = f"""
+    UPDATE restores SET confirmed_at = now() WHERE confirmed_at IS NULL RETURNING {RESTORE}"""
 
-_TRY_LOCK: Final[LiteralString] = "SELECT pg_try_advisory_lock($1)"
+TRY_LOCK: Final[LiteralString] = "SELECT pg_try_advisory_lock($1)"
 # Due: none was made for so long, and the last attempt is some minutes old.
-_BEGIN: Final[LiteralString] = """
+BEGIN: Final[LiteralString] = """
     INSERT INTO backups (id, host, file)
     SELECT $1, $2, $3
     WHERE NOT EXISTS (SELECT FROM backups
@@ -91,12 +91,12 @@ _BEGIN: Final[LiteralString] = """
       AND NOT EXISTS (SELECT FROM backups
                       WHERE started_at > now() - $5::float8 * interval '1 s')
     RETURNING id"""
-_END: Final[LiteralString] = """
+END: Final[LiteralString] = """
     UPDATE backups SET ended_at = now(), bytes = $2, error = $3 WHERE id = $1"""
-_TRIM: Final[LiteralString] = """
+TRIM: Final[LiteralString] = """
     DELETE FROM backups WHERE id IN (
         SELECT id FROM backups ORDER BY started_at DESC OFFSET $1)"""
-_LATEST: Final[LiteralString] = """
+LATEST: Final[LiteralString] = """
     SELECT (SELECT max(started_at) FROM backups WHERE bytes IS NOT NULL) AS made_at,
         (SELECT error FROM backups WHERE ended_at IS NOT NULL ORDER BY started_at DESC LIMIT 1)
             AS error, now() AS now"""
@@ -154,15 +154,15 @@ async def open_snapshot(config: ConnectConfig) -> AsyncGenerator[Snapshot]:
     session = await connect(_patient(config, "backup"))
     try:
         await session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        rows = await session.fetch(_TABLES, list(LEFT_OUT))
+        rows = await session.fetch(TABLES, list(LEFT_OUT))
         if not rows:
             raise ChatdError("The database has no tables of chatd.", code="no_deployment")
         names = ", ".join(_quoted(row["name"]) for row in rows)
         await session.script(f"LOCK TABLE {names} IN ACCESS SHARE MODE", timeout_s=60)
-        tables = tuple(_table(row) for row in await session.fetch(_TABLES, list(LEFT_OUT)))
-        facts = await session.fetchrow(_FACTS)
+        tables = tuple(_table(row) for row in await session.fetch(TABLES, list(LEFT_OUT)))
+        facts = await session.fetchrow(FACTS)
         assert facts is not None  # a SELECT without FROM has one row
-        sequences = {row["name"]: row["last_value"] for row in await session.fetch(_SEQUENCES)}
+        sequences = {row["name"]: row["last_value"] for row in await session.fetch(SEQUENCES)}
         yield Snapshot(
             session,
             SnapshotFacts(
@@ -194,7 +194,7 @@ async def begin_restore(config: ConnectConfig) -> None:
     session = await connect(_patient(config, "restore"))
     try:
         async with session.transaction():
-            if await session.fetchval(_OBJECTS):
+            if await session.fetchval(OBJECTS):
                 raise Conflict(
                     "The database is not empty: it has tables already. Name an empty one with"
                     " --database-url (createdb makes one).",
@@ -209,7 +209,7 @@ async def is_unfinished(config: ConnectConfig) -> bool:
     """Whether a restore into this database began and did not end."""
     session = await connect(config)
     try:
-        return await session.fetchval(_IS_UNFINISHED, UNFINISHED_TABLE)
+        return await session.fetchval(IS_UNFINISHED, UNFINISHED_TABLE)
     finally:
         session.terminate()
 
@@ -241,8 +241,8 @@ async def open_target(
     session = await connect(_patient(config, "restore"))
     try:
         async with session.transaction():
-            rows = await session.fetch(_TABLES, list(LEFT_OUT))
-            dropped = [*await session.fetch(_FOREIGN_KEYS), *await session.fetch(_INDEXES)]
+            rows = await session.fetch(TABLES, list(LEFT_OUT))
+            dropped = [*await session.fetch(FOREIGN_KEYS), *await session.fetch(INDEXES)]
             for one in dropped:
                 await session.script(one["dropped"], timeout_s=60)
             names = ", ".join(_quoted(row["name"]) for row in rows)
@@ -252,7 +252,7 @@ async def open_target(
             for one in reversed(dropped):
                 await session.script(one["made"], timeout_s=COPY_TIMEOUT_S)
             for name, last in sequences.items():
-                await session.fetchval(_SET_SEQUENCE, name, last)
+                await session.fetchval(SET_SEQUENCE, name, last)
     finally:
         session.terminate()
 
@@ -275,9 +275,9 @@ async def finish_restore(
     session = await connect(_patient(config, "restore"))
     try:
         async with session.transaction():
-            for row in await session.fetch(_OWNERS):
+            for row in await session.fetch(OWNERS):
                 await workers.release(session, WorkerId(row["worker_id"]))
-            await session.execute(_RECORD_RESTORE, backup_id, made_at, made_on)
+            await session.execute(RECORD_RESTORE, backup_id, made_at, made_on)
             await session.script(f"DROP TABLE {UNFINISHED_TABLE}", timeout_s=60)
     finally:
         session.terminate()
@@ -285,9 +285,9 @@ async def finish_restore(
 
 async def read_restore(conn: Conn) -> RestoreRecord | None:
     """None if this database was never restored from a backup."""
-    if not await conn.fetchval(_HAS_RESTORES):
+    if not await conn.fetchval(HAS_RESTORES):
         return None
-    row = await conn.fetchrow(_READ_RESTORE)
+    row = await conn.fetchrow(READ_RESTORE)
     return None if row is None else _restore(row)
 
 
@@ -300,7 +300,7 @@ async def confirm_restore(
 ) -> RestoreRecord:
     """All replicas hear of it. Raises Conflict if there is nothing to confirm."""
     require_permission(actor, "config.write")
-    row = await session.fetchrow(_CONFIRM)
+    row = await session.fetchrow(CONFIRM)
     if row is None:
         text = "This deployment was not restored from a backup, or that is confirmed already."
         raise Conflict(text, code="nothing_to_confirm")
@@ -326,7 +326,7 @@ async def one_at_a_time(config: ConnectConfig) -> AsyncGenerator[bool]:
     process."""
     session = await connect(config.named("backup lock"))
     try:
-        yield await session.fetchval(_TRY_LOCK, LOCK_KEY)
+        yield await session.fetchval(TRY_LOCK, LOCK_KEY)
     finally:
         session.terminate()
 
@@ -335,13 +335,13 @@ async def begin(
     conn: Conn, backup_id: UUID, host: str, file: str, *, every_s: float, retry_s: float
 ) -> bool:
     """Record an attempt if one is due. Under the lock."""
-    begun = await conn.fetchval(_BEGIN, backup_id, host, file, every_s, retry_s)
+    begun = await conn.fetchval(BEGIN, backup_id, host, file, every_s, retry_s)
     return begun is not None
 
 
 async def end(conn: Conn, backup_id: UUID, *, size: int | None, error: str | None) -> None:
-    await conn.execute(_END, backup_id, size, error)
-    await conn.execute(_TRIM, ATTEMPTS_KEPT)
+    await conn.execute(END, backup_id, size, error)
+    await conn.execute(TRIM, ATTEMPTS_KEPT)
 
 
 class LatestBackup(Struct, frozen=True, kw_only=True):
@@ -353,6 +353,6 @@ class LatestBackup(Struct, frozen=True, kw_only=True):
 
 
 async def read_latest(conn: Conn) -> LatestBackup:
-    row = await conn.fetchrow(_LATEST)
+    row = await conn.fetchrow(LATEST)
     assert row is not None  # a SELECT without FROM has one row
     return LatestBackup(**dict(row))
