@@ -132,13 +132,17 @@ async def test_a_restore_that_is_killed_leaves_a_place_that_serve_refuses(
             await eventually(has_begun)
             process.send_signal(signal.SIGKILL)
             await process.wait()
-    for arguments in (("serve",), ("admin", "audit"), ("backup", "-o", tmp_path / "b")):
+    for arguments in (
+        ("serve", "--port", "0"),
+        ("admin", "audit"),
+        ("backup", "-o", tmp_path / "b"),
+    ):
         refused = await copy.run(*arguments, *of(copy))
         assert refused.code == 1, refused
         assert "was begun and not finished. Empty it" in refused.err
     # Another host, which has only the database, is told the same.
     elsewhere = {"CHATD_DATA_DIR": str(tmp_path / "other")}
-    refused = await copy.run("serve", *of(copy), env=elsewhere)
+    refused = await copy.run("serve", "--port", "0", *of(copy), env=elsewhere)
     assert "was begun and not finished. Empty it" in refused.err
     found = await copy.run("doctor", *of(copy))
     assert "was begun and not finished" in found.out

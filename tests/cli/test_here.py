@@ -102,12 +102,13 @@ echo the date was told once
 @pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 async def test_who_leaves_a_running_turn_is_told_what_becomes_of_it_and_finds_its_end(
-    here_server: ServerProcess, project: Path, tmp_path: Path
+    here_server: ServerProcess, tmp_path: Path
 ) -> None:
     """Takes seconds: a runner, a sandbox and the terminal are started twice. The command of the
     demo model begins with `date`, and the directory has one of its own."""
+    project = tmp_path / "left project"
     program = project / "bin" / "date"
-    program.parent.mkdir()
+    program.parent.mkdir(parents=True)
     program.write_text(SLOW_DATE)
     program.chmod(0o755)
     path = f"{program.parent}:{here_server.env['PATH']}"
@@ -116,7 +117,7 @@ async def test_who_leaves_a_running_turn_is_told_what_becomes_of_it_and_finds_it
         await terminal.write(f"cd '{project}'")
         await terminal.press("Enter")
         await terminal.type_command(CHATD, "chat", "--here")
-        await terminal.until_shown("my-project-")
+        await terminal.until_shown("left-project-")
         await terminal.write("run a command")
         await terminal.press("Enter")
         await wait_for_file(project / "begun")

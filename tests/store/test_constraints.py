@@ -250,6 +250,41 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            FROM chats, generate_series(1, 201) n GROUP BY id""",
     ),
     ("shared_with_a_user_or_a_group", "INSERT INTO chat_shares (chat_id) SELECT id FROM chats"),
+    (
+        "a_whole_backup_has_a_size",
+        """INSERT INTO backups (id, host, file, bytes) SELECT id, 'h', 'f', 1 FROM chats""",
+    ),
+    (
+        "restores_one_check",
+        """INSERT INTO restores (one, backup_id, made_at, made_on)
+           SELECT false, id, now(), 'h' FROM chats""",
+    ),
+    (
+        "host_credentials_host_check",
+        """INSERT INTO host_credentials (id, host, port, path, scheme, sealed_secret)
+           SELECT id, '', 443, '/', 'bearer', 'v1.k.x' FROM chats""",
+    ),
+    (
+        "host_credentials_port_check",
+        """INSERT INTO host_credentials (id, host, port, path, scheme, sealed_secret)
+           SELECT id, 'h', 0, '/', 'bearer', 'v1.k.x' FROM chats""",
+    ),
+    (
+        "host_credentials_path_check",
+        """INSERT INTO host_credentials (id, host, port, path, scheme, sealed_secret)
+           SELECT id, 'h', 443, 'p', 'bearer', 'v1.k.x' FROM chats""",
+    ),
+    (
+        "host_credentials_scheme_check",
+        """INSERT INTO host_credentials (id, host, port, path, scheme, sealed_secret)
+           SELECT id, 'h', 443, '/', 'digest', 'v1.k.x' FROM chats""",
+    ),
+    (
+        "a_host_credential_has_one_scope",
+        """INSERT INTO host_credentials (id, owner_id, group_id, host, port, path, scheme,
+               sealed_secret)
+           SELECT id, owner_id, id, 'h', 443, '/', 'bearer', 'v1.k.x' FROM chats""",
+    ),
 ]
 
 NAMES = """

@@ -39,6 +39,7 @@ export const queryKeys = {
   debugCall: (chatId: string, id: unknown) => ["panel", "debug", chatId, id],
   providerTrial: (providerId: string | undefined) => ["trial", providerId],
   workspace: (id: string) => ["panel", "workspace", id],
+  network: (workspaceId: string) => ["panel", "network", workspaceId],
   ports: (workspaceId: string) => ["panel", "ports", workspaceId],
   builds: (workspaceId: string, latest: unknown, status: unknown) => ["panel", "workspace", workspaceId, "builds", latest, status],
   template: (id: unknown) => ["panel", "template", id],

@@ -192,11 +192,11 @@ const REFRESH_MS = 10_000;
 /** What the workspace may reach, for which hosts a proxy has a credential, and what was refused. */
 export function WorkspaceNetwork({ workspaceId }: { readonly workspaceId: string }) {
   const found = useQuery({
-    queryKey: [...queryKeys.workspaces, workspaceId, "network"],
+    queryKey: queryKeys.network(workspaceId),
     queryFn: ({ signal }) => api.GET("/api/v1/workspaces/{workspace_id}/network", { path: { workspace_id: workspaceId }, signal }),
     refetchInterval: REFRESH_MS,
   }).data;
-  if (found === undefined || found.mode !== "allow") return null;
+  if (found?.mode !== "allow") return null;
   const { allow = [], credentials = [], refusals = [], refusals_unknown: unknown } = found;
   return (
     <>
