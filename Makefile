@@ -1,8 +1,8 @@
 # Needs make and Python 3.11 or newer, nothing else. All that is installed goes into .venv.
 
 BIN := .venv/bin
-# Tests wait for processes and sockets half of their time: two more than there are cores here.
-JOBS ?= 4
+# Tests wait for processes and sockets a third of their time: one more than there are cores here.
+JOBS ?= 3
 ARGS ?=
 
 # node comes with a locked package; the machine's own may be too old for pyright.

@@ -1,8 +1,8 @@
 """Every check and every test, as `make check`, `make test` and `make test-page` run them.
 
 Each is a job with a process of its own, and starts when the jobs that it needs have passed: the
-page is checked while the packages of Python are fetched, and Chromium runs beside pytest, so that
-no processor waits. What a job prints is shown if it fails; pytest prints as it goes. The last lines
+page is checked while the packages of Python are fetched, and types and lint while Chromium and
+pytest run. What a job prints is shown if it fails; pytest prints as it goes. The last lines
 say what each took. Run by any Python 3.11+ before anything is installed: standard library only.
 """
 
@@ -33,6 +33,8 @@ SHOWN_OF_ENDED = 20
 # Objects of a type checker live long, and a small young generation copies them again and again:
 # pyright took 66 s of the processor with it, 70 without.
 TYPES_OPTIONS = {"NODE_OPTIONS": "--max-semi-space-size=64"}
+# Long checks leave the processors to the tests, whose waits would run out.
+BESIDE = ["nice", "-n", "10"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Job:
     command: list[str]
     needs: tuple[str, ...] = ()
     """Jobs that must have passed. One that is not part of this run is not waited for."""
+    after: tuple[str, ...] = ()
+    """Jobs that must have ended, whether they passed or not."""
     directory: Path = ROOT
     variables: dict[str, str] = field(default_factory=dict[str, str])
     is_live: bool = False
@@ -111,7 +115,7 @@ def jobs_of_python() -> Iterator[Job]:
     yield Job("format", [str(BIN / "ruff"), "format", "--quiet", "--check", "."], after)
     yield Job("lint", [str(BIN / "ruff"), "check", "--quiet", "."], after)
     yield Job("imports", [str(BIN / "lint-imports"), "--no-logo"], after)
-    pyright = [str(BIN / "pyright"), "--warnings"]
+    pyright = [*BESIDE, str(BIN / "pyright"), "--warnings"]
     yield Job("types", pyright, after, variables=TYPES_OPTIONS)
 
 
@@ -120,17 +124,17 @@ def jobs_of_page() -> Iterator[Job]:
         say(f"{NODE_TEXT} is not installed: the page is neither checked nor tested.")
         return
     yield from lint_of_page()
-    unit_tests = ["npm", "run", "--silent", "test"]
-    yield Job("unit tests of the page", unit_tests, ("types and lint of the page",), UI)
+    unit_tests = [*BESIDE, "npm", "run", "--silent", "test"]
+    yield Job("unit tests of the page", unit_tests, ("types and lint of the page",), directory=UI)
     schema = [sys.executable, "-m", "tools.page_tests", "schema"]
     yield Job("types of the API", schema, ("packages", "packages of the page"))
 
 
 def lint_of_page() -> Iterator[Job]:
     yield page_packages()
-    check = ["npm", "run", "--silent", "check"]
+    check = [*BESIDE, "npm", "run", "--silent", "check"]
     needs = ("packages of the page",)
-    yield Job("types and lint of the page", check, needs, UI, TYPES_OPTIONS)
+    yield Job("types and lint of the page", check, needs, directory=UI, variables=TYPES_OPTIONS)
 
 
 def page_packages() -> Job:
@@ -156,7 +160,8 @@ def jobs_of_tests(forks: str, arguments: list[str]) -> Iterator[Job]:
     needs = ("packages", "system packages", "format", "lint", "imports")
     needs = (*needs, "packages of OpenID", "build of the page")
     command = [str(BIN / "python"), "-m", "tools.run_tests", "--forks", forks, *arguments]
-    yield Job("tests", command, needs, is_live=True)
+    # Two suites at once starve each other on two cores: their waits run out.
+    yield Job("tests", command, needs, ("tests in Chromium",), is_live=True)
 
 
 class JobRunner:
@@ -184,9 +189,19 @@ class JobRunner:
     def _start_ready(self) -> None:
         for job in list(self._waiting.values()):
             awaited = [self._ended.get(name) for name in job.needs if self._is_known(name)]
-            if all(ended is not None and ended.passed for ended in awaited):
+            if all(ended is not None and ended.passed for ended in awaited) and all(
+                self._is_over(name) for name in job.after
+            ):
                 del self._waiting[job.name]
                 self._start(job)
+
+    def _is_over(self, name: str) -> bool:
+        """Or will never start: it is no part of this run, or a job that it needs has failed."""
+        if name in self._ended or not self._is_known(name):
+            return True
+        waiting = self._waiting.get(name)
+        needed = [self._ended.get(need) for need in waiting.needs] if waiting else []
+        return any(ended is not None and not ended.passed for ended in needed)
 
     def _is_known(self, name: str) -> bool:
         running = any(one.job.name == name for one in self._running.values())
