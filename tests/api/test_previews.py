@@ -395,3 +395,27 @@ async def test_a_preview_ends_with_the_credential_and_belongs_to_the_owner(
         return (await browser.get("/")).status == 401
 
     await eventually(is_refused)
+
+
+async def test_an_open_socket_of_a_preview_ends_with_the_credential(
+    api: WorkspaceApi, workspace_id: str, shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(previews, "ACCESS_CACHE_S", 0.05)
+    token = (await api.ask("POST", "/auth/tokens", {"name": "cli"})).json
+    made = await api.ask(
+        "POST",
+        f"/workspaces/{workspace_id}/previews",
+        {"port": shown.port},
+        token=str(token["token"]),
+    )
+    browser = Browser(api, made.json)
+    await browser.enter()
+    headers = browser.headers({"origin": str(made.json["origin"])})
+    async with api.server.http.ws_connect("/socket", headers=headers) as ws:
+        await ws.send_str("hello")
+        assert (await ws.receive_str(timeout=20)) == "you said hello"
+        await api.ask("DELETE", f"/auth/tokens/{token['id']}")
+        assert (await ws.receive(timeout=20)).type in (
+            aiohttp.WSMsgType.CLOSE,
+            aiohttp.WSMsgType.CLOSED,
+        )

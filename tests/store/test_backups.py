@@ -108,6 +108,8 @@ class Deployment:
         (home / "sub").mkdir(mode=0o750)
         (home / "out").symlink_to("/etc")
         (home / "sub" / "link").symlink_to("../note.txt")
+        (home / "loop").symlink_to("loop")
+        (home / "through-a-file").symlink_to("note.txt/x")
         os.mkfifo(home / "pipe")
 
     async def back_up(self, target: Path, request: BackupRequest | None = None) -> None:

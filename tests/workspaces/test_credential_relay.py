@@ -305,6 +305,7 @@ async def test_a_credential_for_a_path_is_for_what_is_below_it(
         ("/ada/app.git/git-upload-pack", True),
         ("/ada/app.git/info/lfs/objects/batch", True),
         ("/api/v1/user", False),
+        ("/api/v1/repos/ada/app/contents/info/lfs/x", False),
         ("/api/v1/user?/git-upload-pack", False),
         ("/api/v1/../v1/user/x/info/refs/%2e%2e", False),
     ],

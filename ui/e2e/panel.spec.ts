@@ -68,7 +68,7 @@ test("the panel shows what the agent changed, who ran it, its files, a shell, it
     await openTab(page, /^Files/);
     const tree = page.getByRole("tree", { name: "Files of the workspace" });
     await tree.getByRole("treeitem", { name: HOSTILE_NAME }).click();
-    await expect(page.locator(".files-grid")).toContainText("# inert");
+    await expect(page.locator(".files-grid").getByRole("heading", { name: "inert" })).toBeVisible();
     expect(await page.locator("img[src=x]").count()).toBe(0);
     await expectGoodState(page, "files");
   });

@@ -151,7 +151,8 @@ class PreviewSite:
                 _require_same_origin(scope, place)
                 await self._access.require(scope, target)
                 with self._counted(target), self._cancellable():
-                    await (exchange.run_socket() if is_socket else exchange.run_http())
+                    run = exchange.run_socket() if is_socket else exchange.run_http()
+                    await self._access.run_while_allowed(run, scope, target)
         except asyncio.CancelledError:
             if not self._is_closing:
                 raise
@@ -283,6 +284,34 @@ class _PreviewAccess:
         self._allowed[grant] = (changes, clock.monotonic() + ACCESS_CACHE_S)
         while len(self._allowed) > MAX_CACHED_ACCESS:
             self._allowed.popitem(last=False)
+
+    async def run_while_allowed(
+        self, run: Coroutine[object, None, None], scope: Scope, target: PreviewTarget
+    ) -> None:
+        """Long exchanges end when their credential does: it is checked again and again."""
+        loop = asyncio.get_running_loop()
+        limit = asyncio.timeout(None)
+
+        async def watch() -> None:
+            while True:
+                await self._deps.env.clock.sleep(ACCESS_CACHE_S, "preview_access")
+                try:
+                    await self.require(scope, target)
+                except Unavailable:
+                    continue
+                except _Page:
+                    limit.reschedule(loop.time())
+                    return
+
+        watching = loop.create_task(watch())
+        try:
+            async with limit:
+                await run
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            watching.cancel()
 
     async def _is_allowed(self, grant: PreviewGrant, target: PreviewTarget) -> bool:
         asked = UserActor(user_id=grant.user_id, role="member")

@@ -224,12 +224,12 @@ class ReplyEvents:
             self._data_at = now
             self._bytes_read = content.total_bytes
             events = self._decode(_read_buffered(content))
-            if events and not take(events):
-                waiter.set_result(False)
-            elif self._has_ended:
-                waiter.set_result(True)
+            takes_more = not events or take(events)
+            if not waiter.done() and (not takes_more or self._has_ended):
+                waiter.set_result(takes_more)
         except Exception as error:  # noqa: BLE001 - raised where the answer is awaited
-            waiter.set_exception(error)
+            if not waiter.done():  # `take` may have stopped the answer; the beat must go on
+                waiter.set_exception(error)
 
     # Reading
 

@@ -22,7 +22,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from chatd import sealed_secrets
-from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
 from chatd.services.backup_file import (
     PARTIAL_SUFFIX,
@@ -214,14 +214,21 @@ class _Packing:
         stream = cast("BinaryIO", _EntryStream(writer))
         with tarfile.open(mode="w|", fileobj=stream, format=tarfile.PAX_FORMAT) as archive:
             if root.is_dir():
-                walk = os.fwalk(root, onerror=self._on_error, follow_symlinks=False)
-                for path, _, names, directory in walk:
-                    below = os.path.relpath(path, root)
-                    self._add(archive, below, os.fstat(directory))
-                    links = _links_in(directory)
-                    for name in (*names, *links):
-                        self._add_file(archive, os.path.join(below, name), name, directory)
+                self._add(archive, ".", root.stat())
+                for top in sorted(os.listdir(root)):
+                    try:
+                        self._add_tree(archive, root, top)
+                    except RecursionError:  # a command made directories too deep to walk
+                        self.unread += 1
         writer.end()
+
+    def _add_tree(self, archive: tarfile.TarFile, root: Path, top: str) -> None:
+        walk = os.fwalk(root / top, onerror=self._on_error, follow_symlinks=False)
+        for path, _, names, directory in walk:
+            below = os.path.relpath(path, root)
+            self._add(archive, below, os.fstat(directory))
+            for name in dict.fromkeys((*names, *_links_in(directory))):
+                self._add_file(archive, os.path.join(below, name), name, directory)
 
     def _on_error(self, error: OSError) -> None:
         self.unread += not isinstance(error, FileNotFoundError)
@@ -270,8 +277,15 @@ class _Packing:
 
 def _links_in(directory: int) -> list[str]:
     """Links to directories, which a walk lists among the directories."""
+    found: list[str] = []
     with os.scandir(directory) as entries:
-        return [one.name for one in entries if one.is_symlink() and one.is_dir()]
+        for one in entries:
+            with suppress(
+                OSError
+            ):  # a loop, or closed to this account: the walk lists it as a file
+                if one.is_symlink() and one.is_dir():
+                    found.append(one.name)
+    return found
 
 
 class _PaddedFile:
@@ -316,8 +330,9 @@ class ScheduledBackups:
         while True:
             try:
                 await self.run_due()
-            except Unavailable as error:
-                self._env.emit("backup_failed", error_kind=error.code, reason=error.message)
+            except Exception as error:  # noqa: BLE001 - a backup must not end the server
+                kind = getattr(error, "code", type(error).__name__)
+                self._env.emit("backup_failed", error_kind=kind, reason=str(error))
             await self._env.clock.sleep(POLL_INTERVAL_S, "backups")
 
     async def run_due(self) -> bool:
@@ -338,7 +353,7 @@ class ScheduledBackups:
             size: int | None = None
             try:
                 size = await self._make(target, backup_id)
-            except (ChatdError, OSError) as failure:
+            except Exception as failure:  # noqa: BLE001 - recorded, and tried again later
                 error = str(failure)
                 kind = getattr(failure, "code", type(failure).__name__)
                 self._env.emit("backup_failed", error_kind=kind, reason=error)

@@ -273,9 +273,14 @@ def _unpack(pieces: Iterator[Piece], target: Path) -> None:
         pass
 
 
-def _as_it_was(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
-    """The mode as well, which the standard filter narrows."""
-    return tarfile.tar_filter(member, path).replace(mode=member.mode & 0o777, deep=False)
+def _as_it_was(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+    """The mode as well, which the standard filter narrows. None for a name that a command changed
+    while it was copied, so that it would lead outside of the target."""
+    try:
+        kept = tarfile.tar_filter(member, path)
+    except tarfile.FilterError:
+        return None
+    return kept.replace(mode=member.mode & 0o777, deep=False)
 
 
 # Unfinished and unconfirmed

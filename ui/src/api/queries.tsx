@@ -38,10 +38,7 @@ export const queryKeys = {
   debugCalls: (chatId: string) => ["panel", "debug", chatId],
   debugCall: (chatId: string, id: unknown) => ["panel", "debug", chatId, id],
   providerTrial: (providerId: string | undefined) => ["trial", providerId],
-  workspace: (id: string) => ["panel", "workspace", id],
-  network: (workspaceId: string) => ["panel", "network", workspaceId],
-  ports: (workspaceId: string) => ["panel", "ports", workspaceId],
-  builds: (workspaceId: string, latest: unknown, status: unknown) => ["panel", "workspace", workspaceId, "builds", latest, status],
+  workspace: (id: string, ...part: readonly unknown[]) => ["panel", "workspace", id, ...part],
   template: (id: unknown) => ["panel", "template", id],
   /** A resource of the settings, by its name and what it depends on. */
   settings: (...name: readonly unknown[]) => ["settings", ...name],

@@ -129,6 +129,7 @@ class DesktopRoutes:
         ]
 
     async def close(self) -> None:
+        self._takeover.release(self._takeover.person)  # actions that wait for a person end
         for stream in list(self._streams.values()):
             stream.close()
         if self._server is not None:

@@ -158,7 +158,9 @@ def find_credential(
 
 
 def _is_git_request(path: str) -> bool:
-    return path.endswith(_GIT_REQUESTS) or _GIT_LFS in path
+    """Not a call of the host's API for a file or branch whose name looks like git's own paths."""
+    is_api = path.startswith("/api/")
+    return not is_api and (path.endswith(_GIT_REQUESTS) or _GIT_LFS in path)
 
 
 def _has_dots(path: str) -> bool:

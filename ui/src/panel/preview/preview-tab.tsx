@@ -42,7 +42,7 @@ interface Shown {
 
 function Previews({ workspaceId }: { readonly workspaceId: string }) {
   const list = useQuery({
-    queryKey: queryKeys.ports(workspaceId),
+    queryKey: queryKeys.workspace(workspaceId, "ports"),
     queryFn: ({ signal }) => api.GET("/api/v1/workspaces/{workspace_id}/ports", { path: { workspace_id: workspaceId }, query: { limit: 100 }, signal }),
     refetchInterval: POLL_MS,
     staleTime: 0,

@@ -229,7 +229,7 @@ function useWorkspace(id: string): UseQueryResult<Workspace, ApiError> {
 function useBuilds(workspace: Workspace): readonly Build[] {
   const latest = workspace.latest_build;
   const query = useQuery({
-    queryKey: queryKeys.builds(workspace.id, latest?.id, latest?.status),
+    queryKey: queryKeys.workspace(workspace.id, "builds", latest?.id, latest?.status),
     queryFn: ({ signal }) =>
       api.GET("/api/v1/workspaces/{workspace_id}/builds", { path: { workspace_id: workspace.id }, query: { limit: SHOWN_BUILDS }, signal }),
     placeholderData: (before) => before,

@@ -192,7 +192,7 @@ const REFRESH_MS = 10_000;
 /** What the workspace may reach, for which hosts a proxy has a credential, and what was refused. */
 export function WorkspaceNetwork({ workspaceId }: { readonly workspaceId: string }) {
   const found = useQuery({
-    queryKey: queryKeys.network(workspaceId),
+    queryKey: queryKeys.workspace(workspaceId, "network"),
     queryFn: ({ signal }) => api.GET("/api/v1/workspaces/{workspace_id}/network", { path: { workspace_id: workspaceId }, signal }),
     refetchInterval: REFRESH_MS,
   }).data;
