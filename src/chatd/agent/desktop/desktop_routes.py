@@ -44,7 +44,7 @@ NO_DESKTOP_TEXT = (
 
 
 @dataclass
-class Takeover:
+class DesktopHold:
     """Whether a person has the mouse, and which chats do not know yet that one had it."""
 
     now: Callable[[], float]
@@ -109,7 +109,7 @@ class DesktopRoutes:
         self._server = server
         self._journal = journal
         self._fence = fence
-        self._takeover = Takeover(now)
+        self._takeover = DesktopHold(now)
         self._streams: dict[str, _VncStream] = {}
 
     def routes(self) -> list[AgentRoute]:
