@@ -24,7 +24,8 @@ ROOT = Path(__file__).parent.parent
 KERNEL = ROOT / "docs" / "kernel.md"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 SOURCE = ROOT / "src" / "chatd"
-OPERATING = ROOT / "docs" / "operating.md"
+SETTINGS = ROOT / "docs" / "settings.md"
+LIMITS = ROOT / "docs" / "limits.md"
 API = ROOT / "docs" / "api.md"
 TERMINAL = ROOT / "docs" / "terminal.md"
 SCHEMA = ROOT / "src" / "chatd" / "store" / "migrations" / "0001_schema.sql"
@@ -145,7 +146,8 @@ SECTIONS: dict[Path, dict[str, Section]] = {
     },
     API: {"error codes": error_codes},
     TERMINAL: {"keys": terminal_tables.keys, "commands": terminal_tables.commands},
-    OPERATING: {"settings": settings_table.rows, "limits": limits_table.rows},
+    SETTINGS: {"settings": settings_table.rows},
+    LIMITS: {"limits": limits_table.rows},
 }
 
 

@@ -1,4 +1,4 @@
-"""The table of built-in limits and timeouts in docs/operating.md, read from the source.
+"""The table of built-in limits and timeouts in docs/limits.md, read from the source.
 
 A row per public constant of `src/chatd` that bounds something: its name ends with a unit (`_S`,
 `_BYTES`, `_CHARS`, ...) or begins with MAX_ or MIN_. The meaning is the string below the constant

@@ -1,4 +1,4 @@
-"""The table of settings in docs/operating.md, from the settings schema."""
+"""The table of settings in docs/settings.md, from the settings schema."""
 
 from collections.abc import Iterator
 

@@ -32,7 +32,7 @@ from chatd.settings.schema import (
     WorkspaceSettings,
     redact_url,
 )
-from tools.docs import OPERATING
+from tools.docs import SETTINGS
 
 HOME = Path("/home/ada")
 DATA = HOME / "data"
@@ -484,7 +484,7 @@ def test_a_bad_file_is_refused_by_file_and_key(toml: str, message: str) -> None:
         (
             "CHATD_ZEBRA",
             "x",
-            "unknown environment variable CHATD_ZEBRA; unset it, or see docs/operating.md",
+            "unknown environment variable CHATD_ZEBRA; unset it, or see docs/settings.md",
         ),
         ("CHATD_PROVIDERS", "sk-1", "CHATD_PROVIDERS: expected a list as JSON, in square brackets"),
         ("CHATD_MODELS", "{}", "CHATD_MODELS: expected a list as JSON, in square brackets"),
@@ -628,5 +628,5 @@ def test_the_repr_of_settings_is_complete_except_the_password() -> None:
 
 
 def test_every_setting_is_in_the_table_of_the_docs() -> None:
-    text = OPERATING.read_text()
+    text = SETTINGS.read_text()
     assert all(f"| `{name}` |" in text for name in setting_keys())

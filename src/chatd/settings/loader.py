@@ -144,7 +144,7 @@ def _from_environment(env: Mapping[str, str], on_problem: _OnProblem) -> dict[st
         if key is None:
             if SERVICE_LINK.fullmatch(variable):
                 continue
-            hint = _suggest(variable, variables) or "; unset it, or see docs/operating.md"
+            hint = _suggest(variable, variables) or "; unset it, or see docs/settings.md"
             on_problem(SettingsError(f"unknown environment variable {variable}{hint}"))
             continue
         # Compose files and shells write "not set" as an empty value.
