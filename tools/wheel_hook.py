@@ -60,7 +60,8 @@ def build_note(root: Path) -> dict[str, str]:
         if commit and git(root, "status", "--porcelain", "--untracked-files=no"):
             commit += ", changed"
         at = at or git(root, "log", "-1", "--format=%ct")
-    day = datetime.fromtimestamp(int(at), UTC).date().isoformat() if at else ""
+    # Zero stands for no date: the default of an image's build.
+    day = datetime.fromtimestamp(int(at), UTC).date().isoformat() if at not in ("", "0") else ""
     return {"commit": commit, "date": day}
 
 

