@@ -82,6 +82,7 @@ export default defineConfig({
   test: {
     environment: "happy-dom",
     include: ["src/**/*.test.{ts,tsx}"],
+    setupFiles: ["./testing-setup.ts"],
     restoreMocks: true,
     unstubGlobals: true,
     // The simulated document and React are loaded once per thread and not once per file: a quarter of the time.

@@ -1,0 +1,10 @@
+/** Waits of tests. The libraries give up after one second, which a busy machine can take for one render. */
+import { configure } from "@testing-library/react";
+import { vi } from "vitest";
+
+const longestWaitMs = 20_000;
+
+configure({ asyncUtilTimeout: longestWaitMs });
+
+const waitFor = vi.waitFor.bind(vi);
+vi.waitFor = (condition, options) => waitFor(condition, options ?? { timeout: longestWaitMs });
