@@ -70,6 +70,21 @@ async def test_a_model_is_stored_with_all_its_fields(server: ApiServer) -> None:
     assert (shown["source"], shown["provider"], shown["enabled"]) == ("database", "local", True)
 
 
+async def test_a_fallback_is_named_with_its_reasons_and_follows_a_new_name(
+    server: ApiServer,
+) -> None:
+    other = await ask(server, "POST", "/models", {**QWEN, "name": "other"})
+    chain = [{"model": "other", "on": ["outage", "context"]}, {"model": "demo"}]
+    made = await ask(server, "POST", "/models", {**QWEN, "fallbacks": chain})
+    every = ["outage", "overload", "access", "refusal", "context"]
+    assert made.json["fallbacks"] == [chain[0], {"model": "demo", "on": every}]
+    await ask(server, "PATCH", f"/models/{other.json['id']}", {"name": "renamed"})
+    path = f"/models/{made.json['id']}"
+    renamed = [{**chain[0], "model": "renamed"}, {"model": "demo", "on": every}]
+    assert (await ask(server, "GET", path)).json["fallbacks"] == renamed
+    assert "fallbacks" not in (await ask(server, "PATCH", path, {"fallbacks": []})).json
+
+
 async def test_an_effort_is_given_as_a_word_or_with_its_maximum(server: ApiServer) -> None:
     made = await ask(server, "POST", "/models", {**QWEN, "reasoning_effort": "low"})
     assert made.json["reasoning_effort"] == {"default": "low", "max": None}
@@ -121,6 +136,9 @@ async def test_an_effort_for_a_model_that_takes_none_is_refused_with_its_code(
         ({"capabilities": {"images": "yes"}}, "capabilities.images"),
         ({"enabled": False, "is_default": True}, "is_default"),
         ({"colour": "red"}, "colour"),
+        ({"fallbacks": [{"model": "nobody"}]}, "fallbacks"),
+        ({"fallbacks": [{"model": "qwen"}]}, "fallbacks"),
+        ({"fallbacks": [{"model": "demo", "on": ["rain"]}]}, "fallbacks[0].on[0]"),
     ],
 )
 async def test_an_invalid_model_is_refused_by_its_field(

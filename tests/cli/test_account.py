@@ -99,6 +99,12 @@ async def test_a_provider_is_added_with_its_test_and_its_first_model(server: Ser
     assert "house works: Qwen/Qwen3 answered in" in added.err
     assert "40,960 tokens of context" in added.err
     assert "sk-secret" not in added.out + added.err
+    given = ("demo:outage,context", "dear")
+    chain = await server.ok("providers", "fallbacks", "qwen-qwen3", *given)
+    assert chain.out.splitlines()[1].split(maxsplit=1) == ["demo", "outage, context"]
+    assert chain.out.splitlines()[2].startswith("dear")
+    refused = await server.run("providers", "fallbacks", "qwen-qwen3", "lost")
+    assert (refused.code, "there is no model" in refused.err) == (2, True)
     removed = await server.ok("providers", "rm", "house", "--with-models", "--yes")
     assert removed.err == "deleted house\n"
 

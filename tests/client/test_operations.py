@@ -22,6 +22,7 @@ from chatd.client import drafts, frames
 from chatd.client.calls import Call, Download, ListCall, UploadedStream
 from chatd.client.drafts import CallAnswer, ChatChange, Draft, EditBody, FileInput, TextInput
 from chatd.client.exchange import ServerAddress
+from chatd.client.resources import ModelFallback
 from chatd.client.server import ServerApi
 from chatd.domain.chat.call_waits import QuestionReply
 from chatd.domain.ids import (
@@ -139,6 +140,9 @@ ASKED: dict[str, Ask] = {
     "get_chat_tool_policy": lambda api: api.get_chat_tool_policy(CHAT),
     "put_chat_tool_policy": lambda api: api.put_chat_tool_policy(CHAT, [RULE], 3),
     "list_models": lambda api: api.list_models(include_disabled=True, limit=5),
+    "update_model": lambda api: api.update_model(
+        ModelConfigId(ID), fallbacks=[ModelFallback(model="gpt", on=("outage",))]
+    ),
     "create_model": lambda api: api.create_model(
         name="fast", provider="openai", model="gpt", is_default=True
     ),

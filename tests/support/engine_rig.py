@@ -47,7 +47,7 @@ from chatd.domain.chat.parts import (
 from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
 from chatd.domain.model.config import LearnedLimit
-from chatd.domain.model.failures import ModelRemoved, RemovedModel
+from chatd.domain.model.failures import ModelError, ModelRemoved, RemovedModel, known_failure
 from chatd.domain.model.protocol import Effort, ModelConfig, Prices
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
@@ -101,7 +101,8 @@ class Events:
 
 
 class OneModel:
-    """Satisfies `ports.ModelSource`: the default, and perhaps models that were `removed`."""
+    """Satisfies `ports.ModelSource`: the default, perhaps `others`, and models that were
+    `removed`."""
 
     def __init__(self, provider: Provider, kind: str) -> None:
         self.provider = provider
@@ -116,6 +117,7 @@ class OneModel:
         )
         self.summary_config: ModelConfig | None = None
         self.removed: dict[ModelConfigId, str] = {}
+        self.others: dict[ModelConfigId, ModelChoice] = {}
         self.efforts: tuple[Effort, ...] | None = None
         self.learned: LearnedLimit | None = None
 
@@ -127,6 +129,8 @@ class OneModel:
             name = self.removed[model_config_id]
             removed = RemovedModel(id=model_config_id, name=name)
             raise ModelRemoved(removed, f"The model {name} was deleted.")
+        if model_config_id is not None and model_config_id in self.others:
+            return self.others[model_config_id]
         own = ModelChoice(
             config=self._config_with_limit(),
             provider=self.provider,
@@ -138,6 +142,13 @@ class OneModel:
         if self.summary_config is None:
             return own
         return replace(own, summary_model=replace(own, config=self.summary_config))
+
+    async def choose_named(self, name: str, owner_id: UserId | None = None) -> ModelChoice:
+        del owner_id
+        found = [one for one in self.others.values() if one.config.name == name]
+        if not found:
+            raise ModelError(known_failure("config", name))
+        return found[0]
 
     async def learn_limit(self, model_id: ModelConfigId, learned: LearnedLimit) -> None:
         assert model_id == self.config.id

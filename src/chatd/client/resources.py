@@ -290,6 +290,13 @@ class ModelPrices(Struct, frozen=True, kw_only=True):
     output: str | None = None
 
 
+class ModelFallback(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`on`: the reasons for which the model answers; empty: all."""
+
+    model: str = ""
+    on: tuple[str, ...] = ()
+
+
 class ModelChoice(ListedModel, frozen=True, kw_only=True):
     """A model with what a person compares."""
 
@@ -298,6 +305,7 @@ class ModelChoice(ListedModel, frozen=True, kw_only=True):
     prices: ModelPrices | None = None
     unpriced: bool = False
     deleted: bool = False
+    fallbacks: tuple[ModelFallback, ...] = ()
 
 
 class Provider(Struct, frozen=True, kw_only=True):

@@ -63,6 +63,7 @@ from chatd.client.resources import (
     Me,
     MessagePage,
     ModelChoice,
+    ModelFallback,
     OfferedModel,
     Page,
     PreviewLink,
@@ -359,6 +360,11 @@ class ServerApi:
     ) -> Call[ModelChoice]:
         body = {"name": name, "provider": provider, "model": model, "is_default": is_default}
         return self._post("/models", body, ModelChoice)
+
+    def update_model(
+        self, model_id: ModelConfigId, *, fallbacks: Sequence[ModelFallback]
+    ) -> Call[ModelChoice]:
+        return self._patch(f"/models/{model_id}", {"fallbacks": fallbacks}, ModelChoice)
 
     def delete_model(self, model_id: ModelConfigId) -> Call[None]:
         return self._delete(f"/models/{model_id}")

@@ -152,7 +152,8 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     sent another provider's encrypted content. None: unknown. `limits` are those of one call.
     `files` are those that the model takes, `efforts` the reasoning efforts; None: unknown.
     `owner_id` is the user that it was chosen for. `by_user_key`: the key is that user's own.
-    `replaces` is the chat's own model, which was removed.
+    `replaces` is the chat's own model, which was removed. `stands_in_for` is the chat's own model,
+    if this one answers because that has failed.
     `summary_model` writes the chat's summaries instead, if an administrator chose one.
     `learned` is what refusals have taught of its context window, unless an operator has set the
     limit; the configuration has it already if it is exact.
@@ -168,6 +169,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     owner_id: UserId | None = None
     by_user_key: bool = False
     replaces: RemovedModel | None = None
+    stands_in_for: ModelConfig | None = None
     summary_model: "ModelChoice | None" = None
     learned: LearnedLimit | None = None
 
@@ -179,6 +181,10 @@ class ModelSource(Protocol):
         """The requested model, or the default, for a chat of this owner. Raises ModelError if it
         cannot be used; the error says what is missing. ModelRemoved: the model is gone, and the
         default may take its place."""
+        ...
+
+    async def choose_named(self, name: str, owner_id: UserId | None = None) -> ModelChoice:
+        """The model of that name, for a chat of this owner. Raises ModelError."""
         ...
 
     async def learn_limit(self, model_id: ModelConfigId, learned: LearnedLimit) -> None:

@@ -34,6 +34,10 @@ class Circuits:
             case CallRefused():
                 return decision
 
+    def is_open(self, provider: str) -> bool:
+        """Whether the provider fails for all chats, as far as this replica knows."""
+        return self._of(provider).is_open
+
     @contextmanager
     def watch_call(self, provider: str) -> Generator[Callable[[], None]]:
         """Record how the call ends. It may report earlier that the provider answers."""

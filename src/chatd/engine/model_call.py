@@ -41,7 +41,6 @@ from chatd.domain.model.config import cost_micros, resolve_effort
 from chatd.domain.model.failures import (
     ClassifiedFailure,
     ModelError,
-    ModelRemoved,
     known_failure,
     with_provider,
 )
@@ -72,7 +71,6 @@ from chatd.domain.ports import (
     Clock,
     Env,
     ModelChoice,
-    ModelSource,
     PushedEvents,
     SpendAllowance,
     Tool,
@@ -618,19 +616,6 @@ class _Intake:
             return True
         self._uncovered = cost
         return False
-
-
-async def choose_model(models: ModelSource, chat: Chat) -> ModelChoice:
-    """The chat's model; if it was removed, the default, unless the chat requires its own. Raises
-    ModelError."""
-    try:
-        return await models.choose(chat.model_config_id, chat.owner_id)
-    except ModelRemoved as gone:
-        if chat.model_required:
-            text = f"{gone.message} The chat is set to require its model, so no other one answers."
-            raise ModelRemoved(gone.removed, text) from None
-        choice = await models.choose(None, chat.owner_id)
-        return replace(choice, replaces=gone.removed)
 
 
 async def build_request(

@@ -24,11 +24,25 @@ from chatd.domain.answer.tool_calls import surplus_notice
 from chatd.domain.backoff import spread
 from chatd.domain.chat.commands import CommitStep, FinishTurn, RecordRetry
 from chatd.domain.chat.messages import UsageEntry, empty_answer_notice, has_notice, needs_next_step
-from chatd.domain.chat.row import NO_SETBACKS, ChatError, Episode, Fence, RetryState
+from chatd.domain.chat.row import (
+    NO_SETBACKS,
+    Chat,
+    ChatError,
+    ChosenFallback,
+    Episode,
+    Fence,
+    ModelSwitch,
+    RetryState,
+)
 from chatd.domain.decisions import Compact
 from chatd.domain.model.circuit import CallRefused, is_wait_over
 from chatd.domain.model.config import effort_notice, is_refuted, learn_limit, replacement_notice
 from chatd.domain.model.failures import ClassifiedFailure
+from chatd.domain.model.fallback import (
+    PromptNeeds,
+    fallback_notice,
+    needs_fallback,
+)
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.model.retry import (
     DEFAULT_OUTAGE_S,
@@ -46,6 +60,7 @@ from chatd.domain.prompt.builder import PendingUpdate, is_paused, next_update
 from chatd.domain.prompt.compaction import (
     is_compactable,
     measure_fill,
+    rows_for_prompt,
     summary_failed_error,
     summary_failed_notice,
 )
@@ -67,6 +82,7 @@ from chatd.engine.model_call import (
     TurnContext,
     build_request,
 )
+from chatd.engine.model_choice import FallbackSearch, find_fallback
 from chatd.engine.spend_guard import SpendGuard, SpendRefused
 from chatd.engine.summary_call import SummaryCall
 from chatd.store.chat.operation import AppliedChange
@@ -97,7 +113,8 @@ class ModelStep(Struct, frozen=True, kw_only=True):
 
     async def generate(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
         if (refused := self.circuits.request_call(context.config.provider)) is not None:
-            return await self._wait_for_provider(attempt, context, refused)
+            switched = await self._fall_back(attempt, context, refused.cause)
+            return switched or await self._wait_for_provider(attempt, context, refused)
         try:
             with self.circuits.watch_call(context.config.provider) as on_answering:
                 rows = await self._call(attempt, context, on_answering)
@@ -325,13 +342,22 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     async def _retry_or_fail(
         self, attempt: Attempt, context: TurnContext, error: ModelCallError
     ) -> AppliedChange:
-        """A full context window is answered by a compaction."""
+        """Another model answers if the chat's has a fallback for this failure. Else a full context
+        window is answered by a compaction."""
+        if (
+            switched := await self._fall_back(attempt, context, error.classified, error)
+        ) is not None:
+            return switched
+        setbacks, is_fallback = attempt.chat.setbacks or NO_SETBACKS, context.choice.stands_in_for
         decision = decide_retry(
             error.classified,
-            (attempt.chat.setbacks or NO_SETBACKS).failed_calls + 1,
+            setbacks.failed_calls + 1,
             compactable=is_compactable(attempt.history),
             jitter=self.env.jitter(),
             outage=self._outage(attempt, error),
+            is_own_awaited=bool(
+                is_fallback and setbacks.fallback and setbacks.fallback.is_temporary
+            ),
         )
         match decision:
             case RetryAfter():
@@ -345,6 +371,60 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 return await self._fail(attempt, context, failed, error.usage, error.partial)
             case _:
                 assert_never(decision)
+
+    async def _fall_back(
+        self,
+        attempt: Attempt,
+        context: TurnContext,
+        failed: ClassifiedFailure,
+        error: ModelCallError | None = None,
+    ) -> AppliedChange | None:
+        """Commit that another model makes the next call of this step, which this worker then
+        makes. None if there is none for this failure. Without `error` no call was made."""
+        chat, setbacks = attempt.chat, attempt.chat.setbacks or NO_SETBACKS
+        own = context.choice.stands_in_for or context.config
+        reason = needs_fallback(failed, setbacks, is_called=error is not None)
+        if not own.fallbacks or chat.model_required or reason is None:
+            return None
+        tokens = (error and error.request_tokens) or measure_fill(attempt.history, None).tokens
+        failed_models = (*setbacks.failed_models, context.config.id)
+        wanted = FallbackSearch(
+            own=own,
+            reason=reason,
+            needs=PromptNeeds.of(rows_for_prompt(attempt.history), tokens),
+            failed_models=failed_models,
+        )
+        candidate = await find_fallback(self.models, self.circuits, self.env, chat, wanted)
+        if candidate is None:
+            return None
+        first = setbacks.fallback if setbacks.failed_models else None
+        now, name = self.env.clock.now(), candidate.config.name
+        switch = ModelSwitch(
+            failed_models=failed_models,
+            fallback=ChosenFallback(
+                model_config_id=candidate.config.id,
+                reason=first.reason if first is not None else reason,
+                since=now,
+                is_temporary=first.is_temporary if first is not None else failed.retryable,
+            ),
+        )
+        retry = RecordRetry(
+            fence=Fence.of(chat),
+            state=self._retry_state(failed, setbacks.failed_calls + 1, 0.0),
+            counted=error is not None,
+            usage=() if error is None else error.usage,
+            switch=switch,
+        )
+        applied = await self.committer.commit(attempt, retry)
+        self.env.emit(
+            "model_fell_back",
+            chat_id=chat.id,
+            model=context.config.name,
+            fallback=name,
+            reason=reason,
+            error_kind=failed.kind,
+        )
+        return applied
 
     def _outage(self, attempt: Attempt, error: ModelCallError) -> OutageWait:
         return OutageWait(
@@ -365,6 +445,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             state=state,
             keeps_previous=bool(attempt.previous) and not error.has_said,
             usage=error.usage,
+            switch=_own_model_next(attempt.chat, delay_s),
         )
         return await self.committer.commit(attempt, retry)
 
@@ -382,11 +463,19 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             state=state,
             counted=False,
             keeps_previous=bool(attempt.previous),
+            switch=_own_model_next(attempt.chat, delay_s),
         )
         return await self.committer.commit(attempt, retry)
 
     def _retry_state(self, failed: ClassifiedFailure, failures: int, delay_s: float) -> RetryState:
         return retry_state(failed, failures, delay_s, self.env.clock.now())
+
+
+def _own_model_next(chat: Chat, delay_s: float) -> ModelSwitch | None:
+    """After a wait the chat's own model is tried first, if another one has taken its place at this
+    step; then its fallbacks again."""
+    has_switched = chat.setbacks is not None and chat.setbacks.failed_models
+    return ModelSwitch() if has_switched and delay_s > 0 else None
 
 
 def _next_messages(attempt: Attempt, context: TurnContext) -> list[PendingUpdate]:
@@ -398,6 +487,7 @@ def _next_messages(attempt: Attempt, context: TurnContext) -> list[PendingUpdate
     choice, config = context.choice, context.config
     drafts = [
         replacement_notice(history, choice.replaces, config),
+        fallback_notice(history, attempt.chat.fallback, choice.stands_in_for or config, config),
         effort_notice(history, attempt.chat.reasoning_effort, config, choice.efforts),
     ]
     if not is_paused(history):

@@ -41,7 +41,7 @@ from chatd.domain.prompt.titles import (
 )
 from chatd.domain.text import clip
 from chatd.engine.call_records import DebugRecorder, UsageWriter
-from chatd.engine.model_call import choose_model
+from chatd.engine.model_choice import choose_model
 from chatd.engine.spend_guard import SpendGuard, SpendRefused
 from chatd.store.chat import chats
 from chatd.store.conn import Conn

@@ -4,6 +4,7 @@ chat waits, is released or fails. `decisions.next_action` chooses the action.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Final, Literal, TypeVar, assert_never
 
 import msgspec
@@ -58,7 +59,8 @@ from chatd.domain.tool_policy.matching import denied_tools
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.call_records import UsageWriter
 from chatd.engine.kept_histories import KeptHistories
-from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext, choose_model
+from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext
+from chatd.engine.model_choice import choose_answering_model
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
@@ -244,7 +246,9 @@ class TurnLoop:
     async def _load(self, attempt: Attempt) -> TurnContext:
         await attempt.load_history(self._conn, self._deps.kept_histories)
         async with asyncio.timeout(TURN_CONTEXT_TIMEOUT_S):
-            context = await _load_turn_context(attempt, self._deps.models, self._deps.tools)
+            context = await _load_turn_context(
+                attempt, self._deps.models, self._deps.tools, self._env.clock.now()
+            )
             return replace(
                 context,
                 policy=await attempt.load_policy(self._conn),
@@ -349,12 +353,12 @@ class TurnLoop:
 
 
 async def _load_turn_context(
-    attempt: Attempt, models: ModelSource, tools: ToolSource
+    attempt: Attempt, models: ModelSource, tools: ToolSource, now: datetime
 ) -> TurnContext:
     """Loaded again for every step, because model, tools and instructions can change during a turn.
     Raises ModelError if the chat's model cannot be used."""
     chat = attempt.chat
-    choice = await choose_model(models, chat)
+    choice = await choose_answering_model(models, attempt, now)
     found, client_tools = await tools.tools(chat), _client_tools(chat)
     refused = [
         tool.spec.name

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from chatd.domain.errors import ChatdError
+from chatd.domain.model.protocol import Fallback
 
 PostgresUrl = Annotated[str, Meta(pattern="^postgres(ql)?://.")]
 TimeoutSeconds = Annotated[float, Meta(gt=0, le=3600)]
@@ -572,7 +573,7 @@ class EffortEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[models]]` in chatd.toml. `provider` names a provider entry; `model` is the provider's name
     for the model. `file_inputs` are the files that the model takes; without it, all that its API
-    takes."""
+    takes. `fallbacks` name the models that answer if this one cannot."""
 
     name: Annotated[str, Meta(min_length=1)]
     provider: str
@@ -585,6 +586,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     top_p: float | None = None
     reasoning_effort: str | EffortEntry | None = None
     file_inputs: tuple[Literal["image", "pdf"], ...] | None = None
+    fallbacks: tuple[Fallback, ...] = ()
     options: dict[str, Any] = {}  # the provider checks them
     prices: PriceEntry | None = None
 

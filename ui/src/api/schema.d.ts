@@ -3217,6 +3217,8 @@ export interface components {
             options?: unknown;
             /** @default null */
             capabilities?: components["schemas"]["ModelCapabilities"] | null;
+            /** @default [] */
+            fallbacks?: components["schemas"]["Fallback"][];
         };
         CreateProviderBody: {
             name: string;
@@ -3596,6 +3598,19 @@ export interface components {
             /** Format: uuid */
             chat_id: string;
             error: components["schemas"]["ChatError"];
+        };
+        Fallback: {
+            model: string;
+            /**
+             * @default [
+             *       "outage",
+             *       "overload",
+             *       "access",
+             *       "refusal",
+             *       "context"
+             *     ]
+             */
+            on?: ("access" | "context" | "outage" | "overload" | "refusal")[];
         };
         FieldError: {
             field: string;
@@ -4193,6 +4208,8 @@ export interface components {
             /** @default null */
             prices?: components["schemas"]["ModelPrices"] | null;
             options?: unknown;
+            /** @default [] */
+            fallbacks?: components["schemas"]["Fallback"][];
             /** @default false */
             unpriced?: boolean;
             /** @default null */
@@ -5725,6 +5742,7 @@ export interface components {
             prices?: components["schemas"]["ModelPrices"] | null;
             options?: unknown;
             capabilities?: components["schemas"]["ModelCapabilities"] | null;
+            fallbacks?: components["schemas"]["Fallback"][];
         };
         UpdateProviderBody: {
             name?: string;

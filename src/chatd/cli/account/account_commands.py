@@ -187,6 +187,35 @@ def add_model(
     run_command(server, lambda api: work.create_model(api, name, model, called, is_default=chosen))
 
 
+@providers.command("fallbacks")
+@with_target
+def fallbacks(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model that may fail")],
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FALLBACK[:REASON,...]]...",
+            help="Models that answer instead, in order; reasons are outage, overload, access,"
+            " refusal, context [all]",
+        ),
+    ] = None,
+    *,
+    none: Annotated[bool, typer.Option("--none", help="Remove the fallbacks")] = False,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Show or set the models that answer if a model cannot."""
+    from chatd.cli.account import providers as work
+    from chatd.cli.api_session import run_command
+
+    run_command(
+        server,
+        lambda api: work.show_or_set_fallbacks(
+            api, model, given or (), removes=none, as_json=as_json
+        ),
+    )
+
+
 @providers.command("rm")
 @with_target
 def remove_provider(

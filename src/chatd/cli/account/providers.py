@@ -5,6 +5,7 @@ import getpass
 import os
 import re
 import sys
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -12,9 +13,10 @@ from msgspec import Struct
 from chatd.cli.api_session import UsageProblem
 from chatd.cli.output import print_json, print_notice, print_table, print_text
 from chatd.client.errors import ApiError
-from chatd.client.resources import ModelChoice, Provider, Trial
+from chatd.client.resources import ModelChoice, ModelFallback, Provider, Trial
 from chatd.client.server import ServerApi
 from chatd.domain.errors import ChatdError
+from chatd.domain.model.protocol import FALLBACK_REASONS
 from chatd.terminal.composer.model_texts import efforts_of
 
 MAX_LISTED_MODELS = 1000
@@ -177,6 +179,35 @@ async def list_providers(api: ServerApi, *, as_json: bool) -> None:
         print_json(await listed.raw_items(MAX_PROVIDERS))
         return
     print_table(_PROVIDER_HEADINGS, [_row(one) for one in await listed.items(MAX_PROVIDERS)])
+
+
+async def show_or_set_fallbacks(
+    api: ServerApi, name: str, given: Sequence[str], *, removes: bool, as_json: bool
+) -> None:
+    """`given` are names of models, each perhaps with reasons: `gpt:outage,overload`."""
+    if given and removes:
+        raise UsageProblem("name fallbacks, or say --none, not both")
+    found = await api.list_models(include_disabled=True).items(MAX_MODELS)
+    model = next((one for one in found if one.name == name and not one.deleted), None)
+    if model is None:
+        raise UsageProblem(f"there is no model {name}; chatd models lists them")
+    if given or removes:
+        names = [one.name for one in found]
+        chain = [_read_fallback(one, names) for one in given]
+        model = await api.update_model(model.id, fallbacks=chain)
+    if as_json:
+        print_json(model.fallbacks)
+        return
+    rows = [(one.model, ", ".join(one.on or FALLBACK_REASONS)) for one in model.fallbacks]
+    print_table(("FALLBACK", "ON"), rows)
+
+
+def _read_fallback(text: str, names: Collection[str]) -> ModelFallback:
+    """The name of a model may have colons itself, such as `qwen3:8b`."""
+    name, colon, reasons = text.rpartition(":")
+    if not colon or text in names:
+        return ModelFallback(model=text)
+    return ModelFallback(model=name, on=tuple(part.strip() for part in reasons.split(",")))
 
 
 async def remove_provider(api: ServerApi, name: str, *, with_models: bool) -> None:

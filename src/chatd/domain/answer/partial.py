@@ -76,7 +76,9 @@ def partial_messages(
     chat: Chat, live_parts: Iterable[LivePart], at: str | None
 ) -> tuple[Draft, ...]:
     partial = rebuild_partial(live_parts, chat.pending_calls, at)
-    answer = Draft(role="assistant", content=partial.content, model_config_id=chat.model_config_id)
+    # With a fallback the parts may be of either model: one provider must not get the other's.
+    model = chat.model_config_id if chat.fallback is None else None
+    answer = Draft(role="assistant", content=partial.content, model_config_id=model)
     return (*((answer,) if partial.content else ()), *partial.results)
 
 

@@ -21,7 +21,17 @@ from chatd.domain.chat.messages import (
     stopped_notice,
 )
 from chatd.domain.chat.parts import ToolResultPart
-from chatd.domain.chat.row import NO_SETBACKS, AgentWait, Chat, ChatError, Fence, RetryState
+from chatd.domain.chat.row import (
+    NO_SETBACKS,
+    AgentWait,
+    Chat,
+    ChatError,
+    ChosenFallback,
+    Fence,
+    ModelSwitch,
+    RetryState,
+    Setbacks,
+)
 from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, State, Transition, TransitionSide
 from chatd.domain.chat.takeover import LostOwner, Takeover
 from chatd.domain.errors import InvalidInput, StaleFence, TransitionNotAllowed
@@ -137,7 +147,7 @@ class Change(Struct, frozen=True, kw_only=True):
             history_version=version,
             attempt=0,
             orphan_count=0,
-            setbacks=None,
+            setbacks=_kept_setbacks(self.after.fallback),
             **self._retry_cleared(),
         )
 
@@ -150,7 +160,7 @@ class Change(Struct, frozen=True, kw_only=True):
             return self.set_pending_calls(pending)
         row, added = self.after, list(self.messages)
         next_id, model, effort = row.next_message_id, row.model_config_id, row.reasoning_effort
-        plan_id = row.plan_message_id
+        plan_id, fallback = row.plan_message_id, row.fallback
         for draft in drafts:
             added.append(AppendedMessage(id=next_id, draft=draft))
             if draft.role == "tool" and proposes_plan(draft):
@@ -158,15 +168,20 @@ class Change(Struct, frozen=True, kw_only=True):
             next_id = MessageId(next_id + 1)
             if draft.visibility == "both" and not draft.compressed:
                 # A summary does not set the chat's model: another model may have written it.
-                model = draft.model_config_id or model
                 effort = draft.reasoning_effort or effort
+                named, is_answer = draft.model_config_id, draft.role == "assistant"
+                if named is None or (is_answer and fallback and named == fallback.model_config_id):
+                    continue
+                if is_answer or named != model:  # the own model answers again, or is another one
+                    fallback = None
+                model = named
         version = row.snapshot_version
         after = msgspec.structs.replace(
             row,
             history_version=version,
             attempt=0,
             orphan_count=0,
-            setbacks=None,
+            setbacks=_kept_setbacks(fallback),
             retry_state=None,
             retry_version=row.retry_version if row.retry_state is None else version,
             next_message_id=next_id,
@@ -413,14 +428,28 @@ class Change(Struct, frozen=True, kw_only=True):
 
     # Retry, compaction, usage
 
-    def retry(self, state: RetryState, *, counted: bool, keeps_previous: bool) -> Self:
+    def retry(
+        self,
+        state: RetryState,
+        *,
+        counted: bool,
+        keeps_previous: bool,
+        switch: ModelSwitch | None = None,
+    ) -> Self:
         """The next attempt. A delay is spent without a worker, so that it holds no slot. With
-        `keeps_previous` the attempt said nothing, and what those before it said stays."""
+        `keeps_previous` the attempt said nothing, and what those before it said stays. Viewers see
+        no failure while a fallback answers: a notice tells of it with the answer."""
         was = self.after.setbacks or NO_SETBACKS
+        next_ = switch or ModelSwitch(failed_models=was.failed_models, fallback=was.fallback)
         changed = self if state.delay_ms == 0 else self.set_owner(None)._delay(state.delay_ms / 1e3)
+        shown: dict[str, object] = {
+            "retry_state": state,
+            "retry_version": self.after.snapshot_version,
+        }
+        if switch is not None and switch.fallback is not None:
+            shown = self._retry_cleared()
         return changed._set(
-            retry_state=state,
-            retry_version=self.after.snapshot_version,
+            **shown,
             attempt=self.after.attempt + 1,
             setbacks=msgspec.structs.replace(
                 was,
@@ -429,6 +458,8 @@ class Change(Struct, frozen=True, kw_only=True):
                 discarded_attempt=(
                     self.after.discarded_attempt if keeps_previous else self.after.attempt
                 ),
+                failed_models=next_.failed_models,
+                fallback=next_.fallback,
             ),
         )
 
@@ -453,6 +484,11 @@ class Change(Struct, frozen=True, kw_only=True):
     def mark_touched(self) -> Self:
         """Move the chat up in its owner's chat list."""
         return self if self.touch else msgspec.structs.replace(self, touch=True)
+
+
+def _kept_setbacks(fallback: ChosenFallback | None) -> Setbacks | None:
+    """What is left of the setbacks when the history changes."""
+    return None if fallback is None else Setbacks(fallback=fallback)
 
 
 def error_result(call: PendingCall, reason: str, *, interrupted: bool = False) -> Draft:

@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from chatd.domain.access.permissions import Permission
 from chatd.domain.chat.call_waits import CallWait, QuestionReply
 from chatd.domain.chat.messages import Draft, UsageEntry, UserInput
-from chatd.domain.chat.row import AgentWait, ChatError, Episode, Fence, RetryState
+from chatd.domain.chat.row import AgentWait, ChatError, Episode, Fence, ModelSwitch, RetryState
 from chatd.domain.chat.states import Transition
 from chatd.domain.chat.takeover import DeathNotice
 from chatd.domain.ids import (
@@ -226,13 +226,15 @@ class WakeTurn(Struct, frozen=True, kw_only=True):
 class RecordRetry(Struct, frozen=True, kw_only=True):
     """`usage`: a failed model call may be charged too. `counted`: the call was made and failed; a
     call that was not made uses none of the chat's attempts. `keeps_previous`: the attempt said
-    nothing, and the one before it, of a worker that died, left a partial answer."""
+    nothing, and the one before it, of a worker that died, left a partial answer. `switch`: another
+    model makes the next call."""
 
     fence: Fence
     state: RetryState
     counted: bool = True
     keeps_previous: bool = False
     usage: tuple[UsageEntry, ...] = ()
+    switch: ModelSwitch | None = None
 
 
 class ReleaseChat(Struct, frozen=True, kw_only=True):

@@ -388,6 +388,8 @@ NoticeCode = Literal[
     "empty_answer",
     "model_stream_cut",
     "model_replaced",
+    "model_fallback",
+    "model_recovered",
     "effort_not_sent",
     "summary_failed",
     "results_cleared",

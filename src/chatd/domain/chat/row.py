@@ -78,15 +78,36 @@ class RetryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     )
 
 
+class ChosenFallback(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The model that answers in place of the chat's own since a failure of that. `is_temporary`:
+    the failure may pass by."""
+
+    model_config_id: ModelConfigId
+    reason: str
+    since: datetime
+    is_temporary: bool = False
+
+
+class ModelSwitch(Struct, frozen=True, kw_only=True):
+    """Which models have failed at this step, and which one answers in place of the chat's own.
+    Empty: the chat's own model is tried again."""
+
+    failed_models: tuple[ModelConfigId, ...] = ()
+    fallback: ChosenFallback | None = None
+
+
 class Setbacks(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What went wrong since the chat's history last changed. `waited_ms` is the sum of all retry
     delays. The answers of all attempts up to `discarded_attempt` were discarded; None: no call of
-    this release has failed."""
+    this release has failed. `failed_models` are those that another one took the place of at this
+    step. `fallback` outlives the step, until the chat's own model answers again."""
 
     failed_calls: int = 0
     waited_ms: int = 0
     lone_deaths: int = 0
     discarded_attempt: int | None = None
+    failed_models: tuple[ModelConfigId, ...] = ()
+    fallback: ChosenFallback | None = None
 
 
 NO_SETBACKS: Final = Setbacks()
@@ -266,6 +287,10 @@ class Chat(Struct, frozen=True, kw_only=True):
             return setbacks.discarded_attempt
         before = max(self.attempt - 1, 0)
         return before if self.waits_for_retry else min(setbacks.failed_calls, before)
+
+    @property
+    def fallback(self) -> ChosenFallback | None:
+        return None if self.setbacks is None else self.setbacks.fallback
 
     @property
     def waits_for_retry(self) -> bool:

@@ -115,7 +115,10 @@ def record_retry(chat: Chat, command: RecordRetry) -> Change:
     command.fence.check(chat)
     require_allowed(chat, Transition.RECORD_RETRY)
     return Change.of(chat, command.usage).retry(
-        command.state, counted=command.counted, keeps_previous=command.keeps_previous
+        command.state,
+        counted=command.counted,
+        keeps_previous=command.keeps_previous,
+        switch=command.switch,
     )
 
 

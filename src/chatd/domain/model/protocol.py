@@ -5,7 +5,7 @@ and `answer` assembles those. Vendor data travels as opaque `provider_metadata` 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct
@@ -432,9 +432,31 @@ class EffortRange(Struct, frozen=True, kw_only=True):
     ] = None
 
 
+FallbackReason = Literal["outage", "overload", "access", "refusal", "context"]
+"""Why another model answers: the provider does not answer, has no capacity or limits the rate,
+refuses the key, the account or the model, refuses the content, or the prompt is too long."""
+FALLBACK_REASONS: Final[tuple[FallbackReason, ...]] = get_args(FallbackReason)
+
+
+class Fallback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model that answers if another one cannot."""
+
+    model: Annotated[str, describe("The name of the model.", "gpt")]
+    on: Annotated[
+        tuple[FallbackReason, ...],
+        describe(
+            "For which failures: `outage` (no answer, server errors), `overload` (no capacity, rate"
+            " limit), `access` (key, account or model refused), `refusal` (the model or a filter"
+            " refused), `context` (the chat is too long). All of them without it.",
+            ["outage", "overload"],
+        ),
+    ] = FALLBACK_REASONS
+
+
 class ModelConfig(Struct, frozen=True, kw_only=True):
     """A model as configured here: which provider serves it, under what name, with what limits.
-    `file_inputs` are the files that it takes; None: all that its API takes."""
+    `file_inputs` are the files that it takes; None: all that its API takes. `fallbacks` answer if
+    it cannot, in their order."""
 
     id: ModelConfigId
     name: str
@@ -452,6 +474,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     options: Json = UNSET
     prices: Prices | None = None
     file_inputs: tuple[FileInputKind, ...] | None = None
+    fallbacks: tuple[Fallback, ...] = ()
 
 
 # What a model can do: known of the vendor's models, reported by the provider, or set by an

@@ -78,17 +78,19 @@ def decide_retry(
     compactable: bool = False,
     jitter: float = 0.0,
     outage: OutageWait | None = None,
+    is_own_awaited: bool = False,
 ) -> RetryAfter | CompactFirst | GiveUp:
     """Decide after failure number `failures`, counted from 1, of the chat's next step.
 
     `compactable`: there is an answer after the last summary, or that keeps messages. A prompt that
     overflows right after a summary leads to one more, which keeps nothing, and never to a third.
     With `outage`, a provider
-    that is down is waited for beyond the usual number of attempts.
+    that is down is waited for beyond the usual number of attempts. `is_own_awaited`: a fallback
+    failed, and the chat's own model may be back later.
     """
     if failed.kind == "context_overflow":
         return CompactFirst() if compactable else GiveUp(exhausted=False)
-    if not failed.retryable:
+    if not failed.retryable and not is_own_awaited:
         return GiveUp(exhausted=False)
     requested_s = failed.retry_after_s or 0.0
     may_wait = outage is not None and is_outage(failed) and not outage.is_over

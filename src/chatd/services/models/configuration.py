@@ -18,6 +18,7 @@ from chatd.domain.decode_errors import show_value, suggest_name
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import EFFORT_LEVELS, is_effort_range_empty
+from chatd.domain.model.fallback import check_fallbacks
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock, Env
 from chatd.providers.known_models import PRESET_MODELS, find_objection
@@ -75,6 +76,8 @@ def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> 
             hint = suggest_name(entry.provider, providers) or f"; there are {', '.join(providers)}"
             text = f"there is no provider {show_value(entry.provider)}{hint}"
             raise SettingsError(f"models {show_value(entry.name)}: {text}")
+        if (problem := check_fallbacks(entry.name, entry.fallbacks)) is not None:
+            raise SettingsError(f"models {show_value(entry.name)}: fallbacks: {problem}")
     defaults = [show_value(entry.name) for entry in settings.models if entry.default]
     if len(defaults) > 1:
         text = f"{' and '.join(defaults)} are all the default; set default = true for one of them"
@@ -220,6 +223,7 @@ def _model(entry: ModelEntry) -> ModelConfig:
         temperature=entry.temperature,
         top_p=entry.top_p,
         file_inputs=entry.file_inputs,
+        fallbacks=entry.fallbacks,
         reasoning_effort=None if effort is None else _effort(entry.name, effort),
         options=Raw(msgspec.json.encode(entry.options)) if entry.options else UNSET,
         prices=None if entry.prices is None else _prices(entry.prices),

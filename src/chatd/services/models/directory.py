@@ -248,6 +248,11 @@ class ModelDirectory:
             raise _unusable(known)
         return await self._open(known, owner_id)
 
+    async def choose_named(self, name: str, owner_id: UserId | None = None) -> ModelChoice:
+        if (known := await self.by_name(name)) is None:
+            raise config_error(f"There is no model {name}.")
+        return await self.choose(known.config.id, owner_id)
+
     def _is_ours(self, known: StoredModel) -> bool:
         """Whether administrators made the model's provider."""
         provider = self._lists.providers.get(known.provider_id)

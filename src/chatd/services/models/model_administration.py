@@ -10,11 +10,19 @@ from uuid import UUID
 from msgspec import UNSET, structs
 
 from chatd.domain.chat.row import Chat
+from chatd.domain.decode_errors import show_value
 from chatd.domain.errors import InvalidInput, NotFound, ToolError
 from chatd.domain.ids import ModelConfigId, UserId
 from chatd.domain.model.config import effort_objection
 from chatd.domain.model.failures import ModelError
-from chatd.domain.model.protocol import ModelCapabilities, ModelConfig, Prices, ProviderError
+from chatd.domain.model.fallback import check_fallbacks
+from chatd.domain.model.protocol import (
+    Fallback,
+    ModelCapabilities,
+    ModelConfig,
+    Prices,
+    ProviderError,
+)
 from chatd.domain.ports import Env
 from chatd.domain.subagents import ModelPreferences, SubagentModel, SubagentType
 from chatd.providers.provider_config import ProviderKind
@@ -70,6 +78,7 @@ class ModelAdministration:
             freed = await model_configs.find_free_name(session, body.name, None)
             model_id = ModelConfigId(freed or new_id)
             provider = await _find_provider(session, body.provider)
+            await _check_fallbacks(session, body.name, body.fallbacks)
             row = _write(model_id, provider, given)
             await model_configs.write(session, row)
             if is_default is None:
@@ -88,8 +97,12 @@ class ModelAdministration:
             fields = _fields(known) | given
             await model_configs.find_free_name(session, fields["name"], model_id)
             provider = await _find_provider(session, fields["provider"])
+            if "fallbacks" in given:
+                await _check_fallbacks(session, fields["name"], fields["fallbacks"])
             row = _write(model_id, provider, fields)
             await model_configs.write(session, row)
+            if row.config.name != known.config.name:
+                await model_configs.rename_fallback(session, known.config.name, row.config.name)
             await _set_default(session, row, wanted=is_default)
         return await self._get(model_id)
 
@@ -138,6 +151,16 @@ async def _find_provider(session: DatabaseSession, name: object) -> StoredProvid
         known = ", ".join(live)
         raise InvalidInput("provider", f"there is no such provider; there are {known[:300]}")
     return provider
+
+
+async def _check_fallbacks(session: DatabaseSession, name: str, given: Sequence[Fallback]) -> None:
+    if (problem := check_fallbacks(name, given)) is not None:
+        raise InvalidInput("fallbacks", problem)
+    known = {one.config.name for one in await model_configs.list_models(session) if one.enabled}
+    for fallback in given:
+        if fallback.model not in known:
+            text = f"there is no model {show_value(fallback.model)}, or it is disabled"
+            raise InvalidInput("fallbacks", text)
 
 
 async def _set_default(session: DatabaseSession, row: ModelWrite, *, wanted: bool | None) -> None:

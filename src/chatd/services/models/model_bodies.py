@@ -12,7 +12,14 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from chatd.domain.description import CREATED_AT, MODEL_ID, PROVIDER_ID, UPDATED_AT, describe
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.list_page import ListPage, ListQuery
-from chatd.domain.model.protocol import Effort, EffortRange, ModelCapabilities, Prices, TokenCount
+from chatd.domain.model.protocol import (
+    Effort,
+    EffortRange,
+    Fallback,
+    ModelCapabilities,
+    Prices,
+    TokenCount,
+)
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^\S(.*\S)?$")]
 VendorName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^\S+$")]
@@ -50,6 +57,10 @@ _PRICES = describe("The prices set here; without them the public price list appl
 _OPTIONS = describe(
     "Options of the provider's kind, as `GET /model-options/schema` describes them.",
     {"web_search_enabled": True},
+)
+_FALLBACKS = describe(
+    "The models that answer if this one cannot, in their order; a notice in the chat says so.",
+    [{"model": "gpt", "on": ["outage", "overload"]}],
 )
 _CAPABILITIES = describe("What the model can do, where chatd does not know it better.")
 
@@ -109,6 +120,7 @@ class CreateModelBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     prices: Annotated[ModelPrices | None, _PRICES] = None
     options: Annotated[Raw | UnsetType, _OPTIONS] = UNSET
     capabilities: Annotated[ModelCapabilities | None, _CAPABILITIES] = None
+    fallbacks: Annotated[tuple[Fallback, ...], _FALLBACKS] = ()
 
 
 class UpdateModelBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,6 +144,7 @@ class UpdateModelBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     prices: Annotated[ModelPrices | UnsetType | None, _PRICES] = UNSET
     options: Annotated[Raw | UnsetType, _OPTIONS] = UNSET
     capabilities: Annotated[ModelCapabilities | UnsetType | None, _CAPABILITIES] = UNSET
+    fallbacks: Annotated[tuple[Fallback, ...] | UnsetType, _FALLBACKS] = UNSET
 
 
 class LearnedContext(Struct, frozen=True, kw_only=True):
@@ -185,6 +198,7 @@ class ModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_effort: Annotated[EffortRange | None, _EFFORT] = None
     prices: Annotated[ModelPrices | None, _PRICES] = None
     options: Annotated[Raw | UnsetType, _OPTIONS] = UNSET
+    fallbacks: Annotated[tuple[Fallback, ...], _FALLBACKS] = ()
     unpriced: Annotated[
         bool,
         describe("No price is known: its calls count as nothing towards a spend limit."),

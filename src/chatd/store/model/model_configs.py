@@ -13,6 +13,7 @@ from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import LearnedLimit
 from chatd.domain.model.protocol import (
     EffortRange,
+    Fallback,
     FileInputKind,
     ModelCapabilities,
     ModelConfig,
@@ -86,6 +87,9 @@ LEARN_LIMIT: Final[LiteralString] = """
 FORGET_LIMIT: Final[LiteralString] = """
     UPDATE model_configs SET learned_limit = NULL WHERE id = $1 AND learned_limit <= $2"""
 
+SET_PARAMETERS: Final[LiteralString] = """
+    UPDATE model_configs SET parameters = $2, updated_at = now() WHERE id = $1"""
+
 LIST_OVERRIDES: Final[LiteralString] = "SELECT task, model_config_id FROM model_overrides"
 SET_OVERRIDE: Final[LiteralString] = """
     INSERT INTO model_overrides (task, model_config_id) VALUES ($1, $2)
@@ -137,6 +141,7 @@ class StoredParameters(Struct, frozen=True, kw_only=True, omit_defaults=True):
     frequency_penalty: float | None = None
     reasoning_effort: EffortRange | None = None
     file_inputs: tuple[FileInputKind, ...] | None = None
+    fallbacks: tuple[Fallback, ...] = ()
     options: Json = UNSET
 
 
@@ -185,6 +190,20 @@ async def write(session: DatabaseSession, row: ModelWrite) -> None:
 def stored_parameters(config: ModelConfig) -> StoredParameters:
     names = StoredParameters.__struct_fields__
     return StoredParameters(**{name: getattr(config, name) for name in names})
+
+
+async def rename_fallback(session: DatabaseSession, old: str, new: str) -> None:
+    """In the models that name it as their fallback."""
+    for known in await list_models(session):
+        fallbacks = known.config.fallbacks
+        if known.source == "database" and any(one.model == old for one in fallbacks):
+            renamed = (
+                msgspec.structs.replace(one, model=new) if one.model == old else one
+                for one in fallbacks
+            )
+            config = msgspec.structs.replace(known.config, fallbacks=tuple(renamed))
+            parameters = json_text(stored_parameters(config))
+            await session.execute(SET_PARAMETERS, config.id, parameters)
 
 
 async def delete(session: DatabaseSession, model_id: ModelConfigId) -> None:

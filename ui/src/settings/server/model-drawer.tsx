@@ -1,7 +1,7 @@
 /** Adds or changes a model: what is known of it is filled in, the options of its provider come from a schema. */
 import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
-import type { Model } from "@/api/queries";
+import { type Model, useAllModels } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, Drawer, ErrorNote, Field, Segmented, TextField } from "@/components";
 import { type Definitions, fieldsOf, withoutDefaults } from "../form/json-schema";
@@ -99,6 +99,7 @@ export function ModelDrawer({ model, onClose }: { model: Model | null; onClose: 
         />
         <Compaction value={draft.compaction} limit={Number(draft.contextLimit)} onChange={(compaction) => set({ compaction })} />
         <Effort value={draft.effort} efforts={draft.efforts} onChange={(effort) => set({ effort })} />
+        <Fallbacks value={draft.fallbacks} own={model?.name ?? ""} error={wrong.get("fallbacks")} onChange={(fallbacks) => set({ fallbacks })} />
         <NumberField label="Price in" aside="$ per 1M" value={draft.priceIn} error={wrong.get("prices.input")} onChange={(priceIn) => set({ priceIn })} />
         <NumberField label="Price out" aside="$ per 1M" value={draft.priceOut} error={wrong.get("prices.output")} onChange={(priceOut) => set({ priceOut })} />
         <NumberField
@@ -228,10 +229,88 @@ function Effort({ value, efforts, onChange }: { value: string; efforts: readonly
   );
 }
 
+interface FallbacksProps {
+  value: readonly Fallback[];
+  own: string;
+  error: string | undefined;
+  onChange: (value: readonly Fallback[]) => void;
+}
+
+/** The models that answer if this one cannot, in their order, each with its reasons. */
+function Fallbacks({ value, own, error, onChange }: FallbacksProps) {
+  const models = (useAllModels().data ?? []).filter((one) => one.enabled && one.name !== own);
+  const nameOf = (name: string) => models.find((one) => one.name === name)?.display_name ?? name;
+  const left = models.filter((one) => value.every((fallback) => fallback.model !== one.name));
+  const replace = (index: number, change: Fallback | null) => onChange(value.flatMap((one, at) => (at !== index ? [one] : change === null ? [] : [change])));
+  if (models.length === 0 && value.length === 0) return null;
+  return (
+    <Field label="If it cannot answer" wide hint="These models answer instead, the first that can; a notice in the chat says so." error={error}>
+      {(names) => (
+        <>
+          {value.map((fallback, index) => (
+            <fieldset key={fallback.model} className="settings-fallback">
+              <legend className="ui-strong">{nameOf(fallback.model)}</legend>
+              {REASONS.map((reason) => (
+                <label key={reason.name}>
+                  <input
+                    type="checkbox"
+                    checked={fallback.on.includes(reason.name)}
+                    onChange={(event) =>
+                      replace(index, {
+                        ...fallback,
+                        on: REASONS.map((one) => one.name).filter((one) => (one === reason.name ? event.target.checked : fallback.on.includes(one))),
+                      })
+                    }
+                  />{" "}
+                  {reason.label}
+                </label>
+              ))}
+              <Button size="xs" variant="quiet" aria-label={`Remove ${nameOf(fallback.model)}`} onClick={() => replace(index, null)}>
+                Remove
+              </Button>
+            </fieldset>
+          ))}
+          {value.length < MAX_FALLBACKS && left.length > 0 && (
+            <select
+              {...names}
+              className="ui-select"
+              value=""
+              onChange={(event) => onChange([...value, { model: event.target.value, on: REASONS.map((one) => one.name) }])}
+            >
+              <option value="">Add a model</option>
+              {left.map((one) => (
+                <option key={one.id} value={one.name}>
+                  {one.display_name}
+                </option>
+              ))}
+            </select>
+          )}
+        </>
+      )}
+    </Field>
+  );
+}
+
+const MAX_FALLBACKS = 5;
+
 // A model while it is being edited, and the request that saves it.
 
 type Body = Omit<components["schemas"]["CreateModelBody"], "name" | "is_default">;
 type EffortName = Extract<NonNullable<Body["reasoning_effort"]>, string>;
+
+interface Fallback {
+  readonly model: string;
+  readonly on: readonly Reason[];
+}
+type Reason = NonNullable<components["schemas"]["Fallback"]["on"]>[number];
+
+const REASONS: readonly { readonly name: Reason; readonly label: string }[] = [
+  { name: "outage", label: "No answer" },
+  { name: "overload", label: "Overloaded" },
+  { name: "access", label: "Key or account refused" },
+  { name: "refusal", label: "Refuses" },
+  { name: "context", label: "Chat too long" },
+];
 
 interface Draft {
   provider: string;
@@ -245,6 +324,7 @@ interface Draft {
   priceIn: string;
   priceOut: string;
   priceCached: string;
+  fallbacks: readonly Fallback[];
   options: Readonly<Record<string, unknown>>;
 }
 
@@ -266,6 +346,7 @@ function draftOf(model: Model | null): Draft {
     priceIn: text(model?.prices?.input),
     priceOut: text(model?.prices?.output),
     priceCached: text(model?.prices?.cache_read),
+    fallbacks: (model?.fallbacks ?? []).map((one) => ({ model: one.model, on: one.on ?? REASONS.map((reason) => reason.name) })),
     options: isRecord(model?.options) ? model.options : {},
   };
 }
@@ -290,6 +371,7 @@ function modelBody(draft: Draft): Body {
     compaction_threshold: draft.compaction,
     reasoning_effort: draft.effort === "" ? null : { default: draft.effort as EffortName },
     prices: priced ? prices : null,
+    fallbacks: draft.fallbacks.map((one) => ({ model: one.model, on: [...one.on] })),
     options: draft.options,
   };
 }

@@ -74,6 +74,7 @@ function ModelRow({ model, provider, selected, onOpen }: { model: Model; provide
         {!editable && <Tag icon={Lock}>{model.provider === "demo" ? "built in" : model.source === "settings" ? "chatd.toml" : "environment"}</Tag>}
         <p>
           <code>{model.model}</code>
+          {model.fallbacks && model.fallbacks.length > 0 && `, then ${model.fallbacks.map((one) => one.model).join(", ")}`}
         </p>
       </td>
       <td className="settings-right">{contextText(model)}</td>
