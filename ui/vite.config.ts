@@ -46,16 +46,27 @@ function adoptStyles(): Plugin {
   };
 }
 
+/** noVNC waits at its top level to learn whether the browser decodes H.264, which no X server of ours sends. A wait there cuts the first load in pieces. */
+function dropVideoTrial(): Plugin {
+  return {
+    name: "drop-video-trial",
+    transform(code, id) {
+      if (!id.includes("@novnc/novnc/core/util/browser.js")) return null;
+      return { code: code.replace("await _checkWebCodecsH264DecodeSupport()", "false"), map: null };
+    },
+  };
+}
+
 const everywhere = [
   /node_modules\/(?:react|react-dom|scheduler|use-sync-external-store|@radix-ui|@floating-ui|@tanstack\/(?:react-query|query-core)|wouter)\//,
   /node_modules\/(?:react-remove-scroll|react-remove-scroll-bar|react-style-singleton|use-callback-ref|use-sidecar|aria-hidden)\//,
   /lucide-react\/dist\/esm\/(?!icons)/,
   /lucide-react\/dist\/esm\/icons\/(?:book-open|circle-question-mark|clock|copy|cpu|file-text|globe|image|message-square|paperclip|pause|play|square|undo-2)\./,
-  /src\/(?:api|chat-state|connection|components|platform\/(?!toaster)|app\/(?:columns|sidebar|top-bar))/,
+  /src\/(?:api|chat-state|connection|components\/(?!lightbox)|platform\/(?!toaster)|app\/(?:columns|sidebar|top-bar))/,
 ];
 
 export default defineConfig({
-  plugins: [react(), adoptStyles(), compressFiles()],
+  plugins: [react(), adoptStyles(), dropVideoTrial(), compressFiles()],
   base: "/",
   resolve: { alias: { "@": fileURLToPath(new URL("./src", import.meta.url)) } },
   build: {
@@ -65,14 +76,15 @@ export default defineConfig({
     assetsDir: "assets",
     // The content policy allows no data: URLs but for images.
     assetsInlineLimit: 0,
-    modulePreload: { polyfill: false },
+    // A screen that is loaded later finds its scripts by their imports: their names do not stand in the first load.
+    modulePreload: { polyfill: false, resolveDependencies: (_, files, { hostType }) => files.filter((file) => hostType === "html" || file.endsWith(".css")) },
     // What every screen needs is one file: it is smaller than its parts. So is what shows messages, texts and code.
     rolldownOptions: {
       output: {
         advancedChunks: {
           groups: [
             { name: "base", test: (id) => everywhere.some((one) => one.test(id)), priority: 1 },
-            { name: "timeline", test: /src\/(?:text\/(?!compare-lines|git-diff|highlight)|timeline\/)/ },
+            { name: "timeline", test: /src\/(?:text\/(?!compare-lines|computer-actions|git-diff|highlight)|timeline\/(?!tools\/computer-card))/ },
           ],
         },
       },

@@ -173,6 +173,14 @@ def test_a_viewer_acts_only_while_its_person_has_taken_over(cut: int) -> None:
         assert (filtered, acted) == (passed, may_act)
 
 
+def test_a_viewer_cannot_ask_for_pointer_messages_that_are_not_known_here() -> None:
+    viewer = VncInputFilter()
+    viewer.feed(b"RFB 003.008\n\1\1", may_act=False)
+    asked = struct.pack(">BxHiii", 2, 3, 7, -316, -239)
+    passed, _ = viewer.feed(asked, may_act=False)
+    assert passed == struct.pack(">BxHiii", 2, 3, 7, 0, -239)
+
+
 @pytest.mark.parametrize(
     "message",
     [b"\x07", struct.pack(">BxH", 2, 5000), struct.pack(">BxxxI", 6, 1 << 20), b"\xff\x01"],

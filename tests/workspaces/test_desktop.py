@@ -9,13 +9,16 @@ import struct
 import subprocess
 import zlib
 from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
+from chatd.agent.desktop.desktop_routes import MAX_VNC_STREAMS
 from chatd.agent.desktop.desktop_server import DesktopPlace, find_server
 from chatd.domain.computer_use import InputAction, PictureRegion, Screen
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable, DesktopPicture
+from chatd.workspaces.agents.people_access import AgentDesktop
 from tests.support.eventually import eventually
 from tests.support.outcomes import raised
 from tests.workspaces.agent_process import AgentProcess, Workbench, workbench
@@ -240,6 +243,32 @@ async def test_a_killed_agent_finds_its_desktop_again_and_says_what_it_does_not_
     finally:
         process.end(signal.SIGTERM)
     assert find_server(place) == 0
+
+
+async def _first(pieces: AsyncGenerator[bytes]) -> bytes:
+    return await anext(pieces)
+
+
+async def test_viewers_that_leave_while_the_desktop_starts_take_no_place(tmp_path: Path) -> None:
+    """Starts an X server of its own: the viewers come before it."""
+    process = AgentProcess(tmp_path, desktop=(640, 480))
+    process.start()
+    try:
+        async with workbench(process, process.home) as bench:
+            for number in range(MAX_VNC_STREAMS + 4):
+                viewer = AgentDesktop(bench.connected, f"person {number}", lambda: None)
+                async with asyncio.TaskGroup() as tasks:
+                    watching = viewer.watch(f"early{number}")
+                    leaving = tasks.create_task(_first(watching), name="watch")
+                    for _ in range(2):
+                        await bench.conn.desktop()  # by then the viewer's request has been sent
+                    leaving.cancel()
+            await bench.conn.screenshot(Screen(640, 480))
+            late = AgentDesktop(bench.connected, "late", lambda: None)
+            async with aclosing(late.watch("late")) as pieces:
+                assert (await anext(pieces)).startswith(b"RFB")
+    finally:
+        process.end(signal.SIGTERM)
 
 
 async def test_a_workspace_without_a_desktop_says_so(tmp_path: Path) -> None:

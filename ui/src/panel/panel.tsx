@@ -1,5 +1,5 @@
 /** The panel beside a chat: what it changed, who ran it, where it works. */
-import { AppWindow, Bug, Container, type LucideIcon, Plus, X } from "lucide-react";
+import { AppWindow, Bug, Container, type LucideIcon, MonitorDot, Plus, X } from "lucide-react";
 import { type ComponentType, lazy, type LazyExoticComponent, Suspense } from "react";
 import { ErrorBoundary, IconButton, Menu, MenuItem, Skeleton, Tabs } from "@/components";
 import { useChatDetails } from "@/connection";
@@ -14,6 +14,7 @@ interface PanelProps {
 
 const HINTS: Partial<Record<PanelTab, { icon: LucideIcon; hint: string }>> = {
   preview: { icon: AppWindow, hint: "Ports of the workspace, in a frame or a tab" },
+  desktop: { icon: MonitorDot, hint: "The screen that agents see: watch, or take over" },
   workspace: { icon: Container, hint: "Where tools act: state, builds, instructions" },
   debug: { icon: Bug, hint: "Model calls with request and answer" },
 };
@@ -79,6 +80,7 @@ const ENTRIES: Readonly<Record<PanelTab, PanelTabEntry>> = {
   terminal: { label: "Terminal", load: async () => (await import("./terminal/terminal-tab")).TerminalTab },
   files: { label: "Files", load: async () => (await import("./files/files-tab")).FilesTab },
   preview: { label: "Preview", load: async () => (await import("./preview/preview-tab")).PreviewTab, isExtra: true },
+  desktop: { label: "Desktop", load: async () => (await import("./desktop/desktop-tab")).DesktopTab, isExtra: true },
   workspace: { label: "Workspace", load: async () => (await import("./workspace/workspace-tab")).WorkspaceTab, isExtra: true },
   debug: { label: "Debug", load: async () => (await import("./debug/debug-tab")).DebugTab, isExtra: true },
 };

@@ -6,7 +6,7 @@
 import { useEffect, useRef, useSyncExternalStore } from "react";
 import type { Part } from "@/chat-state/types";
 
-export type PanelTab = "changes" | "runs" | "terminal" | "files" | "preview" | "workspace" | "debug";
+export type PanelTab = "changes" | "runs" | "terminal" | "files" | "preview" | "desktop" | "workspace" | "debug";
 
 export interface PanelOptions {
   /** A file to open, by its path in the workspace. */

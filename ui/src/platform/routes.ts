@@ -2,7 +2,7 @@
 import { useLocation, useSearch } from "wouter";
 import type { PanelTab } from "./actions";
 
-const PANEL_TABS: readonly PanelTab[] = ["changes", "runs", "terminal", "files", "preview", "workspace", "debug"];
+const PANEL_TABS: readonly PanelTab[] = ["changes", "runs", "terminal", "files", "preview", "desktop", "workspace", "debug"];
 
 export const HOME_PATH = "/";
 /** The empty composer as a screen of its own: on a phone the home is the list of chats. */

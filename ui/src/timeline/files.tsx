@@ -1,12 +1,12 @@
 /** Files of messages: chips, small previews of images, and a large view. */
-import { Download, File as FileIcon, FileText, X } from "lucide-react";
-import { Dialog as Primitive } from "radix-ui";
-import { useState } from "react";
-import { Icon, IconButton } from "@/components";
+import { Download, File as FileIcon, FileText } from "lucide-react";
+import { lazy, Suspense, useState } from "react";
+import { Icon } from "@/components";
 import { fileName } from "@/text/code";
 import { fileUrl } from "./actions";
 import type { FileChip, Reference } from "./rows/row";
 
+const Lightbox = lazy(async () => ({ default: (await import("@/components/lightbox")).Lightbox }));
 const PREVIEWS = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
 
 export function FileList({ files }: { readonly files: readonly FileChip[] }) {
@@ -49,30 +49,18 @@ function urlOf(file: FileChip): string | null {
 }
 
 function ImagePreview({ url, name, onError }: { readonly url: string; readonly name: string; readonly onError: () => void }) {
+  const [isOpen, setOpen] = useState(false);
   return (
-    <Primitive.Root>
-      <Primitive.Trigger asChild>
-        <button type="button" className="timeline-preview" aria-label={`Show ${name}`}>
-          <img src={url} alt={name} loading="lazy" onError={onError} />
-        </button>
-      </Primitive.Trigger>
-      <Primitive.Portal>
-        <Primitive.Overlay className="timeline-lightbox">
-          <Primitive.Content aria-describedby={undefined} className="timeline-lightbox-box">
-            <header>
-              <Primitive.Title className="ui-ellipsis ui-grow">{name}</Primitive.Title>
-              <a className="ui-icon-button" href={url} download={name} aria-label={`Download ${name}`}>
-                <Icon of={Download} />
-              </a>
-              <Primitive.Close asChild>
-                <IconButton icon={X} label="Close" tooltip={false} />
-              </Primitive.Close>
-            </header>
-            <img src={url} alt={name} />
-          </Primitive.Content>
-        </Primitive.Overlay>
-      </Primitive.Portal>
-    </Primitive.Root>
+    <>
+      <button type="button" className="timeline-preview" aria-label={`Show ${name}`} onClick={() => setOpen(true)}>
+        <img src={url} alt={name} loading="lazy" onError={onError} />
+      </button>
+      {isOpen && (
+        <Suspense>
+          <Lightbox url={url} name={name} onClose={() => setOpen(false)} />
+        </Suspense>
+      )}
+    </>
   );
 }
 

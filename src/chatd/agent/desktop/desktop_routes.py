@@ -240,16 +240,14 @@ class DesktopRoutes:
         except OSError as error:
             raise AgentError(503, f"The desktop cannot be watched: {error}.") from error
         stream = self._streams[request.parameter] = _VncStream(reader, writer, person)
-        lines = self._lines(request.parameter, stream)
-        return AgentHttpReply(200, content_type="application/x-ndjson", lines=lines)
 
-    async def _lines(self, name: str, stream: _VncStream) -> AsyncGenerator[bytes, None]:
-        try:
-            async for event in stream.follow():
-                yield json.dumps(event, separators=(",", ":")).encode()
-        finally:
-            del self._streams[name]
+        def release() -> None:
+            self._streams.pop(request.parameter, None)
             stream.close()
+
+        return AgentHttpReply(
+            200, content_type="application/x-ndjson", lines=_lines(stream), release=release
+        )
 
     async def _stream_input(self, request: AgentRouteRequest) -> AgentHttpReply:
         stream = self._streams.get(request.parameter)
@@ -259,6 +257,11 @@ class DesktopRoutes:
         if await stream.write(request.body, may_act=may_act):
             self._takeover.touched_at = time.monotonic()
         return json_reply({"ok": True})
+
+
+async def _lines(stream: _VncStream) -> AsyncGenerator[bytes, None]:
+    async for event in stream.follow():
+        yield json.dumps(event, separators=(",", ":")).encode()
 
 
 class _VncStream:

@@ -49,7 +49,6 @@ SETTLE_FIRST_S = 0.03
 SETTLE_STEP_S = 0.03
 SETTLE_MAX_S = 0.5
 """After an action the screenshot waits until the screen stays the same, so long at most."""
-_SETTLE_SIZE = (160, 90)
 _NO_WINDOW_MANAGER = "The desktop has no window manager: windows have no frames."
 # When memory is short, the kernel kills programs of the desktop before the agent.
 _DIE_FIRST = '{ echo 1000 >>/proc/self/oom_score_adj; } 2>/dev/null; exec "$@"'
@@ -330,21 +329,18 @@ def _wait_ready(ready: int, server: subprocess.Popen[bytes], log: str) -> None:
 def _capture(
     display: XDisplay, size: ScreenSize, region: ScreenRegion | None, *, settles: bool = False
 ) -> tuple[bytes, tuple[int, int]]:
-    whole = ScreenRegion(0, 0, display.width, display.height)
-    if settles:
-        _wait_settled(display, whole)
-    pixels = display.capture(region or whole, size.width, size.height)
-    return encode_png(pixels, size.width, size.height), display.pointer()
-
-
-def _wait_settled(display: XDisplay, whole: ScreenRegion) -> None:
-    """Programs paint after they have got an event; many at once."""
+    area = region or ScreenRegion(0, 0, display.width, display.height)
+    width, height = size.width, size.height
     until = time.monotonic() + SETTLE_MAX_S
-    time.sleep(SETTLE_FIRST_S)
-    before = display.capture(whole, *_SETTLE_SIZE)
-    while time.monotonic() < until:
-        time.sleep(SETTLE_STEP_S)
-        now = display.capture(whole, *_SETTLE_SIZE)
-        if now == before:
-            return
-        before = now
+    if settles:
+        time.sleep(SETTLE_FIRST_S)
+    pixels = display.capture(area, width, height)
+    next_at = time.monotonic() + SETTLE_STEP_S
+    image = encode_png(pixels, width, height)  # while programs may still paint
+    while settles and time.monotonic() < until:
+        time.sleep(max(next_at - time.monotonic(), 0))
+        now = display.capture(area, width, height)
+        if now == pixels:
+            break
+        pixels, image, next_at = now, b"", time.monotonic() + SETTLE_STEP_S
+    return image or encode_png(pixels, width, height), display.pointer()

@@ -21,6 +21,9 @@ _SET_PIXEL_FORMAT, _SET_ENCODINGS, _UPDATE_REQUEST = 0, 2, 3
 _KEY, _POINTER, _CLIPBOARD = 4, 5, 6
 _CONTINUOUS_UPDATES, _FENCE, _QEMU = 150, 248, 255
 _FIXED = {_SET_PIXEL_FORMAT: 20, _UPDATE_REQUEST: 10, _KEY: 8, _POINTER: 6, _CONTINUOUS_UPDATES: 10}
+_EXTENDED_BUTTONS = struct.pack(">i", -316)
+"""An encoding that stands for pointer messages of another length: newer servers would take them."""
+_RAW = struct.pack(">i", 0)
 _ACTING = (_KEY, _POINTER, _CLIPBOARD, _QEMU)
 
 
@@ -41,6 +44,8 @@ class VncInputFilter:
             is_greeting = bool(self._handshake)
             if is_greeting:
                 del self._handshake[0]
+            elif message[0] == _SET_ENCODINGS:
+                message = _without_extended_buttons(message)
             acts = not is_greeting and message[0] in _ACTING
             if not acts or may_act:
                 passed += message
@@ -78,3 +83,10 @@ class VncInputFilter:
         if abs(count) > most:
             raise AgentError(400, "A VNC message is too long.")
         return head + abs(count) * unit
+
+
+def _without_extended_buttons(message: bytes) -> bytes:
+    """As long as before: what is taken away becomes the encoding that every client has anyway."""
+    encodings = [message[at : at + 4] for at in range(4, len(message), 4)]
+    kept = (_RAW if each == _EXTENDED_BUTTONS else each for each in encodings)
+    return message[:4] + b"".join(kept)

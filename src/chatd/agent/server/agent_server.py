@@ -109,6 +109,8 @@ class ClientConnection:
                 await self._write(b"%x\r\n%b\r\n" % (len(line), line))
             await self._write(b"0\r\n\r\n")
         finally:
+            if reply.release is not None:
+                reply.release()
             await lines.aclose()
 
     async def relay(

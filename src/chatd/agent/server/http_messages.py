@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import parse_qsl, unquote
@@ -194,7 +194,9 @@ def read_fields(value: object, what: str) -> RequestFields:
 @dataclass(frozen=True)
 class AgentHttpReply:
     """`lines` are streamed instead of a body, until they end or the client disconnects. With
-    `relay` the status is 101, and the connection carries the bytes of that one from then on."""
+    `relay` the status is 101, and the connection carries the bytes of that one from then on.
+    `release` is called when the lines end, also if the client left before the first: a generator
+    that has not begun runs nothing when it is closed."""
 
     status: int
     body: bytes = b""
@@ -202,6 +204,7 @@ class AgentHttpReply:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     lines: AsyncGenerator[bytes, None] | None = None
     relay: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+    release: Callable[[], None] | None = None
 
 
 def json_reply(value: object, status: int = 200) -> AgentHttpReply:

@@ -35,6 +35,7 @@ export type CardKind =
   | "agents"
   | "attachment"
   | "command"
+  | "computer"
   | "edit"
   | "generic"
   | "plan"
@@ -339,6 +340,7 @@ const TOOLS: ReadonlyMap<string, ToolRule> = new Map<string, ToolRule>([
       isCard: true,
     },
   ],
+  ["computer", { card: "computer", titles: ["Using the desktop", "Used the desktop"], isOpen: () => true }],
   ["list_files", SEARCH],
   ["list_directory", SEARCH],
   ["search_files", SEARCH],

@@ -1,7 +1,7 @@
 /** One row of the timeline. A row that has not changed is not rendered again. */
 import "@/styles/ask.css";
 import { ChevronRight, CloudOff, CornerRightDown, Globe, Sparkle } from "lucide-react";
-import { type ComponentType, createElement, memo } from "react";
+import { type ComponentType, createElement, lazy, memo, Suspense } from "react";
 import { Button, Elapsed, Icon, Spinner } from "@/components";
 import { durationText, plural } from "@/platform/words";
 import { LongText } from "@/text/code";
@@ -86,6 +86,7 @@ const CARDS: Readonly<Record<CardKind, ComponentType<CardProps>>> = {
   agents: ListAgentsCard,
   attachment: AttachCard,
   command: CommandCard,
+  computer: lazy(async () => ({ default: (await import("../tools/computer-card")).ComputerCard })),
   edit: EditCard,
   generic: GenericCard,
   plan: PlanCard,
@@ -106,7 +107,7 @@ function ToolCard(props: CardProps) {
   const { state, request } = props.call;
   if (state === "waiting" && request?.kind === "approval") return <ApprovalCard {...props} />;
   if (state === "waiting" && request?.kind !== "question") return <RequestedCard {...props} />;
-  return createElement(CARDS[callView(props.call).card], props);
+  return <Suspense fallback={<GenericCard {...props} />}>{createElement(CARDS[callView(props.call).card], props)}</Suspense>;
 }
 
 // What the user said, with files and quoted lines; or what is on its way.
