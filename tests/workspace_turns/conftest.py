@@ -20,6 +20,7 @@ TEMPLATES = (
         ),
     ),
     TemplateDefinition(name="desk", spec=TemplateSpec(desktop=True)),
+    TemplateDefinition(name="web", spec=TemplateSpec(browser=True)),
     TemplateDefinition(name="slow", spec=TemplateSpec(startup_script=SLOW)),
 )
 

@@ -132,6 +132,7 @@ class ServerSite:
             lines += ["[[templates]]", f'name = "{file.name}"', "[templates.spec]"]
             lines.append(f"startup_script = {json.dumps(file.spec.startup_script)}")
             lines.append(f"desktop = {json.dumps(file.spec.desktop)}")
+            lines.append(f"browser = {json.dumps(file.spec.browser)}")
             lines.append("[templates.spec.limits]")
             limits = msgspec.structs.asdict(file.spec.limits)
             lines += [f"{name} = {value}" for name, value in limits.items()]

@@ -43,9 +43,11 @@ class AgentProcess:
         agent_id: AgentId = AGENT,
         key: bytes | None = None,
         desktop: tuple[int, int] | None = None,
+        browser: bool = False,
     ) -> None:
         self._agent_id = agent_id
         self._desktop = desktop
+        self._browser = browser
         self._key = key or derive_agent_key(SECRET, agent_id)
         self.home = place / "home"
         self.run_dir = place / "run"
@@ -79,6 +81,7 @@ class AgentProcess:
             "home": str(self.home),
             "env": {"GREETING": "hello"},
             **dict(zip(("desktop_width", "desktop_height"), self._desktop or (), strict=False)),
+            "browser": self._browser,
             **where,
         }
 

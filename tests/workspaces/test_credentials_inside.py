@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from chatd.agent.browser.browser_server import find_browser
 from chatd.clock import SystemClock
+from chatd.domain.workspace.agent_api import AgentRefused, BrowserAction
 from chatd.domain.workspace.entities import GitSeed
 from chatd.domain.workspace.host_credentials import git_credential, make_credential
 from chatd.domain.workspace.network import Refusal, read_refusals
+from chatd.workspaces.agents.agent_client import ChatIdentity, HttpAgentClient
 from chatd.workspaces.local.local_backend import LocalConfig
 from chatd.workspaces.network import workspace_networks
 from chatd.workspaces.network.inside import INSIDE_NETWORK, REFUSALS_FILE
@@ -28,7 +31,9 @@ from tests.support.local_rig import (
     shared_kits,
 )
 from tests.support.network_names import TestNetwork
+from tests.support.outcomes import raised
 from tests.support.tls_hosts import TlsHosts
+from tests.workspaces.agent_process import new_chat_id
 
 pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 PUBLIC = "93.184.215.14"
@@ -95,6 +100,7 @@ async def test_git_clones_and_pushes_with_a_token_that_is_not_in_the_workspace(
         network="allow",
         allow=(HOST,),
         startup_script="git fetch origin && git log --format=%s origin/main > at-start",
+        browser=True,
     )
     running = await rig.start(spec)
     assert host.refused == 0
@@ -114,6 +120,18 @@ async def test_git_clones_and_pushes_with_a_token_that_is_not_in_the_workspace(
         repeated = await rig.output_of(running, command)
         assert f"authorization: Basic {'*' * 16}" in repeated, repeated
         assert TOKEN not in repeated
+    if find_browser() is not None:
+        agent = HttpAgentClient(
+            await rig.connect(running),
+            SystemClock(),
+            ChatIdentity(chat_id=new_chat_id(), epoch=1),
+        )
+        action = BrowserAction(action="open", url=f"https://{HOST}/echo")
+        opened = await agent.use_browser(action, key="open")
+        assert f"authorization: Basic {'*' * 16}" in opened.text, opened
+        other = BrowserAction(action="open", url="https://evil.example/")
+        told = await raised(AgentRefused, agent.use_browser(other, key="other"))
+        assert "the network of the workspace does not allow this host" in told.message
     # The files and processes of the workspace, its variables, and git's own trace.
     for command in (
         f"grep -rls {TOKEN[:9]} /home /run /tmp /etc /mnt",
@@ -156,7 +174,8 @@ async def test_git_clones_and_pushes_with_a_token_that_is_not_in_the_workspace(
         )
         assert distrust.exit_code != 0
         seen = await written_refusals(successor, top / "inside" / REFUSALS_FILE)
-        assert [(each.host, each.reason) for each in seen] == [(HOST, "untrusted_certificate")]
+        found = [(each.host, each.reason) for each in seen if each.host == HOST]
+        assert found == [(HOST, "untrusted_certificate")]
     finally:
         serving.cancel()
         await asyncio.wait({serving})

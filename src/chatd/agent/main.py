@@ -21,6 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from chatd.agent.browser.browser_routes import BrowserRoutes
+from chatd.agent.browser.browser_server import BrowserServer
 from chatd.agent.context.context_sources import ContextSources
 from chatd.agent.context.context_watcher import ContextRoutes, ContextWatcher
 from chatd.agent.context.mcp_servers import McpRoutes, WorkspaceServers
@@ -66,7 +68,7 @@ class AgentConfig:
     Commands run in `directory` with the variables `env`. The agent's own files are in `run_dir`,
     except the journal of calls if `journal_fd` is the first of two descriptors for it. It forwards
     `network_port` of the loopback to the proxy behind `network_socket`. `desktop` is the size of
-    the screen, None without a desktop.
+    the screen, None without a desktop; `browser` says whether there is a browser.
     """
 
     agent_id: str
@@ -83,6 +85,7 @@ class AgentConfig:
     network_socket: str = ""
     network_port: int = 0
     desktop: ScreenSize | None = None
+    browser: bool = False
 
 
 def load_config(argv: Sequence[str]) -> AgentConfig:
@@ -145,6 +148,7 @@ def _build(value: object) -> AgentConfig:
         network_socket=fields.text("network_socket", ""),
         network_port=fields.count("network_port"),
         desktop=_read_screen(fields.count("desktop_width"), fields.count("desktop_height")),
+        browser=fields.flag("browser"),
     )
     fields.reject_unknown()
     if len(config.dial_key) != KEY_BYTES:
@@ -165,6 +169,8 @@ VERSION = "2"
 """Version 2 asks a worker to prove that it owns its chat."""
 LOCK_TIMEOUT_S = 5.0
 REFUSALS_FILE = "refusals.json"
+AUTHORITY_KEY_FILE = "ca.spki"
+"""Beside the proxy's socket: the hash of the public key that signs certificates of hosts."""
 MAX_REFUSALS_BYTES = 256 * 1024
 SOCKET_CHECK_INTERVAL_S = 1.0
 CLOSE_TIMEOUT_S = 15.0
@@ -217,6 +223,11 @@ class AgentProcess:
         if config.desktop is not None:
             server = DesktopServer(config.desktop, DesktopPlace.of(config.run_dir), environment)
         self._desktop = DesktopRoutes(server, self._journal, self._fence)
+        browser = None
+        if config.browser:
+            trusted = os.path.join(os.path.dirname(config.network_socket), AUTHORITY_KEY_FILE)
+            browser = BrowserServer(config.home, config.run_dir, environment, trusted_keys=trusted)
+        self._browser = BrowserRoutes(browser, self._journal, self._fence)
         self._terminals = TerminalTable(environment, self._threads, on_used=touched.add)
         self._watcher = ContextWatcher(
             ContextSources(home=config.home, directory=config.directory),
@@ -241,6 +252,7 @@ class AgentProcess:
             *self._git.routes(),
             *TerminalRoutes(self._terminals).routes(),
             *self._desktop.routes(),
+            *self._browser.routes(),
             *PortRoutes(self._threads, hidden={config.network_port}).routes(),
             *McpRoutes(self._mcp_servers, self._journal, self._fence).routes(),
         ]
@@ -326,6 +338,7 @@ class AgentProcess:
         self._archives.close()
         await self._terminals.close()
         await self._desktop.close()
+        await self._browser.close()
         await self._mcp_servers.close()
         await self._processes.close()
         await self._journal.close()

@@ -71,6 +71,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.file_stores import build_file_stores
 from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool, PoolConfig
+from chatd.tools.browser import BrowserTools
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools, ToolOrders
 from chatd.tools.computer import ComputerTools
@@ -276,6 +277,7 @@ class Composition:
         if workspaces is not None:
             families += [workspaces.tools, workspaces.mcp_tools, ChatFileTools(workspaces, files)]
             families.append(ComputerTools(workspaces, files, workspaces.load_screen, env))
+            families.append(BrowserTools(workspaces, workspaces.load_spec, env))
         families.append(SubagentTools(subagents))
         load = _no_instructions if workspaces is None else workspaces.chat_instructions
         save = save_results(workspaces, files)

@@ -23,7 +23,7 @@ ToolOrigin = Literal["chatd", "mcp", "mcp_in_plans", "workspace_mcp"]
 `workspace_mcp`: one that a workspace declares."""
 
 LOOKING_TOOLS: Final = frozenset(
-    {"read_file", "execute", "process_output", "read_skill", "read_skill_file"}
+    {"read_file", "execute", "process_output", "read_skill", "read_skill_file", "browser"}
 )
 PLANNING_TOOLS: Final = LOOKING_TOOLS | {
     "write_file",

@@ -222,9 +222,13 @@ class WorkspaceServices:
 
     async def load_screen(self, chat: Chat) -> Screen | None:
         """The screen of the desktop that the chat's workspace has. Raises Unavailable."""
-        spec = await bindings.get_spec(self.pool, WORKER, chat.id)
+        spec = await self.load_spec(chat)
         size = None if spec is None else screen_size(spec)
         return None if size is None else Screen(*size)
+
+    async def load_spec(self, chat: Chat) -> TemplateSpec | None:
+        """How the chat's workspace was built. Raises Unavailable."""
+        return await bindings.get_spec(self.pool, WORKER, chat.id)
 
     def _on_chat_request(self, chat_id: ChatId) -> None:
         self.diff_status.mark(chat_id)

@@ -106,7 +106,9 @@ BUILT_IN_TEMPLATES: Final = (
         display_name="Demo",
         description="A small Python repository with a failing test, to try things out.",
         readme="A few files of Python and a test that fails. Ask the model to repair it.",
-        spec=TemplateSpec(seed=DemoSeed(), network="none", directory="demo", desktop=True),
+        spec=TemplateSpec(
+            seed=DemoSeed(), network="none", directory="demo", desktop=True, browser=True
+        ),
     ),
     _here("sandbox", "The directory in which chatd chat --here or chatd run --here was started."),
     _here("machine", "The same without a sandbox: commands can do what that person can."),
@@ -254,6 +256,7 @@ class TemplateSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     readme: str = ""
     network: str = ""
     desktop: bool = False
+    browser: bool = False
 
 
 class TemplateDetail(Struct, frozen=True, kw_only=True):
@@ -344,6 +347,7 @@ class TemplateCatalog:
             readme=readme_excerpt(version.readme, MAX_README_CHARS),
             network=version.spec.network,
             desktop=version.spec.desktop,
+            browser=version.spec.browser,
         )
         return TemplateDetail(
             template=about, parameters=tuple(map(_parameter_info, version.parameters))

@@ -195,6 +195,36 @@ class DesktopPicture(Struct, frozen=True, kw_only=True):
     starts: int = 1
 
 
+BrowserActionKind = Literal["open", "click", "type", "key", "back"]
+
+
+class BrowserAction(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`ref` names an element of the page that was read last. `accept`: questions that the page asks
+    are accepted, with `text` as the answer."""
+
+    action: BrowserActionKind
+    url: str = ""
+    ref: str = ""
+    text: str = ""
+    submit: bool = False
+    accept: bool = False
+
+
+class BrowserPage(Struct, frozen=True, kw_only=True):
+    """The page of a chat. `text` has its lines, or after an action those that are new; `more` says
+    which these are. `notices` tell what happened besides, such as a dialog. `error`: why the action
+    did not do what was asked. `image`: a screenshot as PNG."""
+
+    url: str = ""
+    title: str = ""
+    status: int = 0
+    text: str = ""
+    more: str = ""
+    notices: tuple[str, ...] = ()
+    error: str = ""
+    image: bytes = b""
+
+
 class AgentApi(Protocol):
     """A connection to one agent on behalf of one chat.
 
@@ -258,6 +288,18 @@ class AgentApi(Protocol):
     ) -> DesktopPicture:
         """A PNG of this size. `settles`: taken when the screen stays the same for a moment."""
         ...
+
+    async def use_browser(self, action: BrowserAction, *, key: str) -> BrowserPage: ...
+
+    async def read_page(self, *, offset: int = 1, text: str = "") -> BrowserPage:
+        """Its lines from `offset` on, or those with `text`."""
+        ...
+
+    async def wait_for_page(
+        self, *, text: str = "", selector: str = "", seconds: float
+    ) -> BrowserPage: ...
+
+    async def page_screenshot(self) -> BrowserPage: ...
 
 
 MAX_CONTEXT_RESOURCES: Final = 1000

@@ -149,6 +149,9 @@ class TemplateSpec(Struct, frozen=True, kw_only=True):
     desktop_size: Annotated[
         str, describe("The pixels of the desktop's screen; empty: 1280x720.", "1920x1080")
     ] = ""
+    browser: Annotated[
+        bool, describe("Whether agents can open pages in a browser without a screen.")
+    ] = False
 
 
 DEFAULT_SCREEN: Final = (1280, 720)

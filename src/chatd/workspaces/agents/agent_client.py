@@ -21,6 +21,8 @@ from chatd.domain.workspace.agent_api import (
     ActedOnDesktop,
     AgentRefused,
     AgentUnreachable,
+    BrowserAction,
+    BrowserPage,
     DesktopPicture,
     DesktopState,
     DiffScope,
@@ -70,6 +72,7 @@ KNOWN_ERROR_CODES: Final = frozenset(
         "file_changed",
         "input_unread",
         "key_reused",
+        "no_browser",
         "no_desktop",
         "no_resources",
         "no_route",
@@ -87,6 +90,7 @@ KNOWN_ERROR_CODES: Final = frozenset(
         "replayed",
         "result_not_kept",
         "stale_epoch",
+        "stale_ref",
         "terminal_ended",
         "too_many_processes",
         "too_many_terminals",
@@ -189,6 +193,12 @@ class McpCallBody(Struct, frozen=True, kw_only=True):
 
 class ActBody(ActedOnDesktop, frozen=True, kw_only=True):
     """`running`: the actions go on, and the same request asks again for their outcome."""
+
+    running: bool = False
+
+
+class BrowserActBody(BrowserPage, frozen=True, kw_only=True):
+    """`running`: the action goes on, and the same request asks again for its outcome."""
 
     running: bool = False
 
@@ -562,6 +572,38 @@ class HttpAgentClient:
             note=facts.note,
             starts=facts.starts,
         )
+
+    async def use_browser(self, action: BrowserAction, *, key: str) -> BrowserPage:
+        """Repeats the request while the action runs: the agent knows it by its key."""
+        body = msgspec.json.encode(action)
+        while True:
+            with explain_outdated():
+                raw = await self._post("/browser/act", body, key=key)
+            reply = decode_effect_reply(raw, BrowserActBody)
+            if not reply.running:
+                return reply
+
+    async def read_page(self, *, offset: int = 1, text: str = "") -> BrowserPage:
+        query: dict[str, object] = {"offset": offset, "text": text}
+        with explain_outdated():
+            return decode_reply(await self._get("/browser/page", query), BrowserPage)
+
+    async def wait_for_page(
+        self, *, text: str = "", selector: str = "", seconds: float
+    ) -> BrowserPage:
+        query: dict[str, object] = {"text": text, "selector": selector, "seconds": seconds}
+        with explain_outdated():
+            raw = await self._get("/browser/wait", query, wait_s=seconds)
+        return decode_reply(raw, BrowserPage)
+
+    async def page_screenshot(self) -> BrowserPage:
+        """The reply is a line of facts, and the image."""
+        with explain_outdated():
+            raw = await self._get("/browser/screenshot", max_body_bytes=MAX_SCREENSHOT_BYTES)
+        line, _, image = raw.partition(b"\n")
+        if not image.startswith(PNG_SIGNATURE):
+            raise AgentUnreachable("The workspace agent sent a reply that cannot be read.")
+        return msgspec.structs.replace(decode_reply(line, BrowserPage), image=image)
 
     async def _get(
         self,

@@ -80,13 +80,12 @@ from chatd.workspaces.local.seeds import (
 )
 from chatd.workspaces.local.workspace_dirs import LocalLayout, WorkspacePaths
 from chatd.workspaces.local.workspace_setup import (
-    DESKTOP_CHECK_TIMEOUT_S,
-    FIND_DESKTOP_WORDS,
-    MISSING_DESKTOP_TEXT,
-    agent_desktop_config,
+    PROGRAMS_CHECK_TIMEOUT_S,
+    agent_screen_config,
     check_cancelled,
     exclusive_lock,
     report_startup,
+    wanted_programs,
 )
 from chatd.workspaces.network.inside import INSIDE_NETWORK, agent_proxy_config, forward_words
 from chatd.workspaces.network.workspace_networks import NetworkPolicy, WorkspaceNetworks
@@ -363,12 +362,12 @@ class ContainerBackend:
                 mounts=(*plan.spec.mounts, *plan.proxy_mounts()),
             )
             report_startup(context, plan.spec, result)
-        if plan.spec.desktop:
+        for name, words, missing in wanted_programs(plan.spec):
             found = await setup.run(
-                FIND_DESKTOP_WORDS, timeout_s=DESKTOP_CHECK_TIMEOUT_S, network=False, mounts=()
+                words, timeout_s=PROGRAMS_CHECK_TIMEOUT_S, network=False, mounts=()
             )
             if found.code != 0:
-                context.log("desktop", MISSING_DESKTOP_TEXT)
+                context.log(name, missing)
         await engine.create_container(plan.names.main, plan.main_container())
 
     async def _ensure_image(self, context: BuildContext, image: str) -> None:
@@ -437,7 +436,7 @@ class ContainerBackend:
             "agent_id": str(agent_id),
             "dial_key": context.agent_key(agent_id).hex(),
             **({} if plan.proxy is None else agent_proxy_config()),
-            **agent_desktop_config(plan.spec),
+            **agent_screen_config(plan.spec),
         }
         await setup.upload_order(plan.names.main, "agent", {"agent": agent})
         await self._engine.start_container(plan.names.main)

@@ -71,7 +71,7 @@ from chatd.workspaces.local.seeds import (
     git_variables,
 )
 from chatd.workspaces.local.workspace_setup import (
-    agent_desktop_config,
+    agent_screen_config,
     check_cancelled,
     report_startup,
 )
@@ -401,7 +401,7 @@ class PodSetup:
         agent = {
             "agent_id": str(agent_id),
             "dial_key": key.hex(),
-            **agent_desktop_config(plan.spec),
+            **agent_screen_config(plan.spec),
         }
         files = {
             "agent.json": self._order({"agent": agent}),

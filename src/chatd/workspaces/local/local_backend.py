@@ -68,7 +68,7 @@ from chatd.workspaces.local.workspace_setup import (
     WorkspaceSetup,
     build_order,
     check_cancelled,
-    check_desktop,
+    check_programs,
     exclusive_lock,
     fill_home,
     run_startup,
@@ -326,7 +326,7 @@ class LocalBackend:
                         ),
                     )
                     await run_startup(setup)
-                    await check_desktop(setup)
+                    await check_programs(setup)
             found = await self._start_agent(setup)
         if await asyncio.to_thread(isolation.lacks_filter, found.pid, level):
             isolation.log_old_supervisor(str(workspace))

@@ -149,7 +149,7 @@ async def run_startup(setup: WorkspaceSetup) -> None:
     report_startup(context, spec, result)
 
 
-DESKTOP_CHECK_TIMEOUT_S: Final = 20.0
+PROGRAMS_CHECK_TIMEOUT_S: Final = 20.0
 FIND_DESKTOP_WORDS: Final = ("/bin/sh", "-c", "command -v Xvnc")
 MISSING_DESKTOP_TEXT: Final = (
     "The template has a desktop, but the workspace has no Xvnc. Install the Debian packages"
@@ -158,25 +158,46 @@ MISSING_DESKTOP_TEXT: Final = (
 )
 
 
-async def check_desktop(setup: WorkspaceSetup) -> None:
-    """Tell in the log of the build what the desktop lacks: it is started much later."""
-    if not setup.spec.desktop:
-        return
-    result = await run_command(
-        plan_process(setup.level, setup.view, FIND_DESKTOP_WORDS, directory=setup.directory),
-        log=setup.paths.log / "desktop.log",
-        timeout_s=DESKTOP_CHECK_TIMEOUT_S,
-        limits=_command_limits(setup, setup.paths.home),
-        cancelled=setup.context.cancelled,
-    )
-    if result.code != 0:
-        setup.context.log("desktop", MISSING_DESKTOP_TEXT)
+_FIND_BROWSER: Final = (
+    "for each in chromium-headless-shell chromium chromium-browser google-chrome; do"
+    " command -v $each && exit; done; exit 1"
+)
+FIND_BROWSER_WORDS: Final = ("/bin/sh", "-c", _FIND_BROWSER)
+MISSING_BROWSER_TEXT: Final = (
+    "The template has a browser, but the workspace has no Chromium. Install the Debian package"
+    " chromium-headless-shell or chromium where the workspace finds its programs. It starts without"
+    " a browser."
+)
 
 
-def agent_desktop_config(spec: TemplateSpec) -> dict[str, object]:
+def wanted_programs(spec: TemplateSpec) -> list[tuple[str, tuple[str, ...], str]]:
+    """For each part of the template that needs programs: its name, the words that find them, and
+    what the log of the build says if they are missing: the part is started much later."""
+    desktop = ("desktop", FIND_DESKTOP_WORDS, MISSING_DESKTOP_TEXT)
+    browser = ("browser", FIND_BROWSER_WORDS, MISSING_BROWSER_TEXT)
+    return [*([desktop] if spec.desktop else []), *([browser] if spec.browser else [])]
+
+
+async def check_programs(setup: WorkspaceSetup) -> None:
+    for name, words, missing in wanted_programs(setup.spec):
+        result = await run_command(
+            plan_process(setup.level, setup.view, words, directory=setup.directory),
+            log=setup.paths.log / f"{name}.log",
+            timeout_s=PROGRAMS_CHECK_TIMEOUT_S,
+            limits=_command_limits(setup, setup.paths.home),
+            cancelled=setup.context.cancelled,
+        )
+        if result.code != 0:
+            setup.context.log(name, missing)
+
+
+def agent_screen_config(spec: TemplateSpec) -> dict[str, object]:
     """Fields of the agent's configuration."""
     screen = screen_size(spec)
-    return {} if screen is None else {"desktop_width": screen[0], "desktop_height": screen[1]}
+    fields: dict[str, object] = {"browser": True} if spec.browser else {}
+    if screen is not None:
+        fields |= {"desktop_width": screen[0], "desktop_height": screen[1]}
+    return fields
 
 
 def report_startup(context: BuildContext, spec: TemplateSpec, result: CommandResult) -> None:
@@ -236,7 +257,7 @@ def _plan_agent(setup: WorkspaceSetup, agent: AgentStart) -> ProcessPlan:
         "home": inside.home,
         "journal_fd": FIRST_FILE_FD,
         "env": base_environment(level, view),
-        **agent_desktop_config(setup.spec),
+        **agent_screen_config(setup.spec),
     }
     if view.proxy is not None:
         config |= agent_proxy_config()

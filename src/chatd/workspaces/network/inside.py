@@ -14,6 +14,8 @@ AUTHORITY_FILE: Final = "ca.pem"
 """The certificate of the workspace's authority."""
 BUNDLE_FILE: Final = "ca-bundle.pem"
 """The same, after the roots of the host."""
+AUTHORITY_KEY_FILE: Final = "ca.spki"
+"""The hash of its public key, by which Chromium trusts it."""
 FORWARD_PORT: Final = 17_870
 """Of the loopback inside, which belongs to the workspace alone."""
 
@@ -37,6 +39,7 @@ def write_trust(directory: Path, authority: WorkspaceAuthority) -> None:
     Raises OSError."""
     roots = read_system_roots()
     _replace(directory / AUTHORITY_FILE, authority.certificate)
+    _replace(directory / AUTHORITY_KEY_FILE, authority.key_hash)
     if roots is not None:
         _replace(directory / BUNDLE_FILE, roots.rstrip(b"\n") + b"\n" + authority.certificate)
 

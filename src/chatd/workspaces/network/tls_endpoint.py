@@ -12,7 +12,9 @@ import ipaddress
 import os
 import ssl
 import tempfile
+from base64 import b64encode
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
+    PublicFormat,
     load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -149,6 +152,8 @@ class WorkspaceAuthority:
         self._clock = clock
         self._contexts: dict[str, tuple[float, ssl.SSLContext]] = {}
         self.certificate: Final = self._certificate.public_bytes(Encoding.PEM)
+        public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        self.key_hash: Final = b64encode(sha256(public).digest())
 
     def host_context(self, host: str) -> ssl.SSLContext:
         """For the side of the workspace. Made once a day for each host."""
@@ -198,7 +203,9 @@ class WorkspaceAuthority:
             )
         )
         certificate = builder.sign(self._key, SHA256())
-        return certificate.public_bytes(Encoding.PEM) + _private_pem(key)
+        # Chromium knows the authority by its key, so that has to be in the chain.
+        chain = certificate.public_bytes(Encoding.PEM) + self.certificate
+        return chain + _private_pem(key)
 
 
 def new_authority(workspace: str, now: datetime.datetime) -> str:

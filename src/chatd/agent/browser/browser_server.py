@@ -1,0 +1,615 @@
+"""The browser of a workspace: one headless Chromium, started on first use and again when it has
+ended, and its tabs. Each chat has tabs of its own; cookies and storage are the workspace's.
+
+Chromium has no sandbox of its own: namespaces are not allowed inside a workspace, whose sandbox
+bounds it like any command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO, cast
+
+from chatd.agent.browser.devtools_pipe import (
+    BrowserLost,
+    CallRefused,
+    CallTimeout,
+    DevtoolsPipe,
+    as_json,
+    text_of,
+)
+from chatd.agent.browser.page_script import PAGE_SCRIPT
+from chatd.agent.durable_files import Json
+from chatd.agent.errors import AgentError
+from chatd.agent.processes.process_child import CommandEnvironment
+from chatd.agent.processes.process_command import Waiters, wait, wake
+from chatd.agent.server.agent_server import log_line
+
+BROWSER_PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+BROWSER_PACKAGE = "chromium-headless-shell"
+"""Of Debian; `chromium` does too."""
+BROWSER_START_TIMEOUT_S = 30.0
+MIN_BROWSER_RESTART_INTERVAL_S = 1.0
+BROWSER_KILL_TIMEOUT_S = 5.0
+MAX_TABS = 8
+"""Of all chats of a workspace. The one that was used longest ago is closed for a new one."""
+PAGE_SIZE = (1280, 720)
+PAGE_HEAP_MIB = 1024
+"""Memory of the scripts of one page."""
+MAX_DOWNLOAD_BYTES = 1024 * 1024 * 1024
+MAX_DOWNLOADS = 8
+MAX_NOTICES = 20
+"""That one chat has not heard of yet. The oldest are dropped."""
+MAX_NOTICE_CHARS = 500
+DOWNLOAD_DIRECTORY = "downloads"
+NO_BROWSER_CODE = "no_browser"
+
+# When memory is short, the kernel kills the browser before the agent. The pipes are 3 and 4.
+_START = (
+    '{ echo 1000 >>/proc/self/oom_score_adj; } 2>/dev/null; exec "$@" 3<&0 4>&1 </dev/null'
+    " >/dev/null"
+)
+_PREFERENCES: Json = {
+    "plugins": {"always_open_pdf_externally": True},
+    "download": {"prompt_for_download": False},
+    "credentials_enable_service": False,
+}
+
+
+@dataclass
+class BrowserTab:
+    """A page. It can be used when it is `ready`; `changed` is set at each of its events. With
+    `accepts_dialogs` questions of the page are accepted, else dismissed."""
+
+    target_id: str
+    session: str
+    chat_id: str
+    opener: BrowserTab | None = None
+    used_at: float = 0.0
+    is_crashed: bool = False
+    is_hung: bool = False
+    is_loading: bool = False
+    loads: int = 0
+    """Documents that have replaced the page's, so far."""
+    unreachable_url: str = ""
+    world: int = 0
+    accepts_dialogs: bool = False
+    dialog_answer: str = ""
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    last_lines: list[str] = field(default_factory=list[str])
+    """As the chat has read them."""
+
+
+@dataclass
+class BrowserDownload:
+    chat_id: str
+    name: str
+
+
+def find_browser(path: str | None = None) -> str | None:
+    """Debian's wrapper scripts need files of /etc, which a workspace does not have."""
+    for name in BROWSER_PROGRAMS:
+        found = shutil.which(name, path=path)
+        if found is not None:
+            inner = f"/usr/lib/chromium/{name}"
+            return inner if os.access(inner, os.X_OK) else found
+    return None
+
+
+class BrowserServer:
+    """Create it inside the event loop. `trusted_keys` is a file with the hash of the public key of
+    the workspace's certificate authority, if it has one."""
+
+    def __init__(
+        self,
+        home: str,
+        run_dir: str,
+        environment: CommandEnvironment,
+        *,
+        trusted_keys: str = "",
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.downloads_dir = os.path.join(home, DOWNLOAD_DIRECTORY)
+        self._profile = os.path.join(home, ".cache", "chatd-browser")
+        self._pid_file = os.path.join(run_dir, "browser.pid")
+        self._log = os.path.join(run_dir, "browser.log")
+        self._environment = environment
+        self._trusted_keys = trusted_keys
+        self._now = now
+        self._lock = asyncio.Lock()
+        self._pipe: DevtoolsPipe | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = float("-inf")
+        self._tabs: dict[str, BrowserTab] = {}
+        self._current: dict[str, BrowserTab] = {}
+        self._downloads: dict[str, BrowserDownload] = {}
+        self._notices: dict[str, list[str]] = {}
+        self._download_waiters = Waiters()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.next_number = 1
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def is_running(self) -> bool:
+        return self._pipe is not None and not self._pipe.is_lost
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await self._end()
+
+    async def ensure_started(self) -> DevtoolsPipe:
+        """Raises AgentError 503, after which nothing was done."""
+        async with self._lock:
+            if self._pipe is not None and not self._pipe.is_lost:
+                return self._pipe
+            wait_s = self._started_at + MIN_BROWSER_RESTART_INTERVAL_S - self._now()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            self._started_at = self._now()
+            if self._pipe is not None:
+                log_line("the browser has ended: it is started again")
+            await self._end()
+            try:
+                return await self._start()
+            except (OSError, BrowserLost, CallRefused, CallTimeout) as error:
+                await self._end()
+                said = self._read_log() or str(error) or "it does not answer"
+                text = f"The browser of the workspace cannot be started: {said}"
+                raise AgentError(503, text, code=NO_BROWSER_CODE) from error
+
+    async def _start(self) -> DevtoolsPipe:
+        env = self._environment.build_variables({}, None)
+        program = find_browser(env.get("PATH"))
+        if program is None:
+            text = f"The workspace has no Chromium. Install Debian's package {BROWSER_PACKAGE}."
+            raise AgentError(503, text, code=NO_BROWSER_CODE)
+        words = [program, *_switches(self._profile, env, self._read_trusted_keys())]
+        process = await asyncio.to_thread(self._spawn, words, env)
+        self._process = process
+        source, target = cast("IO[bytes]", process.stdout), cast("IO[bytes]", process.stdin)
+        self._pipe = pipe = await DevtoolsPipe.open(source, target, self._on_event)
+        await pipe.call("Browser.getVersion", timeout_s=BROWSER_START_TIMEOUT_S)
+        await pipe.call(
+            "Browser.setDownloadBehavior",
+            {
+                "behavior": "allowAndName",
+                "downloadPath": self._downloads_place(),
+                "eventsEnabled": True,
+            },
+        )
+        await pipe.call(
+            "Target.setAutoAttach",
+            {
+                "autoAttach": True,
+                "waitForDebuggerOnStart": True,
+                "flatten": True,
+                "filter": [{"type": "page"}, {"exclude": True}],
+            },
+        )
+        return pipe
+
+    def _spawn(self, words: list[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        default = os.path.join(self._profile, "Default")
+        os.makedirs(default, mode=0o700, exist_ok=True)
+        preferences = os.path.join(default, "Preferences")
+        if not os.path.exists(preferences):
+            with open(preferences, "w", encoding="utf-8") as file:
+                json.dump(_PREFERENCES, file)
+        # A browser that was killed leaves them, and they name another host after a move.
+        for name in ("SingletonLock", "SingletonCookie", "SingletonSocket"):
+            with suppress(OSError):
+                os.unlink(os.path.join(self._profile, name))
+        with open(self._log, "wb") as log:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", _START, "/bin/sh", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=self._environment.resolve_workdir(None),
+                env=dict(env),
+                start_new_session=True,
+                bufsize=0,
+            )
+        with open(self._pid_file, "w", encoding="ascii") as noted:
+            noted.write(str(process.pid))
+        return process
+
+    def _downloads_place(self) -> str:
+        """Chromium writes here first, under names of its own."""
+        place = os.path.join(self._profile, "incoming")
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        return place
+
+    async def _end(self) -> None:
+        """Kill what this agent has started, or an agent before it."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+        for tab in self._tabs.values():
+            tab.changed.set()
+        self._tabs.clear()
+        self._current.clear()
+        self._downloads.clear()
+        process, self._process = self._process, None
+
+        def kill() -> None:
+            pid = process.pid if process is not None else self._find_left()
+            if pid:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+            if process is not None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(BROWSER_KILL_TIMEOUT_S)
+
+        await asyncio.to_thread(kill)
+
+    def _find_left(self) -> int:
+        with suppress(OSError, ValueError):
+            with open(self._pid_file, encoding="ascii") as noted:
+                pid = int(noted.read())
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+            if f"--user-data-dir={self._profile}".encode() in words:
+                return pid
+        return 0
+
+    def _read_log(self) -> str:
+        with suppress(OSError), open(self._log, "rb") as file:
+            lines = file.read()[-2000:].decode("utf-8", "replace").split("\n")
+            said = [line.strip() for line in lines if "ERROR" in line or "FATAL" in line]
+            return " ".join(said)[-500:]
+        return ""
+
+    def _read_trusted_keys(self) -> str:
+        with suppress(OSError), open(self._trusted_keys, encoding="ascii") as file:
+            return file.read(200).strip()
+        return ""
+
+    # --- tabs -----------------------------------------------------------------------------------
+
+    def current_tab(self, chat_id: str) -> BrowserTab | None:
+        return self._current.get(chat_id) if self.is_running() else None
+
+    async def new_tab(self, chat_id: str) -> BrowserTab:
+        """Raises AgentError 503, after which nothing was done."""
+        pipe = await self.ensure_started()
+        tab = next((tab for tab in self._tabs.values() if not tab.chat_id), None)
+        if tab is None:
+            self._close_excess()
+            with suppress(BrowserLost, CallRefused, CallTimeout):
+                made = await pipe.call("Target.createTarget", {"url": "about:blank"})
+                tab = self._tabs.get(text_of(made, "targetId"))
+        if tab is None or not await self.wait_ready(tab):
+            raise AgentError(503, "The browser cannot open a page. Try again.")
+        tab.chat_id = chat_id
+        self._use(tab)
+        return tab
+
+    async def wait_ready(self, tab: BrowserTab) -> bool:
+        with suppress(asyncio.TimeoutError):
+            return await asyncio.wait_for(tab.ready.wait(), BROWSER_START_TIMEOUT_S)
+        return False
+
+    def use_opener(self, tab: BrowserTab) -> BrowserTab | None:
+        """The tab that opened this one, which is then the chat's."""
+        opener = tab.opener
+        if opener is None or opener.target_id not in self._tabs:
+            return None
+        self._use(opener)
+        return opener
+
+    def close_tab(self, tab: BrowserTab) -> None:
+        """A page that hangs is closed later than it is forgotten."""
+        self._forget(tab.target_id)
+        self._call_later("Target.closeTarget", {"targetId": tab.target_id})
+
+    def _call_later(self, method: str, parameters: Json) -> None:
+        async def call() -> None:
+            if self._pipe is not None:
+                with suppress(BrowserLost, CallRefused, CallTimeout):
+                    await self._pipe.call(method, parameters)
+
+        self._run(call())
+
+    def touch(self, tab: BrowserTab) -> None:
+        tab.used_at = self._now()
+
+    def _use(self, tab: BrowserTab) -> None:
+        tab.used_at = self._now()
+        self._current[tab.chat_id] = tab
+
+    def _close_excess(self) -> None:
+        while len(self._tabs) >= MAX_TABS:
+            oldest = min(self._tabs.values(), key=lambda tab: tab.used_at)
+            self.notify(oldest.chat_id, "The browser closed a page that was not used for long.")
+            self.close_tab(oldest)
+
+    def _forget(self, target_id: str) -> None:
+        tab = self._tabs.pop(target_id, None)
+        if tab is not None and self._current.get(tab.chat_id) is tab:
+            del self._current[tab.chat_id]
+            self.use_opener(tab)
+            tab.changed.set()
+
+    async def call(
+        self, tab: BrowserTab, method: str, parameters: Json | None = None, timeout_s: float = 10.0
+    ) -> Json:
+        """Raises BrowserLost, CallRefused and CallTimeout."""
+        if self._pipe is None:
+            raise BrowserLost(method)
+        return await self._pipe.call(method, parameters, session=tab.session, timeout_s=timeout_s)
+
+    async def evaluate(
+        self, tab: BrowserTab, expression: str, *, timeout_s: float = 10.0, by_value: bool = True
+    ) -> object:
+        """The value of an expression in the script's world of the page, where `chatdPage` is. With
+        `by_value` False: the id of the object. Raises BrowserLost, CallRefused and CallTimeout."""
+        for is_last in (False, True):
+            try:
+                if not tab.world:
+                    tab.world = await self._make_world(tab)
+                found = await self.call(
+                    tab,
+                    "Runtime.evaluate",
+                    {
+                        "expression": expression,
+                        "contextId": tab.world,
+                        "returnByValue": by_value,
+                        "awaitPromise": True,
+                    },
+                    timeout_s,
+                )
+            except CallRefused:
+                tab.world = 0  # another document is there now
+                if is_last:
+                    raise
+                continue
+            if "exceptionDetails" in found:
+                details = as_json(found["exceptionDetails"])
+                text = text_of(as_json(details.get("exception")), "description")
+                raise CallRefused(text or text_of(details, "text"))
+            result = as_json(found.get("result"))
+            return result.get("value") if by_value else text_of(result, "objectId")
+        raise AssertionError
+
+    async def _make_world(self, tab: BrowserTab) -> int:
+        made = await self.call(
+            tab, "Page.createIsolatedWorld", {"frameId": tab.target_id, "worldName": "chatd"}
+        )
+        world = cast(int, made.get("executionContextId"))
+        await self.call(
+            tab,
+            "Runtime.evaluate",
+            {"expression": f"({PAGE_SCRIPT})({self.next_number})", "contextId": world},
+        )
+        return world
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def notify(self, chat_id: str, text: str) -> None:
+        """Tell the chat with the next reply."""
+        notices = self._notices.setdefault(chat_id, [])
+        notices.append(text[:MAX_NOTICE_CHARS])
+        del notices[:-MAX_NOTICES]
+
+    def take_notices(self, chat_id: str) -> list[str]:
+        return self._notices.pop(chat_id, [])
+
+    async def wait_downloads(self, chat_id: str, timeout_s: float) -> None:
+        """Until those that the chat has begun have ended."""
+        until = self._now() + timeout_s
+        while any(each.chat_id == chat_id for each in self._downloads.values()):
+            if self._now() > until:
+                self.notify(chat_id, "A download goes on.")
+                return
+            await wait(self._download_waiters, 0.5)
+
+    def _on_event(self, session: str, name: str, event: Json) -> None:
+        if name == "Target.attachedToTarget":
+            self._on_attached(event)
+        elif name in ("Target.targetDestroyed", "Target.detachedFromTarget"):
+            self._forget(text_of(event, "targetId"))
+        elif name == "Browser.downloadWillBegin":
+            self._on_download(event)
+        elif name == "Browser.downloadProgress":
+            self._on_progress(event)
+        elif tab := next((tab for tab in self._tabs.values() if tab.session == session), None):
+            self._on_page_event(tab, name, event)
+
+    def _on_attached(self, event: Json) -> None:
+        info, session = as_json(event.get("targetInfo")), text_of(event, "sessionId")
+        opener = self._tabs.get(text_of(info, "openerId"))
+        tab = BrowserTab(text_of(info, "targetId"), session, opener.chat_id if opener else "")
+        if opener is not None and len(self._tabs) >= MAX_TABS:
+            self.notify(tab.chat_id, f"A page was not opened: {MAX_TABS} pages are open.")
+            self._run(self._refuse(tab))
+            return
+        self._tabs[tab.target_id] = tab
+        if opener is not None:
+            tab.opener = opener
+            self._use(tab)
+            self.notify(
+                tab.chat_id, "A new tab was opened; the action back returns to the old one."
+            )
+            opener.changed.set()
+        self._run(self._prepare(tab))
+
+    async def _refuse(self, tab: BrowserTab) -> None:
+        """It waits for the debugger, and its opener with it."""
+        with suppress(BrowserLost, CallRefused, CallTimeout):
+            await self.call(tab, "Runtime.runIfWaitingForDebugger")
+        self.close_tab(tab)
+
+    async def _prepare(self, tab: BrowserTab) -> None:
+        """Before the first script of the page runs."""
+        calls: list[tuple[str, Json]] = [
+            ("Page.enable", {}),
+            ("Inspector.enable", {}),
+            ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
+            ("Page.setInterceptFileChooserDialog", {"enabled": True}),
+            ("Runtime.runIfWaitingForDebugger", {}),
+        ]
+        # All at once: some are answered only when the page runs.
+        made = (self.call(tab, method, parameters) for method, parameters in calls)
+        await asyncio.gather(*made, return_exceptions=True)
+        tab.ready.set()
+
+    def _on_page_event(self, tab: BrowserTab, name: str, event: Json) -> None:
+        is_main = text_of(event, "frameId") == tab.target_id
+        if name == "Page.javascriptDialogOpening":
+            self._run(self._answer_dialog(tab, event))
+        elif name == "Page.frameStartedLoading" and is_main:
+            tab.is_loading = True
+        elif name == "Page.frameStoppedLoading" and is_main:
+            tab.is_loading = False
+        elif name == "Page.frameNavigated":
+            frame = as_json(event.get("frame"))
+            if text_of(frame, "id") == tab.target_id:
+                tab.world = 0
+                tab.loads += 1
+                tab.unreachable_url = text_of(frame, "unreachableUrl")
+        elif name == "Inspector.targetCrashed":
+            tab.is_crashed = True
+            if self._pipe is not None:
+                self._pipe.fail_session(tab.session)
+        elif name == "Page.fileChooserOpened":
+            text = "The page asked for a file: use the action type with the path as text."
+            self.notify(tab.chat_id, text)
+        else:
+            return
+        tab.changed.set()
+
+    async def _answer_dialog(self, tab: BrowserTab, event: Json) -> None:
+        kind, message = text_of(event, "type"), text_of(event, "message")
+        accepts = kind in ("alert", "beforeunload") or tab.accepts_dialogs
+        answer: Json = {"accept": accepts}
+        if kind == "prompt" and accepts:
+            answer["promptText"] = tab.dialog_answer
+        did = "closed" if kind == "alert" else "accepted" if accepts else "dismissed"
+        text = f"The page showed {_DIALOGS.get(kind, kind)}, which was {did}: {message!r}."
+        if not accepts:
+            text += " To accept it, repeat the action with accept = true."
+        self.notify(tab.chat_id, text)
+        with suppress(BrowserLost, CallRefused, CallTimeout):
+            await self.call(tab, "Page.handleJavaScriptDialog", answer)
+
+    def _on_download(self, event: Json) -> None:
+        guid, frame = text_of(event, "guid"), text_of(event, "frameId")
+        tab = self._tabs.get(frame) or self._newest_tab()
+        chat_id = tab.chat_id if tab is not None else ""
+        name = clean_name(text_of(event, "suggestedFilename"))
+        self._downloads[guid] = BrowserDownload(chat_id, name)
+        if len(self._downloads) > MAX_DOWNLOADS:
+            self._cancel_download(guid, f"more than {MAX_DOWNLOADS} at once")
+        elif tab is not None:
+            tab.changed.set()
+
+    def _newest_tab(self) -> BrowserTab | None:
+        return max(self._tabs.values(), key=lambda tab: tab.used_at, default=None)
+
+    def _on_progress(self, event: Json) -> None:
+        guid, state = text_of(event, "guid"), text_of(event, "state")
+        download = self._downloads.get(guid)
+        if download is None:
+            return
+        received = event.get("receivedBytes")
+        if isinstance(received, (int, float)) and received > MAX_DOWNLOAD_BYTES:
+            self._cancel_download(guid, f"it has more than {MAX_DOWNLOAD_BYTES} bytes")
+        elif state == "completed":
+            self._run(self._keep_download(guid, download))
+        elif state == "canceled":
+            del self._downloads[guid]
+            self.notify(download.chat_id, f"The download of {download.name} failed.")
+
+    def _cancel_download(self, guid: str, why: str) -> None:
+        download = self._downloads.pop(guid)
+        self.notify(download.chat_id, f"The download of {download.name} was ended: {why}.")
+        self._call_later("Browser.cancelDownload", {"guid": guid})
+
+    async def _keep_download(self, guid: str, download: BrowserDownload) -> None:
+        source = os.path.join(self._downloads_place(), guid)
+        try:
+            path, size = await asyncio.to_thread(_move, source, self.downloads_dir, download.name)
+            text = f"Downloaded {path} ({size} bytes)."
+        except OSError as error:
+            text = f"The download of {download.name} could not be stored: {error.strerror}."
+        self._downloads.pop(guid, None)
+        self.notify(download.chat_id, text)
+        wake(self._download_waiters)
+
+    def _run(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+_DIALOGS = {
+    "alert": "a message",
+    "confirm": "a question",
+    "prompt": "a question for text",
+    "beforeunload": "a warning that changes are lost",
+}
+
+
+def clean_name(suggested: str) -> str:
+    name = re.sub(r"[\x00-\x1f/\\]", "_", suggested).strip(" .")
+    return name.encode("utf-8", "replace")[:120].decode("utf-8", "ignore") or "download"
+
+
+def _move(source: str, directory: str, name: str) -> tuple[str, int]:
+    """To a name that no file has; returns path and size. Raises OSError."""
+    size = os.path.getsize(source)
+    os.makedirs(directory, exist_ok=True)
+    stem, ending = os.path.splitext(name)
+    for tried in (name, *(f"{stem}-{number}{ending}" for number in range(2, 100))):
+        path = os.path.join(directory, tried)
+        with suppress(FileExistsError):
+            os.link(source, path)  # never over another file
+            os.unlink(source)
+            return path, size
+    path = os.path.join(directory, f"{stem}-{secrets.token_hex(4)}{ending}")
+    os.rename(source, path)
+    return path, size
+
+
+def _switches(profile: str, env: Mapping[str, str], trusted_keys: str) -> list[str]:
+    width, height = PAGE_SIZE
+    switches = [
+        "--headless", "--no-sandbox", "--remote-debugging-pipe", f"--user-data-dir={profile}",
+        f"--window-size={width},{height}", "--disable-gpu", "--disable-dev-shm-usage",
+        "--no-first-run", "--no-default-browser-check", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-quic",
+        "--disable-default-apps", "--disable-breakpad", "--disable-crash-reporter",
+        "--disable-domain-reliability", "--metrics-recording-only", "--mute-audio",
+        "--password-store=basic", "--use-mock-keychain", "--hide-scrollbars",
+        "--disable-features=Translate,MediaRouter,OptimizationHints,DialMediaRouteProvider",
+        "--disk-cache-size=67108864", f"--js-flags=--max-old-space-size={PAGE_HEAP_MIB}",
+        "--no-zygote", "about:blank",
+    ]  # fmt: skip
+    proxy = env.get("HTTPS_PROXY") or env.get("HTTP_PROXY")
+    if proxy:
+        bypass = ";".join(filter(None, re.split(r"[,\s]+", env.get("NO_PROXY", ""))))
+        switches[:0] = [f"--proxy-server={proxy}", f"--proxy-bypass-list={bypass}"]
+    if trusted_keys and _is_key_hash(trusted_keys):
+        switches.insert(0, f"--ignore-certificate-errors-spki-list={trusted_keys}")
+    return switches
+
+
+def _is_key_hash(text: str) -> bool:
+    with suppress(ValueError):
+        return len(base64.b64decode(text, validate=True)) == 32
+    return False
