@@ -100,7 +100,6 @@ async def test_git_clones_and_pushes_with_a_token_that_is_not_in_the_workspace(
         network="allow",
         allow=(HOST,),
         startup_script="git fetch origin && git log --format=%s origin/main > at-start",
-        browser=True,
     )
     running = await rig.start(spec)
     assert host.refused == 0
@@ -120,18 +119,6 @@ async def test_git_clones_and_pushes_with_a_token_that_is_not_in_the_workspace(
         repeated = await rig.output_of(running, command)
         assert f"authorization: Basic {'*' * 16}" in repeated, repeated
         assert TOKEN not in repeated
-    if find_browser() is not None:
-        agent = HttpAgentClient(
-            await rig.connect(running),
-            SystemClock(),
-            ChatIdentity(chat_id=new_chat_id(), epoch=1),
-        )
-        action = BrowserAction(action="open", url=f"https://{HOST}/echo")
-        opened = await agent.use_browser(action, key="open")
-        assert f"authorization: Basic {'*' * 16}" in opened.text, opened
-        other = BrowserAction(action="open", url="https://evil.example/")
-        told = await raised(AgentRefused, agent.use_browser(other, key="other"))
-        assert "the network of the workspace does not allow this host" in told.message
     # The files and processes of the workspace, its variables, and git's own trace.
     for command in (
         f"grep -rls {TOKEN[:9]} /home /run /tmp /etc /mnt",
@@ -174,8 +161,7 @@ async def test_git_clones_and_pushes_with_a_token_that_is_not_in_the_workspace(
         )
         assert distrust.exit_code != 0
         seen = await written_refusals(successor, top / "inside" / REFUSALS_FILE)
-        found = [(each.host, each.reason) for each in seen if each.host == HOST]
-        assert found == [(HOST, "untrusted_certificate")]
+        assert [(each.host, each.reason) for each in seen] == [(HOST, "untrusted_certificate")]
     finally:
         serving.cancel()
         await asyncio.wait({serving})
@@ -193,3 +179,24 @@ async def test_a_seed_of_a_template_without_a_network_is_cloned_with_the_token(
     assert await rig.output_of(running, "git log --format=%s") == "the first"
     assert await rig.output_of(running, "env | grep CERT") == ""
     assert not (rig.data_dir / "ws" / running.name / "clone").exists()
+
+
+@pytest.mark.skipif(find_browser() is None, reason="needs Debian's package chromium")
+async def test_the_browser_trusts_the_authority_and_reaches_allowed_hosts_only(
+    rig: LocalRig,
+) -> None:
+    """Takes seconds: a sandbox is built, and a browser is started in it."""
+    rig.credentials = [
+        make_credential(
+            host=HOST, path="/echo", scheme="basic", username="x-access-token", secret=TOKEN
+        )
+    ]
+    running = await rig.start(rig.template(network="allow", allow=(HOST,), browser=True))
+    identity = ChatIdentity(chat_id=new_chat_id(), epoch=1)
+    agent = HttpAgentClient(await rig.connect(running), SystemClock(), identity)
+    action = BrowserAction(action="open", url=f"https://{HOST}/echo")
+    opened = await agent.use_browser(action, key="open")
+    assert f"authorization: Basic {'*' * 16}" in opened.text, opened
+    other = BrowserAction(action="open", url="https://evil.example/")
+    told = await raised(AgentRefused, agent.use_browser(other, key="other"))
+    assert "the network of the workspace does not allow this host" in told.message

@@ -3311,7 +3311,8 @@ export interface components {
              *       "image": "",
              *       "runtime": "",
              *       "desktop": false,
-             *       "desktop_size": ""
+             *       "desktop_size": "",
+             *       "browser": false
              *     }
              */
             spec?: components["schemas"]["TemplateSpec"];
@@ -4758,7 +4759,8 @@ export interface components {
              *       "image": "",
              *       "runtime": "",
              *       "desktop": false,
-             *       "desktop_size": ""
+             *       "desktop_size": "",
+             *       "browser": false
              *     }
              */
             spec?: components["schemas"]["TemplateSpec"];
@@ -5412,6 +5414,8 @@ export interface components {
             desktop?: boolean;
             /** @default  */
             desktop_size?: string;
+            /** @default false */
+            browser?: boolean;
         };
         TemplateVersionItem: {
             /** Format: uuid */
