@@ -122,6 +122,11 @@ ASKED: dict[str, Ask] = {
     "list_messages": lambda api: api.list_messages(CHAT, before_id=9, limit=5, cursor="c"),
     "send_message": lambda api: api.send_message(CHAT, DRAFT),
     "edit_message": lambda api: api.edit_message(CHAT, MessageId(3), EDIT),
+    "regenerate_turn": lambda api: api.regenerate_turn(
+        CHAT, MessageId(3), model_config_id=ID, reasoning_effort="low"
+    ),
+    "list_versions": lambda api: api.list_versions(CHAT, limit=5, cursor="c"),
+    "choose_version": lambda api: api.choose_version(CHAT, MessageId(3)),
     "answer_calls": lambda api: api.answer_calls(CHAT, [ANSWER]),
     "edit_queued": lambda api: api.edit_queued(CHAT, QUEUED, TEXT),
     "delete_queued": lambda api: api.delete_queued(CHAT, QUEUED),

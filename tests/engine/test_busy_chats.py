@@ -2,8 +2,9 @@
 
 import pytest
 
-from chatd.domain.chat.commands import EditMessage
+from chatd.domain.chat.commands import ChooseVersion, EditMessage, RegenerateTurn
 from chatd.domain.errors import ChatBusy
+from chatd.domain.ids import MessageId
 from chatd.store.chat import messages
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.factories import HARNESS
@@ -64,6 +65,29 @@ async def test_an_edit_discards_the_running_answer(rig: EngineRig, gate: Gate) -
     gate.open()
     await rig.wait_chat_task_left(chat_id, epoch=2)
     assert await rig.transcript(chat_id) == ["user: new", "assistant: answer to the new"]
+
+
+async def test_the_model_gets_the_chosen_version_only(rig: EngineRig) -> None:
+    chat_id = await rig.ask("question", "first answer")
+    await rig.wait_chat_task_left(chat_id)
+    rig.answer("second answer")
+    again = RegenerateTurn(message_id=MessageId(1), created_by=rig.owner)
+    with rig.replica.worker.reserve_slot(root=True) as free:
+        await rig.run(chat_id, again, free)
+    await rig.wait_chat_task_left(chat_id, epoch=3)
+    assert await rig.transcript(chat_id) == ["user: question", "assistant: second answer"]
+    await rig.run(chat_id, ChooseVersion(message_id=MessageId(1)))
+    rig.answer("third answer")
+    await rig.send(chat_id, "and?")
+    await rig.wait_chat_task_left(chat_id, epoch=5)
+    sent = rig.api.requests[-1].body.decode()
+    assert "first answer" in sent
+    assert "second answer" not in sent
+    assert (await rig.transcript(chat_id))[1:] == [
+        "assistant: first answer",
+        "user: and?",
+        "assistant: third answer",
+    ]
 
 
 @pytest.mark.covers("F28")

@@ -35,7 +35,7 @@ CHANGED_CHATS: Final[LiteralString] = f"""
 
 MAY_CHANGE_NOTHING: Final = frozenset(
     move for move in Transition if frozenset() in TRANSITIONS[move].values()
-) | {Transition.MOVE_QUEUED}
+) | {Transition.MOVE_QUEUED, Transition.CHOOSE_VERSION}
 """Transitions that may change nothing."""
 
 
@@ -91,7 +91,12 @@ class CheckedStore:
         target = None
         if plan.target is not None and 0 < plan.target <= len(rows.messages):
             target = rows.messages[plan.target - 1]
-        loaded = LoadedChat(chat=rows.chat, queue=tuple(sort_queue(rows.queue)), target=target)
+        loaded = LoadedChat(
+            chat=rows.chat,
+            queue=tuple(sort_queue(rows.queue)),
+            target=target,
+            version=rows.version(plan.target),
+        )
         try:
             change = plan.decide(loaded)
         except (RequestError, StaleFence) as error:

@@ -13,6 +13,7 @@ from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
     AnswerCalls,
     CallAnswer,
+    ChooseVersion,
     ClientResult,
     EditMessage,
     EditQueued,
@@ -31,6 +32,7 @@ from chatd.domain.chat.messages import Draft, PendingCall, local_calls
 from chatd.domain.chat.row import Chat, Fence, RetryState
 from chatd.domain.chat.states import Transition
 from chatd.domain.chat.user_transitions import (
+    choose_version,
     delete_queued,
     edit_message,
     edit_queued,
@@ -96,6 +98,12 @@ def _edit(at: TransitionInput) -> Change | None:
     return edit_message(
         at.chat, target, EditMessage(message_id=MessageId(1), prompt=at.drafts.prompt()), at.free
     )
+
+
+def _choose(at: TransitionInput) -> Change | None:
+    known = list(at.rows.versions)
+    chosen = at.rng.choice((*known, *known, at.chat.next_message_id))
+    return choose_version(at.chat, at.rows.version(chosen), ChooseVersion(message_id=chosen))
 
 
 def _submit(at: TransitionInput) -> Change | None:
@@ -256,6 +264,7 @@ _MAKE: dict[Transition, Callable[[TransitionInput], Change | None]] = {
     Transition.SEND_ROLLBACK: _send("rollback"),
     Transition.SEND_REJECT: _send("reject"),
     Transition.EDIT_MESSAGE: _edit,
+    Transition.CHOOSE_VERSION: _choose,
     Transition.INTERRUPT: lambda at: interrupt(at.chat, at.free),
     Transition.INTERRUPT_AND_HOLD: lambda at: interrupt_and_hold(at.chat, at.free),
     Transition.RESUME_QUEUE: lambda at: resume_queue(at.chat, at.free),

@@ -19,7 +19,7 @@ from chatd.domain.chat.change import (
     MovedQueuedMessage,
 )
 from chatd.domain.chat.messages import Draft, Message, QueuedMessage, UsageEntry
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, LineEnd, StoredVersion
 from chatd.domain.chat.user_transitions import sort_queue
 from chatd.domain.ids import ChatId, MessageId, QueueId, RequestId
 from chatd.domain.tool_modes import chosen_mode
@@ -34,17 +34,47 @@ class RepeatedRequest(Exception):
     """The request key is already recorded: nothing was written."""
 
 
+class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
+    group_id: MessageId
+    hidden: tuple[MessageId, ...] | None = None
+    end: LineEnd = LineEnd()
+
+
 class ChatRows:
-    """One chat: its row, its messages (deleted ones too), its queue."""
+    """One chat: its row, its messages (deleted ones too), its queue, versions of messages."""
 
     def __init__(self, chat: Chat) -> None:
         self.chat = chat
         self.messages: list[Message] = []
         self.queue: list[QueuedMessage] = []
+        self.versions: dict[MessageId, VersionRow] = {}
 
     @property
     def live(self) -> list[Message]:
         return [message for message in self.messages if not message.deleted]
+
+    def version(self, message_id: MessageId | None) -> StoredVersion | None:
+        if message_id is None or not 0 < message_id <= len(self.messages):
+            return None
+        message, row = self.messages[message_id - 1], self.versions.get(message_id)
+        if message.role != "user" or (message.deleted and row is None):
+            return None
+        if row is None or not message.deleted:
+            return StoredVersion(message_id=message_id, shown_id=message_id)
+        shown = [
+            other
+            for other, found in self.versions.items()
+            if found.group_id == row.group_id
+            and found.hidden is None
+            and not self.messages[other - 1].deleted
+        ]
+        assert len(shown) <= 1, "two versions of one message are shown"
+        return StoredVersion(
+            message_id=message_id,
+            shown_id=shown[0] if shown else None,
+            hidden=row.hidden,
+            end=row.end,
+        )
 
 
 class ReferenceStore:
@@ -104,17 +134,36 @@ def _joining(queue: Sequence[QueuedMessage], change: Change) -> list[QueuedMessa
 def _write_messages(rows: ChatRows, change: Change, joining: Sequence[QueuedMessage]) -> None:
     version = change.after.snapshot_version
     if change.delete_from is not None:
-        for index in range(change.delete_from - 1, len(rows.messages)):
-            if not rows.messages[index].deleted:
-                rows.messages[index] = msgspec.structs.replace(
-                    rows.messages[index], deleted=True, revision=version
-                )
+        hidden = tuple(row.id for row in rows.live if row.id >= change.delete_from)
+        _set_deleted(rows, hidden, version, deleted=True)
+        _write_versions(rows, change, change.delete_from, hidden)
+    if change.restore is not None:
+        _set_deleted(rows, change.restore.hidden or (), version, deleted=False)
     rows.messages.extend(_appended(added, version) for added in change.messages)
     first = change.after.next_message_id - len(joining)
     rows.messages.extend(
         _appended(AppendedMessage(id=MessageId(first + index), draft=item.draft()), version)
         for index, item in enumerate(joining)
     )
+
+
+def _set_deleted(rows: ChatRows, ids: Iterable[MessageId], version: int, *, deleted: bool) -> None:
+    for one in ids:
+        rows.messages[one - 1] = msgspec.structs.replace(
+            rows.messages[one - 1], deleted=deleted, revision=version
+        )
+
+
+def _write_versions(
+    rows: ChatRows, change: Change, first: MessageId, hidden: tuple[MessageId, ...]
+) -> None:
+    assert change.before is not None
+    known = rows.versions.get(first)
+    group = first if known is None else known.group_id
+    rows.versions[first] = VersionRow(group_id=group, hidden=hidden, end=LineEnd.of(change.before))
+    new = change.after.turn_message_id if change.restore is None else change.restore.message_id
+    assert new is not None
+    rows.versions[new] = VersionRow(group_id=group)
 
 
 def _appended(added: AppendedMessage, version: int) -> Message:

@@ -12,6 +12,7 @@ from chatd.domain.ids import ChangeId, MessageId, RequestId
 from tests.model.simulation import Simulation
 from tests.support.client_state import read_state, resume_state
 from tests.support.random_operations import (
+    NAME_A_MESSAGE,
     OTHER_USER_TRANSITIONS,
     SENDS,
     OperationPlan,
@@ -36,7 +37,7 @@ class UserActions:
             chat_id=chat.id,
             number=simulation.number(),
             free=simulation.serving.free if simulation.serving else None,
-            target=target if move is Transition.EDIT_MESSAGE else None,
+            target=target if move in NAME_A_MESSAGE else None,
             known=simulation.perhaps_old_row(chat.id),
         )
         if self._rng.random() < 0.25:

@@ -41,6 +41,7 @@ from chatd.store.chat import (
     subagents,
     transfer,
     updates,
+    versions,
 )
 from chatd.store.chat.chats import ChatListFilter
 from chatd.store.conn import DatabaseSession, DuplicateRow
@@ -236,6 +237,9 @@ CASES: Final[Mapping[str, Case]] = {
         pool, who, CHAT, message_pages.MessageRange()
     ),
     "chat.messages.load_history": lambda pool, who, _: messages.load_history(pool, who, CHAT),
+    "chat.versions.list_groups": lambda pool, who, _: versions.list_groups(
+        pool, who, CHAT, MessageId(0), limit=10
+    ),
     "chat.messages.is_compactable": lambda pool, who, _: messages.is_compactable(pool, who, CHAT),
     "chat.idempotency.get": lambda pool, who, _: idempotency.get(pool, who, KEY),
     "chat.operation.find_replay": lambda pool, who, _: operation.find_replay(pool, who, KEY),
@@ -405,6 +409,14 @@ async def prepare(pool: Pool) -> Chat:
     )
     await pool.execute(
         "INSERT INTO chat_workers (worker_id, lock_key, lease_until) VALUES ($1, 1, now())", WORKER
+    )
+    await pool.execute(
+        "INSERT INTO chat_message_versions (chat_id, message_id, group_id, hidden, line_end)"
+        " VALUES ($1, 1, 1, '{1}', '{}'), ($1, 2, 1, NULL, NULL)",
+        CHAT,
+    )
+    await pool.execute(
+        "UPDATE chat_messages SET deleted_at = now() WHERE chat_id = $1 AND id = 1", CHAT
     )
     call = debug_call(ModelRequest(model="m", messages=()), Answer(content=()))
     await model_calls.insert_debug_call(pool, call, build_document(call))

@@ -43,6 +43,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "chat.change_writer.apply": "compares with a row that was loaded for the actor",
     "chat.chats.has_change": "tells the feeds whether a change was stored, and no content",
     "chat.chats.lock": "returns nothing",
+    "chat.versions.lock_version": "under the lock of a chat that the actor may write to",
     "chat.chats.lock_files": "reads nothing: before a statement that takes the actor or the fence",
     "chat.chats.list_recently_active": "the feeds ask for the owners that watch their lists",
     "chat.model_calls.insert_debug_call": "the worker that made the call",

@@ -5,8 +5,10 @@ import asyncio
 import msgspec
 import pytest
 
+from chatd.domain.chat.commands import ChooseVersion, EditMessage
 from chatd.domain.chat_views.events import MessageEvent, StatusEvent, VersionReached
 from chatd.domain.errors import NotFound
+from chatd.domain.ids import ChangeId, MessageId
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.workers import acquire
@@ -15,7 +17,8 @@ from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.domain.turn_decisions import finishes, releases, says, sends
-from tests.support.factories import HARNESS, text
+from tests.support.factories import HARNESS, prompt, text
+from tests.support.operations import operation
 from tests.support.store import chat_id, write
 from tests.support.stream_replica import B, StreamClient, at
 
@@ -97,6 +100,37 @@ async def test_a_commit_elsewhere_is_read_once_for_all_viewers(pair: ReplicaPair
         await two.watch(second, at(2))
         assert reads(pair.sent_there) == ["since"]
     assert one.state == two.state == await read_state(pair.pool, chat.id)
+
+
+@pytest.mark.promise("P8")
+async def test_a_version_shown_again_reaches_viewers_that_saw_any_earlier_state(
+    pair: ReplicaPair,
+) -> None:
+    chat = await pair.here.create()
+    here, there, away = (StreamClient(chat.id) for _ in range(3))
+    chat = await pair.here.do(chat, finishes("one"))
+    await away.see(pair.there.feeds, at(2))
+    async with (
+        here.connected(pair.here.feeds) as first,
+        there.connected(pair.there.feeds) as second,
+    ):
+        target = MessageId(1)
+        edit = EditMessage(message_id=target, prompt=prompt("again"))
+        with_slot = operation(edit, ChangeId(501), chat.id, free=B)
+        await pair.here.transactor.run(with_slot)
+        later = StreamClient(chat.id)
+        await later.see(pair.here.feeds, at(3))
+        chat = await pair.here.do(chat, finishes("two"))
+        choice = operation(ChooseVersion(message_id=target), ChangeId(502), chat.id)
+        await pair.here.transactor.run(choice)
+        await here.watch(first, at(5))
+        await there.watch(second, at(5))
+    await away.see(pair.here.feeds, at(5))
+    await later.see(pair.there.feeds, at(5))
+    stored = await read_state(pair.pool, chat.id)
+    assert list(stored.messages) == [1, 2]
+    for client in (here, there, away, later):
+        assert client.state == stored
 
 
 async def test_a_queue_that_is_not_empty_must_be_read_and_an_empty_one_need_not(

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from chatd.domain.chat.change import Change, IdempotencyKey
 from chatd.domain.chat.commands import (
     ChatCommand,
+    ChooseVersion,
     Command,
     CreateChat,
     EditMessage,
@@ -114,9 +115,19 @@ class DecidedOnMessage(EditMessage, frozen=True, kw_only=True):
     decide: Decision
 
 
+class DecidedOnVersion(ChooseVersion, frozen=True, kw_only=True):
+    decide: Decision
+
+
 def deciding(
-    make: Decision, *, with_queue: bool = False, message_id: MessageId | None = None
+    make: Decision,
+    *,
+    with_queue: bool = False,
+    message_id: MessageId | None = None,
+    with_version: bool = False,
 ) -> ChatCommand:
+    if message_id is not None and with_version:
+        return DecidedOnVersion(message_id=message_id, decide=make)
     if message_id is not None:
         return DecidedOnMessage(message_id=message_id, prompt=prompt(""), decide=make)
     if with_queue:
@@ -125,7 +136,7 @@ def deciding(
 
 
 def decide_in_test(loaded: LoadedChat, command: ChatCommand, slots: ReservedSlots) -> Change | None:
-    if isinstance(command, Decided | DecidedOnQueue | DecidedOnMessage):
+    if isinstance(command, Decided | DecidedOnQueue | DecidedOnMessage | DecidedOnVersion):
         return command.decide(loaded)
     return decide(loaded, command, slots)
 

@@ -27,6 +27,7 @@ from tests.support.eventually import eventually
 from tests.support.factories import HARNESS, prompt
 from tests.support.operations import archiving, create_chat, deciding_transactor, tree
 from tests.support.random_operations import (
+    NAME_A_MESSAGE,
     OTHER_USER_TRANSITIONS,
     SENDS,
     OperationPlan,
@@ -107,7 +108,7 @@ class RandomActors:
                 chat_id=row.id,
                 number=next(self._numbers),
                 free=self._free(),
-                target=target if move is Transition.EDIT_MESSAGE else None,
+                target=target if move in NAME_A_MESSAGE else None,
                 known=row if self.rng.random() < 0.3 else None,
             )
         )

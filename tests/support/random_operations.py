@@ -12,12 +12,12 @@ from uuid import UUID
 from msgspec import Struct
 
 from chatd.domain.chat.change import Change, IdempotencyKey
-from chatd.domain.chat.commands import EditMessage
+from chatd.domain.chat.commands import ChooseVersion, EditMessage
 from chatd.domain.chat.messages import UserInput
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.chat.states import Transition, TransitionSide
 from chatd.domain.chat.transitions import LoadedChat
-from chatd.domain.chat.user_transitions import edit_message
+from chatd.domain.chat.user_transitions import choose_version, edit_message
 from chatd.domain.ids import ChangeId, ChatId, MessageId, WorkerId
 from chatd.store.chat.operation import AppliedChange, OperationOutcome
 from chatd.store.chat.transactor import Transactor
@@ -37,6 +37,7 @@ SENDS: Final = (
 )
 OTHER_USER_TRANSITIONS: Final = (
     Transition.EDIT_MESSAGE,
+    Transition.CHOOSE_VERSION,
     Transition.INTERRUPT,
     Transition.SUBMIT_TOOL_RESULTS,
     Transition.ANSWER_CALLS,
@@ -46,6 +47,7 @@ OTHER_USER_TRANSITIONS: Final = (
     Transition.PROMOTE_QUEUED,
     Transition.DELETE_QUEUED,
 )
+NAME_A_MESSAGE: Final = frozenset({Transition.EDIT_MESSAGE, Transition.CHOOSE_VERSION})
 QUEUE_TRANSITIONS: Final = frozenset(
     {
         Transition.EDIT_QUEUED,
@@ -95,6 +97,9 @@ class OperationPlan(Struct, frozen=True, kw_only=True):
         if self.move is Transition.EDIT_MESSAGE:
             command = EditMessage(message_id=MessageId(1), prompt=drafts.prompt())
             return edit_message(loaded.chat, loaded.target, command, self.free)
+        if self.move is Transition.CHOOSE_VERSION:
+            chosen = ChooseVersion(message_id=self.target or MessageId(1))
+            return choose_version(loaded.chat, loaded.version, chosen)
         rows = ChatRows(loaded.chat)
         rows.queue = list(loaded.queue)
         fence = self.fence or NO_FENCE
@@ -145,6 +150,7 @@ class RetriedOperation:
             self._recording(plan.decide),
             with_queue=plan.move in QUEUE_TRANSITIONS,
             message_id=plan.target,
+            with_version=plan.move is Transition.CHOOSE_VERSION,
         )
         outcome = await transactor.run(
             operation(command, self.change_id, plan.chat_id, known=plan.known, request=plan.request)

@@ -4,11 +4,12 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat.commands import EditMessage, ReleaseChat, RequestCompaction
+from chatd.domain.chat.commands import ChooseVersion, EditMessage, ReleaseChat, RequestCompaction
 from chatd.domain.chat.messages import Message
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, StoredVersion
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import (
+    choose_version,
     edit_message,
     interrupt,
     promote_queued,
@@ -38,6 +39,48 @@ def edit(**columns: object) -> EditMessage:
 
 def first_prompt(seeded: Seeded) -> Message:
     return next(message for message in seeded.history if message.starts_turn)
+
+
+# Versions
+
+
+def test_a_version_of_a_line_that_was_replaced_in_mid_turn_gets_results_for_its_calls() -> None:
+    seeded = seed_state(State.R0, calls="local")
+    target = [row for row in seeded.history if row.starts_turn][-1]
+    edited = edit_message(seeded.chat, target, edit(), WORKER)
+    done = finish_turn(edited.after, step(edited.after, draft("assistant", text("Else."))))
+    rows = apply_changes(seeded, edited, done)
+    chosen = rows.version(target.id)
+    change = choose_version(rows.chat, chosen, ChooseVersion(message_id=target.id))
+    rows = apply_changes(seeded, edited, done, change)
+    assert history_lines(rows.messages)[-4:] == [
+        "user: second",
+        "assistant: Let me see. [c1] [c2]",
+        "tool: c1 failed",
+        "tool: c2 failed",
+    ]
+    assert (rows.chat.state, rows.chat.turn_message_id) == (State.W, target.id)
+
+
+def test_a_failed_line_shows_its_error_again() -> None:
+    seeded = seed_state(State.E0)
+    target = [row for row in seeded.history if row.starts_turn][-1]
+    edited = edit_message(seeded.chat, target, edit(), WORKER)
+    done = finish_turn(edited.after, step(edited.after, draft("assistant", text("Else."))))
+    rows = apply_changes(seeded, edited, done)
+    change = choose_version(rows.chat, rows.version(target.id), ChooseVersion(message_id=target.id))
+    assert change is not None
+    assert (change.after.state, change.after.last_error) == (State.E0, seeded.chat.last_error)
+
+
+def test_a_version_that_is_not_stored_whole_is_not_found() -> None:
+    chat, chosen = seed_state(State.W).chat, ChooseVersion(message_id=MessageId(2))
+    cut = StoredVersion(
+        message_id=MessageId(2), shown_id=MessageId(4), hidden=(MessageId(2),), is_whole=False
+    )
+    for version in (None, cut):
+        with pytest.raises(NotFound):
+            choose_version(chat, version, chosen)
 
 
 # Editing

@@ -74,6 +74,7 @@ from chatd.api.routes.prompts import PromptRoutes
 from chatd.api.routes.runs import RunRoutes
 from chatd.api.routes.shares import ShareRoutes
 from chatd.api.routes.tool_policies import ToolPolicyRoutes
+from chatd.api.routes.versions import VersionRoutes
 from chatd.api.routes.workspace.builds import BuildRoutes
 from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.workspace.desktop import DesktopRoutes, DesktopSockets, desktop_chat
@@ -176,6 +177,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *AnswerRoutes(deps).routes(),
         *ToolPolicyRoutes(deps).routes(),
         *QueueRoutes(deps).routes(),
+        *VersionRoutes(deps).routes(),
         *ShareRoutes(deps).routes(),
         *PromptRoutes(deps).routes(),
         *RunRoutes(deps).routes(),

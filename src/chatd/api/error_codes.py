@@ -164,6 +164,11 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "parent_archived": ErrorCode(
         409, "The parent chat is archived or deleted.", "Take the parent out of the archive first."
     ),
+    "version_not_reachable": ErrorCode(
+        409,
+        "The version belongs to a version of an earlier message that is not shown.",
+        "Choose that version first.",
+    ),
     "not_a_root_chat": ErrorCode(
         409, "A subagent cannot be deleted or shared alone.", "Delete or share its root chat."
     ),

@@ -21,8 +21,8 @@ from chatd.domain.chat.commands import (
     Command,
     CreateChat,
     DeleteTree,
-    EditMessage,
     InterruptTree,
+    MessageCommand,
     SendMessage,
     StartingCommand,
     UpdateChat,
@@ -90,7 +90,7 @@ async def run_operation(
         known = await retry_unavailable(
             deps.env.clock, lambda: chats.get_for_command(deps.pool, actor, chat_id, permission)
         )
-    if isinstance(command, SendMessage | EditMessage):
+    if isinstance(command, SendMessage | MessageCommand):
         replay = await _check_spend(deps, caller, known, request)
         if replay is not None:
             return replay

@@ -181,6 +181,22 @@ class Sent(Struct, frozen=True, kw_only=True):
     queued_message: QueuedContent | None = None
 
 
+class MessageVersion(Struct, frozen=True, kw_only=True):
+    """A message with which a line begins; `text` is the beginning of its text."""
+
+    message_id: int = 0
+    created_at: datetime | None = None
+    model_config_id: UUID | None = None
+    text: str = ""
+
+
+class VersionGroup(Struct, frozen=True, kw_only=True):
+    """`message_id` is the version that is shown; the oldest is the first."""
+
+    message_id: int = 0
+    versions: tuple[MessageVersion, ...] = ()
+
+
 class MessagePage(Struct, frozen=True, kw_only=True):
     """`items` may have parts that this client does not know: `event_reader.read_message`."""
 

@@ -84,6 +84,7 @@ from chatd.client.resources import (
     ToolPolicyState,
     Trial,
     UnpackedFiles,
+    VersionGroup,
     WaitingBuild,
     Workspace,
     WorkspaceBuild,
@@ -278,6 +279,31 @@ class ServerApi:
     def edit_message(self, chat_id: ChatId, message_id: MessageId, edit: EditBody) -> Call[Sent]:
         path = f"/chats/{chat_id}/messages/{message_id}"
         return self._patch(path, edit, Sent, key=new_key())
+
+    def regenerate_turn(
+        self,
+        chat_id: ChatId,
+        message_id: MessageId,
+        *,
+        model_config_id: UUID | None = None,
+        reasoning_effort: str | None = None,
+    ) -> Call[Sent]:
+        """Answer a user message again. Without a model: by the one that it was sent to."""
+        chosen = {"model_config_id": model_config_id, "reasoning_effort": reasoning_effort}
+        body = {name: value for name, value in chosen.items() if value is not None}
+        path = f"/chats/{chat_id}/messages/{message_id}/regenerate"
+        return self._post(path, body, Sent, key=new_key())
+
+    def list_versions(
+        self, chat_id: ChatId, *, limit: int | None = None, cursor: str | None = None
+    ) -> ListCall[VersionGroup]:
+        """The shown messages that have several versions."""
+        path = f"/chats/{chat_id}/versions"
+        return self._list(path, Page[VersionGroup], limit=limit, cursor=cursor)
+
+    def choose_version(self, chat_id: ChatId, message_id: MessageId) -> Call[Chat]:
+        path = f"/chats/{chat_id}/messages/{message_id}/version"
+        return self._put(path, None, Chat)
 
     def answer_calls(
         self, chat_id: ChatId, answers: Sequence[CallAnswer], *, key: str | None = None
@@ -657,7 +683,9 @@ class ServerApi:
         return Call(self._requests, asked, reply)
 
     def _put(self, path: str, body: object, reply: type[T]) -> Call[T]:
-        asked = Operation(method="PUT", path=path, body=msgspec.json.encode(body))
+        """A body of None is no body."""
+        sent = None if body is None else msgspec.json.encode(body)
+        asked = Operation(method="PUT", path=path, body=sent)
         return Call(self._requests, asked, reply)
 
     def _patch(self, path: str, body: object, reply: type[T], *, key: str | None = None) -> Call[T]:

@@ -63,15 +63,22 @@ LIST_DELETED: Final[LiteralString] = """
 REMOVE_DELETED: Final[LiteralString] = "DELETE FROM chats WHERE id = $1 AND deleted_at IS NOT NULL"
 
 # The row stays without its content, because viewers that resume learn from it. By physical place,
-# in an array: for a join the planner would read all messages.
+# in an array: for a join the planner would read all messages. A version that loses a message cannot
+# be shown again.
 CLEAR_DELETED_MESSAGES: Final[LiteralString] = """
     WITH found AS MATERIALIZED (
         SELECT ctid AS at, pg_column_size(content) AS bytes FROM chat_messages
         WHERE deleted_at < now() - $1::interval ORDER BY deleted_at LIMIT $3
         FOR NO KEY UPDATE SKIP LOCKED),
-    sized AS (SELECT at, sum(bytes) OVER (ORDER BY at) - bytes AS before FROM found)
-    UPDATE chat_messages SET content = '[]', usage = NULL, deleted_at = NULL
-    WHERE ctid = ANY (ARRAY(SELECT at FROM sized WHERE before < $2))"""
+    sized AS (SELECT at, sum(bytes) OVER (ORDER BY at) - bytes AS before FROM found),
+    cleared AS (
+        UPDATE chat_messages SET content = '[]', usage = NULL, deleted_at = NULL
+        WHERE ctid = ANY (ARRAY(SELECT at FROM sized WHERE before < $2))
+        RETURNING chat_id, id),
+    ended AS (
+        DELETE FROM chat_message_versions v USING cleared c
+        WHERE v.chat_id = c.chat_id AND (v.message_id = c.id OR c.id = ANY (v.hidden)))
+    SELECT count(*) FROM cleared"""
 
 # Only events that the daily sums contain: spend limits and reports do not change.
 DELETE_USAGE: Final[LiteralString] = """
@@ -167,9 +174,7 @@ async def clear_deleted_messages(
     conn: Conn, after: timedelta, *, max_bytes: int = MAX_BYTES_PER_DELETE
 ) -> int:
     """Remove the content of one batch of deleted messages; call again until it returns 0."""
-    return affected_rows(
-        await conn.execute(CLEAR_DELETED_MESSAGES, after, max_bytes, MAX_ROWS_PER_DELETE)
-    )
+    return await conn.fetchval(CLEAR_DELETED_MESSAGES, after, max_bytes, MAX_ROWS_PER_DELETE)
 
 
 async def delete_usage_events(conn: Conn, after: timedelta) -> int:

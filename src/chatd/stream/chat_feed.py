@@ -168,7 +168,8 @@ class ChatFeed:
             return
         next_one = chat.snapshot_version == was.snapshot_version + 1 and chat.follows(was)
         queue_known = chat.queue_version <= was.snapshot_version or chat.queue_len == 0
-        if applied.replayed or not next_one or not queue_known:
+        restores = applied.change is not None and applied.change.restore is not None
+        if applied.replayed or restores or not next_one or not queue_known:
             self.on_hint(Cursor.of(chat))
             return
         snapshot = ChatSnapshot(

@@ -198,6 +198,9 @@ CHATS: Final = (
     row("GET /chats/{chat_id}/messages", "read", "chat:read", is_audited=True),
     row("POST /chats/{chat_id}/messages", "write", "chat:write", MESSAGE),
     row("PATCH /chats/{chat_id}/messages/{message_id}", "write", "chat:write", MESSAGE),
+    row("POST /chats/{chat_id}/messages/{message_id}/regenerate", "write", "chat:write"),
+    row("GET /chats/{chat_id}/versions", "read, not by a share", "chat:read", is_audited=True),
+    row("PUT /chats/{chat_id}/messages/{message_id}/version", "write", "chat:write"),
     row("POST /chats/{chat_id}/tool-results", "write", "chat:write", RESULTS, state=State.A0),
     row(
         "POST /chats/{chat_id}/answers",

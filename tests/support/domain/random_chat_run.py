@@ -46,6 +46,7 @@ TRANSITIONS = (
     Transition.SEND_ROLLBACK,
     Transition.SEND_REJECT,
     Transition.EDIT_MESSAGE,
+    *[Transition.CHOOSE_VERSION] * 3,
     *[Transition.INTERRUPT] * 2,
     *[Transition.SUBMIT_TOOL_RESULTS] * 2,
     *[Transition.ANSWER_CALLS] * 2,
@@ -97,12 +98,14 @@ class RandomChatRun:
     def copy_rows(self) -> ChatRows:
         kept = ChatRows(self.chat)
         kept.messages, kept.queue = list(self.rows.messages), list(self.rows.queue)
+        kept.versions = dict(self.rows.versions)
         return kept
 
     def restore(self, saved: ChatRows) -> None:
         """Set the rows back, as after a failover that lost the last changes."""
         self.rows.chat = saved.chat
         self.rows.messages, self.rows.queue = list(saved.messages), list(saved.queue)
+        self.rows.versions = dict(saved.versions)
 
     def snapshot(self, since: int = 0, most: int = 1000) -> ChatSnapshot:
         """What a read of the rows that changed after version `since` returns."""

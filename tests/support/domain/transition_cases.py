@@ -18,6 +18,7 @@ from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
     AnswerCalls,
     CallAnswer,
+    ChooseVersion,
     ClientResult,
     EditMessage,
     EditQueued,
@@ -33,10 +34,11 @@ from chatd.domain.chat.commands import (
     WhenBusy,
 )
 from chatd.domain.chat.messages import Draft
-from chatd.domain.chat.row import Chat, Fence, RetryState
+from chatd.domain.chat.row import Chat, Fence, LineEnd, RetryState, StoredVersion
 from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, State, Transition, TransitionSide
 from chatd.domain.chat.user_transitions import (
     archive,
+    choose_version,
     delete_queued,
     edit_message,
     edit_queued,
@@ -200,6 +202,19 @@ def _edit(case: TransitionCase, seeded: Seeded) -> Change | None:
     )
 
 
+def _choose_version(case: TransitionCase, seeded: Seeded) -> Change | None:
+    """Of the last message: a line that failed, or ended well."""
+    shown = next(row.id for row in reversed(seeded.history) if row.starts_turn)
+    version = StoredVersion(
+        message_id=MessageId(1),
+        shown_id=shown,
+        hidden=(),
+        end=LineEnd(error=FAILED) if case.free else LineEnd(),
+    )
+    command = ChooseVersion(message_id=version.message_id)
+    return choose_version(seeded.chat, version, command)
+
+
 def _submit(case: TransitionCase, seeded: Seeded) -> Change | None:
     results = tuple(
         ClientResult(tool_call_id=call.id, output="{}")
@@ -327,6 +342,7 @@ def _finish_interrupt(case: TransitionCase, seeded: Seeded) -> Change | None:
 _PERFORM: dict[Transition, Callable[[TransitionCase, Seeded], Change | None]] = {
     **dict.fromkeys(_WHEN_BUSY, _send),
     Transition.EDIT_MESSAGE: _edit,
+    Transition.CHOOSE_VERSION: _choose_version,
     Transition.INTERRUPT: lambda case, seeded: interrupt(seeded.chat, case.slot),
     Transition.INTERRUPT_AND_HOLD: lambda case, seeded: interrupt_and_hold(seeded.chat, case.slot),
     Transition.RESUME_QUEUE: lambda case, seeded: resume_queue(seeded.chat, case.slot),

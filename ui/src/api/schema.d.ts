@@ -372,6 +372,54 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/messages/{message_id}/regenerate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["regenerate_turn"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/chats/{chat_id}/versions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_versions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/chats/{chat_id}/messages/{message_id}/version": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put: operations["choose_version"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/acl": {
         parameters: {
             query?: never;
@@ -4132,6 +4180,12 @@ export interface components {
             chat_id: string;
             message_part: components["schemas"]["PartPayload"];
         };
+        MessageVersion: {
+            message_id: number;
+            created_at: string;
+            model_config_id: string | null;
+            text: string;
+        };
         MessagesDeleted: {
             /** @enum {unknown} */
             type: "messages_deleted";
@@ -4704,6 +4758,14 @@ export interface components {
             reason: "not_allowed" | "private_address" | "untrusted_certificate" | "wrong_name";
             count: number;
             last_at: string;
+        };
+        RegenerateBody: {
+            /** @default null */
+            model?: string | null;
+            /** @default null */
+            model_config_id?: string | null;
+            /** @default null */
+            reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
         };
         ReplaceTemplateBody: {
             name: string;
@@ -5866,6 +5928,15 @@ export interface components {
             explore_model: string;
             computer_use_model: string;
         };
+        VersionGroup: {
+            message_id: number;
+            versions: components["schemas"]["MessageVersion"][];
+        };
+        VersionPage: {
+            items: components["schemas"]["VersionGroup"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
         VersionReached: {
             /** @enum {unknown} */
             type: "version";
@@ -6779,6 +6850,81 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SentReply"];
+                };
+            };
+        };
+    };
+    regenerate_turn: {
+        parameters: {
+            query?: never;
+            header?: {
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                chat_id: string;
+                message_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RegenerateBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    "Idempotency-Replayed"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SentReply"];
+                };
+            };
+        };
+    };
+    list_versions: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionPage"];
+                };
+            };
+        };
+    };
+    choose_version: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+                message_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PublicChat"];
                 };
             };
         };

@@ -35,6 +35,7 @@ from chatd.api.schemas.messages import (
     InputPart,
     MessageListQuery,
     MessagePage,
+    ModelSelection,
     MoveQueuedBody,
     QueueReply,
     SendMessageBody,
@@ -119,7 +120,7 @@ class MessageRoutes:
                 summary="Edit a message; later messages are deleted",
                 description=(
                     "The message and all later ones are deleted, and the queue; the new content"
-                    " gets a new id and is answered."
+                    " gets a new id and is answered. What is deleted is kept as a version."
                 ),
                 handle=self.edit_message,
                 body_spec=_EDIT,
@@ -203,12 +204,7 @@ async def build_user_input(
     deps: ApiDeps, caller: ApiCaller, chat_id: ChatId, body: SendMessageBody | EditMessageBody
 ) -> UserInput:
     """Raises InvalidInput, also for an effort that the model does not take."""
-    model_id = None
-    if body.model is not None or body.model_config_id is not None:
-        model_id = await find_model(deps.models, body)
-    if body.reasoning_effort is not None:
-        chosen = model_id or await _model_of_chat(deps, caller, chat_id)
-        await check_effort(deps.models, chosen, body.reasoning_effort)
+    model_id = await choose_model(deps, caller, chat_id, body)
     return UserInput(
         content=await build_content(deps, caller, body.content),
         created_by=caller.user_id,
@@ -216,6 +212,20 @@ async def build_user_input(
         reasoning_effort=body.reasoning_effort,
         mode=body.mode,
     )
+
+
+async def choose_model(
+    deps: ApiDeps, caller: ApiCaller, chat_id: ChatId, body: ModelSelection
+) -> ModelConfigId | None:
+    """The model that the body names. Raises InvalidInput, also for an effort that it, or else the
+    chat's model, does not take."""
+    model_id = None
+    if body.model is not None or body.model_config_id is not None:
+        model_id = await find_model(deps.models, body)
+    if body.reasoning_effort is not None:
+        chosen = model_id or await _model_of_chat(deps, caller, chat_id)
+        await check_effort(deps.models, chosen, body.reasoning_effort)
+    return model_id
 
 
 async def _model_of_chat(deps: ApiDeps, caller: ApiCaller, chat_id: ChatId) -> ModelConfigId | None:

@@ -31,6 +31,7 @@ from chatd.domain.chat.row import (
     ModelSwitch,
     RetryState,
     Setbacks,
+    StoredVersion,
 )
 from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, State, Transition, TransitionSide
 from chatd.domain.chat.takeover import LostOwner, Takeover
@@ -104,14 +105,16 @@ class Change(Struct, frozen=True, kw_only=True):
 
     `promote` counts the queued messages that join history after `messages`: those of
     `promote_ids` in that order, or the first ones of the queue. `rules` join the chat's
-    policy. `delay_s`: a chat without a worker is runnable after it; None leaves an earlier
-    `runnable_at` as it is.
+    policy. `restore` is the version of a message whose line takes the place of the messages from
+    `delete_from` on. `delay_s`: a chat without a worker is runnable after it; None leaves an
+    earlier `runnable_at` as it is.
     """
 
     before: Chat | None
     after: Chat
     messages: tuple[AppendedMessage, ...] = ()
     delete_from: MessageId | None = None
+    restore: StoredVersion | None = None
     enqueue: tuple[EnqueuedMessage, ...] = ()
     rewrite: tuple[EditedQueuedMessage, ...] = ()
     place: tuple[MovedQueuedMessage, ...] = ()
@@ -238,6 +241,18 @@ class Change(Struct, frozen=True, kw_only=True):
         """Soft-delete, so that usage and audit stay. Also clears the pending calls."""
         changed = msgspec.structs.replace(self, delete_from=first)
         return changed._set(pending_calls=())._bump_history()
+
+    def restore_version(self, version: StoredVersion, shown: MessageId) -> Self:
+        """Put the line of this version in the place of the one from `shown` on. A call that had no
+        result when the line was replaced gets an error result."""
+        changed = self.delete_messages_from(shown)
+        end = version.end
+        changed = msgspec.structs.replace(changed, restore=version)._set(
+            turn_message_id=end.turn_message_id,
+            plan_message_id=end.plan_message_id,
+            pending_calls=end.pending_calls,
+        )
+        return changed.answer_pending_calls()
 
     def set_pending_calls(self, calls: tuple[PendingCall, ...]) -> Self:
         return self if calls == self.after.pending_calls else self._set(pending_calls=calls)

@@ -74,9 +74,29 @@ class SendMessage(Struct, frozen=True, kw_only=True):
     mcp_server_ids: tuple[McpServerId, ...] | None = None
 
 
-class EditMessage(Struct, frozen=True, kw_only=True):
+class MessageCommand(Struct, frozen=True, kw_only=True):
+    """A command that replaces one message. Its transition reads the message."""
+
     message_id: MessageId
+
+
+class EditMessage(MessageCommand, frozen=True, kw_only=True):
     prompt: UserInput
+
+
+class RegenerateTurn(MessageCommand, frozen=True, kw_only=True):
+    """Replace a user message by itself, so that it is answered again: by another model, or with
+    another effort, if one is given."""
+
+    created_by: UserId
+    model_config_id: ModelConfigId | None = None
+    reasoning_effort: str | None = None
+
+
+class ChooseVersion(Struct, frozen=True, kw_only=True):
+    """Show another version of a message, with all that followed it."""
+
+    message_id: MessageId
 
 
 class InterruptChat(Struct, frozen=True, kw_only=True):
@@ -270,6 +290,8 @@ class ExpireDeadline(Struct, frozen=True, kw_only=True):
 UserCommand = (
     SendMessage
     | EditMessage
+    | RegenerateTurn
+    | ChooseVersion
     | InterruptChat
     | ResumeQueue
     | SubmitToolResults
@@ -283,6 +305,7 @@ UserCommand = (
 StartingCommand = (
     SendMessage
     | EditMessage
+    | RegenerateTurn
     | InterruptChat
     | ResumeQueue
     | SubmitToolResults

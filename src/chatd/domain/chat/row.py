@@ -120,6 +120,38 @@ class AgentWait(Struct, frozen=True, kw_only=True):
     delay_ms: int
 
 
+class LineEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of a line of messages that another one replaced: what its chat's row said of it then."""
+
+    turn_message_id: MessageId | None = None
+    plan_message_id: MessageId | None = None
+    pending_calls: tuple[PendingCall, ...] = ()
+    error: ChatError | None = None
+
+    @staticmethod
+    def of(chat: "Chat") -> "LineEnd":
+        """An error behind which messages wait is not of the line alone."""
+        return LineEnd(
+            turn_message_id=chat.turn_message_id,
+            plan_message_id=chat.plan_message_id,
+            pending_calls=chat.pending_calls,
+            error=None if chat.queue_len else chat.last_error,
+        )
+
+
+class StoredVersion(Struct, frozen=True, kw_only=True):
+    """A version of a message: the first message of a line. `shown_id` is the version of the same
+    message that history has now; None if it has none of them. `hidden` are the messages of this
+    line if another one replaced it, else None; the content of all of them is still stored if
+    `is_whole`."""
+
+    message_id: MessageId
+    shown_id: MessageId | None
+    hidden: tuple[MessageId, ...] | None = None
+    is_whole: bool = True
+    end: LineEnd = LineEnd()
+
+
 class DiffStatus(Struct, frozen=True, kw_only=True):
     """What a chat has changed in its repositories, as last seen."""
 

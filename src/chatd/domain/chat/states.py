@@ -54,6 +54,7 @@ class Transition(StrEnum):
     SEND_ROLLBACK = "send_rollback"
     SEND_REJECT = "send_reject"
     EDIT_MESSAGE = "edit_message"
+    CHOOSE_VERSION = "choose_version"
     INTERRUPT = "interrupt"
     INTERRUPT_AND_HOLD = "interrupt_and_hold"
     RESUME_QUEUE = "resume_queue"
@@ -124,6 +125,7 @@ _TABLE: Final[Mapping[Transition, str]] = {
         "W>R0,P0 E0>R0,P0 E1>R0,P0 P0>R0,P0 P1>R0,P0 R0>R0,P0 R1>R0,P0"
         " I0>R0,P0 I1>R0,P0 A0>R0,P0 A1>R0,P0"
     ),
+    Transition.CHOOSE_VERSION: "W>W,E0 E0>W,E0 E1>E1",
     Transition.INTERRUPT: (
         "W= E0>W E1= P0>W,I0 P1>R0,R1,P0,P1,I1 R0>I0 R1>I1 I0= I1= A0>W A1>R0,R1,P0,P1"
     ),

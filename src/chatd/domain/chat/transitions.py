@@ -11,6 +11,7 @@ from chatd.domain.chat.commands import (
     AnswerCalls,
     ArchiveIdleTree,
     ChatCommand,
+    ChooseVersion,
     CommitStep,
     DeleteQueued,
     DeleteTree,
@@ -26,6 +27,7 @@ from chatd.domain.chat.commands import (
     PromoteQueued,
     ReapChat,
     RecordRetry,
+    RegenerateTurn,
     ReleaseChat,
     RequestCompaction,
     RequireAnswers,
@@ -38,9 +40,10 @@ from chatd.domain.chat.commands import (
     WakeTurn,
 )
 from chatd.domain.chat.messages import Message, QueuedMessage
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, StoredVersion
 from chatd.domain.chat.user_transitions import (
     archive_idle,
+    choose_version,
     delete_queued,
     delete_tree,
     edit_message,
@@ -50,6 +53,7 @@ from chatd.domain.chat.user_transitions import (
     interrupt_tree,
     move_queued,
     promote_queued,
+    regenerate_turn,
     request_compaction,
     require_file_limit,
     resume_queue,
@@ -76,11 +80,13 @@ C = TypeVar("C")
 
 class LoadedChat(Struct, frozen=True, kw_only=True):
     """A row with what its command's transition reads: the queue, the message that an edit
-    replaces, or the files that the chat's messages name. All are of one version."""
+    replaces, the version of a message that is chosen, or the files that the chat's messages name.
+    All are of one version."""
 
     chat: Chat
     queue: tuple[QueuedMessage, ...] = ()
     target: Message | None = None
+    version: StoredVersion | None = None
     files: frozenset[FileId] = frozenset()
 
 
@@ -125,6 +131,14 @@ def _edit_message(loaded: LoadedChat, command: EditMessage, worker: WorkerId | N
     return edit_message(loaded.chat, loaded.target, command, worker)
 
 
+def _regenerate(loaded: LoadedChat, command: RegenerateTurn, worker: WorkerId | None) -> Change:
+    return regenerate_turn(loaded.chat, loaded.target, command, worker)
+
+
+def _choose(loaded: LoadedChat, command: ChooseVersion, _: WorkerId | None) -> Change | None:
+    return choose_version(loaded.chat, loaded.version, command)
+
+
 def _interrupt(
     loaded: LoadedChat, command: InterruptChat, worker: WorkerId | None
 ) -> Change | None:
@@ -152,6 +166,8 @@ def _delete(loaded: LoadedChat, command: DeleteQueued, _: WorkerId | None) -> Ch
 TRANSITION_BY_COMMAND: Final[Mapping[type[ChatCommand], TransitionFunction]] = {
     SendMessage: _by_worker(send_message),
     EditMessage: _by_loaded(_edit_message),
+    RegenerateTurn: _by_loaded(_regenerate),
+    ChooseVersion: _by_loaded(_choose),
     InterruptChat: _by_loaded(_interrupt),
     ResumeQueue: _by_loaded(_resume),
     SubmitToolResults: _by_worker(submit_tool_results),

@@ -21,18 +21,20 @@ from chatd.domain.chat.change import (
 from chatd.domain.chat.commands import (
     SEND_TRANSITIONS,
     ArchiveIdleTree,
+    ChooseVersion,
     CreateChat,
     EditMessage,
     EditQueued,
     InterruptTree,
     MoveQueued,
+    RegenerateTurn,
     RequestCompaction,
     SendMessage,
     UpdateChat,
 )
 from chatd.domain.chat.messages import Message, QueuedMessage, UserInput, pending_calls
 from chatd.domain.chat.parts import FilePart
-from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat, ChatError
+from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat, ChatError, StoredVersion
 from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, State, Transition
 from chatd.domain.errors import (
     ChatBusy,
@@ -309,6 +311,40 @@ def edit_message(
     )
     change = Change.of(chat).delete_messages_from(target.id).clear_queue_messages()
     return change.start_turn(prompt).run(worker)
+
+
+def regenerate_turn(
+    chat: Chat, target: Message | None, command: RegenerateTurn, worker: WorkerId | None
+) -> Change:
+    """As an edit that sends the same content again."""
+    prompt = UserInput(
+        content=() if target is None else target.content,
+        created_by=command.created_by,
+        model_config_id=command.model_config_id,
+        reasoning_effort=command.reasoning_effort,
+    )
+    edit = EditMessage(message_id=command.message_id, prompt=prompt)
+    return edit_message(chat, target, edit, worker)
+
+
+def choose_version(
+    chat: Chat, version: StoredVersion | None, command: ChooseVersion
+) -> Change | None:
+    """W|E0 -> W, or E0 if the line had failed. E1 -> same. None if the version is shown already."""
+    state = require_allowed(chat, Transition.CHOOSE_VERSION)
+    if version is None or not version.is_whole:
+        raise NotFound(f"There is no version {command.message_id} of a message in this chat.")
+    if version.shown_id == version.message_id:
+        return None
+    if version.shown_id is None or version.hidden is None:
+        raise Conflict(
+            "The version belongs to another version of an earlier message. Choose that one first.",
+            code="version_not_reachable",
+        )
+    change = Change.of(chat).restore_version(version, version.shown_id)
+    if state is State.E1:
+        return change.mark_touched()
+    return change.wait() if version.end.error is None else change.fail(version.end.error)
 
 
 def interrupt(chat: Chat, worker: WorkerId | None) -> Change | None:

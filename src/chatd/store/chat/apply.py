@@ -7,8 +7,8 @@ covers `joining`, which reads the queue in the statement's snapshot: if the snap
 the row, the versions differ. Only these statements, `acquire`, `release` and the updates of
 unversioned columns write to chats, messages or the queue.
 
-`APPLY` writes any change. Smaller statements from the same fragments write the common changes
-in two thirds of the server time. `change_writer` chooses the statement and its values.
+`APPLY_TO_LINES` writes any change. Smaller statements from the same fragments write the common
+changes in two thirds of the server time. `change_writer` chooses the statement and its values.
 """
 
 from typing import Final
@@ -323,13 +323,7 @@ told AS (
 # Filters by :chat_id, because the planner does not know the id of the row in `changed`. The join
 # only decides whether anything is written.
 _QUEUE: Final = """
-, forgotten AS (
-    UPDATE chat_messages m SET deleted = true, deleted_at = now(),
-        revision = c.snapshot_version, change_id = c.recent_changes[1]
-    FROM changed c
-    WHERE m.chat_id = :chat_id AND m.id >= :delete_from AND NOT m.deleted
-    RETURNING m.id),
-promoted AS (
+, promoted AS (
     INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
         content_version, model_config_id, reasoning_effort, created_by, change_id)
     SELECT c.id, c.root_chat_id, c.snapshot_version, c.next_message_id - :promote + j.nth - 1,
@@ -359,6 +353,34 @@ placed AS (
     FROM changed c, unnest(:place_ids::bigint[], :positions::bigint[], :steers::boolean[])
         AS p (id, position, steer)
     WHERE q.chat_id = :chat_id AND q.id = p.id)
+"""
+
+# A line of messages is replaced by another one: by a new one, which begins with the message
+# `shown_id`, or by one that was replaced earlier. Both are versions of the same message, which are
+# known by the id of the first.
+_LINES: Final = """
+, forgotten AS (
+    UPDATE chat_messages m SET deleted = true, deleted_at = now(),
+        revision = c.snapshot_version, change_id = c.recent_changes[1]
+    FROM changed c
+    WHERE m.chat_id = :chat_id AND m.id >= :delete_from AND NOT m.deleted
+    RETURNING m.id),
+restored AS (
+    UPDATE chat_messages m SET deleted = false, deleted_at = NULL,
+        revision = c.snapshot_version, change_id = c.recent_changes[1]
+    FROM changed c
+    WHERE m.chat_id = :chat_id AND m.id = ANY (:restore_ids::bigint[]) AND m.deleted),
+versions AS (
+    INSERT INTO chat_message_versions (chat_id, message_id, group_id, hidden, line_end)
+    SELECT c.id, v.message_id, coalesce((SELECT e.group_id FROM chat_message_versions e
+            WHERE e.chat_id = :chat_id AND e.message_id = :delete_from), :delete_from),
+        v.hidden, v.line_end
+    FROM changed c, (VALUES
+        (:delete_from::bigint, ARRAY(SELECT f.id FROM forgotten f ORDER BY f.id),
+            :line_end::jsonb),
+        (:shown_id::bigint, NULL, NULL)) AS v (message_id, hidden, line_end)
+    ON CONFLICT (chat_id, message_id) DO UPDATE SET
+        hidden = excluded.hidden, line_end = excluded.line_end)
 """
 
 _RUNS: Final = f""",
@@ -398,7 +420,7 @@ _WRITTEN: Final = (_APPENDED, _MESSAGES, _PAID, _CALLS, _PAID_ONCE, _CLOSED, _RE
 _WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL, _PAID_ONCE, _CLOSED_ONE)
 _STEP_NAMES: Final = (*ROW_NAMES, "expected", "expected_change", *MESSAGE_NAMES, *CALL_NAMES)
 
-APPLY: Final = named_statement(
+_WRITTEN_WITH_QUEUE: Final = (
     _JOINING,
     _ROW,
     _RUN_COLUMNS,
@@ -409,11 +431,25 @@ APPLY: Final = named_statement(
     _TOLD,
     _RUNS,
     _QUEUE,
+)
+_PROMOTED: Final = ", (SELECT json_agg(p) FROM promoted p) AS promoted"
+
+APPLY: Final = named_statement(
+    *_WRITTEN_WITH_QUEUE,
     _RESULT,
-    ", (SELECT json_agg(p) FROM promoted p) AS promoted"
+    _PROMOTED,
+    ", NULL AS forgotten FROM changed",
+)
+"""Any change to a chat that exists, if it leaves the earlier messages."""
+
+APPLY_TO_LINES: Final = named_statement(
+    *_WRITTEN_WITH_QUEUE,
+    _LINES,
+    _RESULT,
+    _PROMOTED,
     ", (SELECT array_agg(f.id ORDER BY f.id) FROM forgotten f) AS forgotten FROM changed",
 )
-"""Any change to a chat that exists."""
+"""A change that replaces messages by others: an edit, or the choice of a version."""
 
 APPLY_WITHOUT_QUEUE: Final = named_statement(
     "WITH",

@@ -18,7 +18,7 @@ from chatd.domain.chat.change import (
 )
 from chatd.domain.chat.messages import UsageEntry, UserInput, encode_parts
 from chatd.domain.chat.parts import CONTENT_VERSION
-from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
+from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat, LineEnd
 from chatd.domain.chat.runs import RunChange, run_change
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.user_transitions import named_files
@@ -32,6 +32,7 @@ from chatd.store.chat.apply import (
     APPLY_CALLS,
     APPLY_LAST_STEP,
     APPLY_STEP,
+    APPLY_TO_LINES,
     APPLY_WITHOUT_QUEUE,
     CALL_NAMES,
     INSERT_CHAT,
@@ -161,7 +162,10 @@ def _bind(
     if change.before is None:
         statement = INSERT_CHAT
         values.update(_new_chat(change))
-    elif _changes_queue_or_history(change):
+    elif change.delete_from is not None:
+        statement = APPLY_TO_LINES
+        values.update(_queue(change), **_lines(change, change.before), **_expected(change.before))
+    elif _changes_queue(change):
         statement = APPLY
         values.update(_queue(change), **_expected(change.before))
     elif (
@@ -195,9 +199,8 @@ def _expected(before: Chat) -> _Values:
     return {"expected": before.snapshot_version, "expected_change": before.change_id}
 
 
-def _changes_queue_or_history(change: Change) -> bool:
-    """True if it writes to the queue or to existing messages. Other changes leave the queue's
-    columns of the row as they are."""
+def _changes_queue(change: Change) -> bool:
+    """Other changes leave the queue's columns of the row as they are."""
     return bool(
         change.promote
         or change.enqueue
@@ -205,7 +208,6 @@ def _changes_queue_or_history(change: Change) -> bool:
         or change.clear_queue
         or change.rewrite
         or change.place
-        or change.delete_from is not None
     )
 
 
@@ -366,7 +368,6 @@ def _queue(change: Change) -> _Values:
         "next_queue_id": row.next_queue_id,
         "queue_len": row.queue_len,
         "steer_len": row.steer_len,
-        "delete_from": change.delete_from,
         "promote": change.promote,
         "promote_ids": change.promote_ids,
         "dequeue": change.dequeue,
@@ -380,6 +381,17 @@ def _queue(change: Change) -> _Values:
         "rewrite_id": edited.id if edited else None,
         **_prompt("queue", added.prompt if added else None),
         **_prompt("rewrite", edited.prompt if edited else None),
+    }
+
+
+def _lines(change: Change, before: Chat) -> _Values:
+    """The line that the change hides, and the one that it shows: its new turn or a restored one."""
+    restored = change.restore
+    return {
+        "delete_from": change.delete_from,
+        "line_end": json_text(LineEnd.of(before)),
+        "restore_ids": [] if restored is None else restored.hidden,
+        "shown_id": change.after.turn_message_id if restored is None else restored.message_id,
     }
 
 

@@ -15,11 +15,13 @@ from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
     ArchiveIdleTree,
     ChatCommand,
+    ChooseVersion,
     CreateChat,
     DeleteTree,
     EditMessage,
     EditQueued,
     InterruptTree,
+    MessageCommand,
     QueueCommand,
     SendMessage,
     TreeCommand,
@@ -38,7 +40,7 @@ from chatd.domain.errors import (
     StaleFence,
     Unavailable,
 )
-from chatd.store.chat import chats, updates
+from chatd.store.chat import chats, updates, versions
 from chatd.store.chat.change_writer import apply
 from chatd.store.chat.operation import (
     AppliedChange,
@@ -128,7 +130,7 @@ class OperationRun:
         if (
             known is None
             or not is_allowed(operation.actor, self._permission, known.owner_id)
-            or isinstance(command, QueueCommand | EditMessage)
+            or isinstance(command, QueueCommand | MessageCommand)
             or operation.change_id in known.recent_changes
         ):
             return None
@@ -179,11 +181,14 @@ class OperationRun:
             self._operation.chat_id,
             self._permission,
             with_queue=isinstance(command, QueueCommand),
-            message_id=command.message_id if isinstance(command, EditMessage) else None,
+            message_id=command.message_id if isinstance(command, MessageCommand) else None,
             with_files=_names_files(command),
         )
         if loaded is None:
             raise NotFound("There is no such chat.")
+        if isinstance(command, ChooseVersion):
+            found = await versions.lock_version(conn, loaded.chat.id, command.message_id)
+            loaded = replace(loaded, version=found)
         return await self._decide_and_apply(conn, command, loaded)
 
     async def _decide_and_apply(
@@ -334,8 +339,10 @@ class OperationRun:
 
 
 def _needs_lock(command: ChatCommand) -> bool:
-    """Whether it writes or counts what has no version: the chat's MCP servers, and its files, which
-    tools add too."""
+    """Whether it writes or counts what has no version: the chat's MCP servers, its files, which
+    tools add too, and deleted messages, whose content retention removes."""
+    if isinstance(command, ChooseVersion):
+        return True
     if isinstance(command, SendMessage) and command.mcp_server_ids is not None:
         return True
     return _names_files(command)

@@ -594,7 +594,8 @@ CREATE TABLE chat_tool_orders (
 -- last changed, and `change_id` that change: it shows whether a viewer that was away has seen this past of
 -- the chat or one that the database lost in a failover. A deleted message keeps its row, from which
 -- viewers that resume learn that it is gone; its content is removed some time after `deleted_at`, which
--- is then NULL again. `finish_reason` is why the model's answer ended.
+-- is then NULL again; until then `chat_message_versions` may lead back to it. `finish_reason` is why the
+-- model's answer ended.
 CREATE TABLE chat_messages (
     chat_id              uuid NOT NULL REFERENCES chats (id) ON DELETE CASCADE,
     id                   bigint NOT NULL,
