@@ -19,7 +19,7 @@ RUN = for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
 	then exec "$$python" -m tools.$(1); fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
 
-.PHONY: help serve wheel page check test test-conformance test-deploy test-kubernetes test-page test-page-slow fuzz chaos rolling upgrade skew soak test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve wheel page site check test test-conformance test-deploy test-kubernetes test-page test-page-slow fuzz chaos rolling upgrade skew soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ serve: runtime page ## set up what is needed and start the server (ARGS="--data-
 # Quick if nothing has changed. Without Node the server serves the lite page.
 page: runtime ## build the page, if its sources have changed and Node 20 is installed
 	@$(BIN)/python tools/page_build.py
+
+site: dev ## build the documentation, which the server has at /help, if it has changed
+	@$(BIN)/python tools/help_build.py
 
 check: ## lint and types only, a minute or two
 	@$(call RUN,checks check)
@@ -55,8 +58,9 @@ tests/%/node_modules/.package-lock.json: tests/%/package-lock.json
 test-conformance: dev tests/mcp_conformance/node_modules/.package-lock.json ## the conformance scenarios of MCP, for the client and the server
 	@exec $(BIN)/python -m pytest -m conformance -n $(JOBS) $(ARGS) tests/mcp tests/api
 
-test-deploy: dev ## the Helm chart against the schemas of Kubernetes (needs Go; minutes, once)
-	@exec $(BIN)/python -m tools.deploy_tests
+test-deploy: dev ## the Helm chart (needs Go), the image and Compose (needs Podman and root): minutes
+	@$(BIN)/python -m tools.deploy_tests
+	@exec $(BIN)/python -m tools.image_tests
 
 test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)
 	@exec $(BIN)/python -m pytest -m real_model -p no:randomly $(ARGS) tests/real
@@ -72,7 +76,7 @@ fuzz: dev ## ask the API all that its description allows and forbids (ARGS="--ca
 
 # The same bytes for the same commit: SOURCE_DATE_EPOCH is the time of the commit. CHATD_UI=skip leaves
 # the page out.
-wheel: dev ## build the wheel, with the page, into dist/
+wheel: dev ## build the wheel, with the page and the documentation, into dist/
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} CHATD_UI=$${CHATD_UI:-require} \
 	$(BIN)/python -m hatchling build -t wheel
 

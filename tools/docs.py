@@ -17,7 +17,7 @@ from chatd.api.error_codes import ERROR_CODES
 from chatd.domain.chat.row import public_status, state_of
 from chatd.domain.chat.states import TRANSITIONS, State, Status, Transition, TransitionSide
 from chatd.domain.errors import InvariantBroken
-from tools import limits_table, settings_table, terminal_tables
+from tools import command_tables, limits_table, settings_table, terminal_tables
 from tools.behaviour_index import INDEX, write_index
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +27,9 @@ SOURCE = ROOT / "src" / "chatd"
 SETTINGS = ROOT / "docs" / "settings.md"
 LIMITS = ROOT / "docs" / "limits.md"
 API = ROOT / "docs" / "api.md"
+ERRORS = ROOT / "docs" / "errors.md"
+COMMANDS = ROOT / "docs" / "commands.md"
+EVENTS = ROOT / "docs" / "events.md"
 TERMINAL = ROOT / "docs" / "terminal.md"
 SCHEMA = ROOT / "src" / "chatd" / "store" / "migrations" / "0001_schema.sql"
 
@@ -144,7 +147,9 @@ SECTIONS: dict[Path, dict[str, Section]] = {
         "unarchiving": unarchiving,
         "schema": schema,
     },
-    API: {"error codes": error_codes},
+    ERRORS: {"error codes": error_codes},
+    COMMANDS: {"commands": command_tables.commands},
+    EVENTS: {"events": command_tables.event_fields},
     TERMINAL: {"keys": terminal_tables.keys, "commands": terminal_tables.commands},
     SETTINGS: {"settings": settings_table.rows},
     LIMITS: {"limits": limits_table.rows},

@@ -21,6 +21,7 @@ lock --group build --constraint requirements/runtime.txt --output-file requireme
 lock pyproject.toml --extra toolbox --group dev --constraint requirements/runtime.txt \
     --constraint requirements/build.txt --output-file requirements/dev.txt
 lock --group model --no-deps --output-file requirements/model.txt
+lock --group site --constraint requirements/dev.txt --output-file requirements/site.txt
 lock --group docs-ui --no-deps --output-file requirements/docs_ui.txt
 if grep -n -E '://|^-|^ *--(index|extra|find|trusted)' requirements/*.txt; then
     echo "error: an address has come into a lock file (see above)" >&2

@@ -1,5 +1,5 @@
-"""Builds the page, and puts Swagger UI and a note of what was built into the wheel. Run by
-hatchling.
+"""Builds the page and the documentation, and puts Swagger UI and a note of what was built into the
+wheel. Run by hatchling.
 
 The same sources with the same SOURCE_DATE_EPOCH make the same bytes: the note has that time, or
 the time of the commit, and never that of the build.
@@ -37,7 +37,9 @@ class ChatdHook(BuildHookInterface[BuilderConfig]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         mode = os.environ.get("CHATD_UI", "auto")
-        page_build(Path(self.root)).build_page(Path(self.root), mode, self.app.display_warning)
+        root, warn = Path(self.root), self.app.display_warning
+        tool(root, "page_build").build_page(root, mode, warn)
+        tool(root, "help_build").build_help(root, mode, warn)
         if self.target_name == "wheel" and version == "standard":
             build_data["force_include"].update(swagger_ui_files())
             self._directory = TemporaryDirectory()
@@ -76,9 +78,9 @@ def git(root: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def page_build(root: Path) -> ModuleType:
-    """The module beside this one. While hatchling runs it, tools is no package on its path."""
-    spec = spec_from_file_location("page_build", root / "tools" / "page_build.py")
+def tool(root: Path, name: str) -> ModuleType:
+    """A module beside this one. While hatchling runs it, tools is no package on its path."""
+    spec = spec_from_file_location(name, root / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)

@@ -4,7 +4,9 @@ import asyncio
 import gzip
 import os
 import re
+from base64 import b64encode
 from collections.abc import AsyncGenerator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -306,3 +308,48 @@ async def test_only_the_embedded_chat_may_be_shown_in_a_frame_and_by_named_sites
         assert (
             "frame-ancestors 'none'" in (await get(server, "/")).headers["content-security-policy"]
         )
+
+
+# The documentation
+
+HELP = "<!doctype html><title>Help</title><script>theme()</script><script src=assets/a.js></script>"
+
+
+@pytest.fixture
+async def documented(dsn: str, tmp_path: Path) -> AsyncGenerator[ApiServer]:
+    directory = tmp_path / "help"
+    more = {"assets/a.js": SCRIPT, "install.html": HELP, "search/search_index.json": "{}"}
+    write_page(directory, HELP, more)
+    async with serve_api(dsn, ApiOptions(help_dir=directory)) as server:
+        yield server
+
+
+async def test_the_documentation_is_served_with_the_scripts_of_its_documents_only(
+    documented: ApiServer,
+) -> None:
+    for path, text in {
+        "/help/": HELP,
+        "/help/install.html": HELP,
+        "/help/assets/a.js": SCRIPT,
+        "/help/search/search_index.json": "{}",
+    }.items():
+        found = await get(documented, path)
+        assert (found.status, found.content.decode()) == (200, text), path
+    allowed = b64encode(sha256(b"theme()").digest()).decode()
+    policy = (await get(documented, "/help/install.html")).headers["content-security-policy"]
+    assert f"script-src 'self' 'sha256-{allowed}';" in policy
+    assert "unsafe" not in policy
+
+
+async def test_the_documentation_has_one_address_and_no_other_files(documented: ApiServer) -> None:
+    address = f"http://127.0.0.1:{documented.port}/help"
+    async with documented.http.get(address, allow_redirects=False) as moved:
+        assert (moved.status, moved.headers["location"]) == (308, "/help/")
+    for path in ("/help/none.html", "/help/.source-hash", "/help/../icon.svg", "/help/%2e%2e/x"):
+        assert (await get(documented, path)).status == 404, path
+
+
+async def test_without_the_documentation_it_says_how_to_build_it(page: ApiServer) -> None:
+    found = await get(page, "/help/")
+    assert found.status == 404
+    assert "make site" in found.content.decode()

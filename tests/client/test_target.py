@@ -85,8 +85,9 @@ def test_the_data_directory_names_the_local_server(home: Path, tmp_path: Path) -
 
 def test_the_variable_of_servers_has_the_administrators_token(home: Path, tmp_path: Path) -> None:
     """As in a container, where no file has it. It goes to the server of this host only."""
-    variables = {"CHATD_ADMIN_TOKEN": "token-of-variable", "CHATD_DATA_DIR": str(tmp_path / "none")}
-    assert chosen(choose(tmp_path / "no-home", **variables)) == (DEFAULT_URL, "token-of-variable")
+    empty = {"CHATD_DATA_DIR": str(tmp_path / "none"), "HOME": str(tmp_path / "no-home")}
+    here = choose_server(NO_FLAGS, {**empty, "CHATD_ADMIN_TOKEN": "token-of-variable"}, uid=USER)
+    assert chosen(here) == (DEFAULT_URL, "token-of-variable")
     assert chosen(choose(home, CHATD_ADMIN_TOKEN="token-of-variable")) == (WORK.url, WORK.token)
     elsewhere = TargetFlags(url="https://other.example.com")
     with pytest.raises(SettingsError, match="no token"):

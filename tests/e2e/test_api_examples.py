@@ -1,7 +1,8 @@
-"""The examples in docs/api.md, run as they stand against a server."""
+"""The examples of the pages about the API, run as they stand against a server."""
 
 import asyncio
 import re
+import shutil
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncGenerator
@@ -14,21 +15,32 @@ from chatd.app import process
 from chatd.app.composition import LifecycleCallbacks, ReadyInfo
 from chatd.clock import SystemClock
 from tests.e2e.test_serve import TOKEN, client_of, create_chat, plain_settings
-from tools.docs import API
+from tools.docs import API, ROOT
 
 # Real processes, on a machine that may be busy.
 pytestmark = pytest.mark.timeout(150)
 
+WEBHOOKS, CLIENTS = API.with_name("webhooks.md"), API.with_name("clients.md")
 ADDRESS = "http://127.0.0.1:7870"
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+TYPESCRIPT = ROOT / "ui" / "node_modules" / "typescript"
+# Checks the syntax, and removes the types.
+TRANSPILE = """
+const [, place, file] = process.argv, ts = require(place), fs = require("fs");
+const options = { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 };
+const done = ts.transpileModule(fs.readFileSync(file, "utf8"),
+  { compilerOptions: options, reportDiagnostics: true });
+if (done.diagnostics.length) throw new Error(JSON.stringify(done.diagnostics[0].messageText));
+fs.writeFileSync(file.replace(/ts$/, "mjs"), done.outputText);
+"""
 CURL = f"""#!/bin/sh
 # Fails for an error reply, and ends a stream.
 PATH={SYSTEM_PATH} exec curl --fail-with-body --max-time "${{STREAM_S:-20}}" "$@"
 """
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", API.read_text(), re.MULTILINE | re.DOTALL)
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @asynccontextmanager
@@ -70,7 +82,7 @@ async def test_the_shell_examples_work_in_their_order(dsn: str, tmp_path: Path) 
         async with client_of(url, TOKEN) as client:
             for words in ("one", "two"):
                 await create_chat(client, words)
-        script = "\n".join(blocks("sh")).replace(ADDRESS, url)
+        script = "\n".join((*blocks(API, "sh"), *blocks(WEBHOOKS, "sh"))).replace(ADDRESS, url)
         script = re.sub(r"^(curl -sN .*)$", r"STREAM_S=2 \1 || test $? = 28", script, flags=re.M)
         env = {"HOME": str(tmp_path), "PATH": f"{curl.parent}:{SYSTEM_PATH}"}
         code, said = await run("bash", "-euo", "pipefail", "-c", script, env=env)
@@ -78,10 +90,21 @@ async def test_the_shell_examples_work_in_their_order(dsn: str, tmp_path: Path) 
     assert "event: version" in said
 
 
-async def test_the_python_client_works(dsn: str, tmp_path: Path) -> None:
-    (program,) = blocks("python")
+async def test_the_clients_work(dsn: str, tmp_path: Path) -> None:
+    """In Python and, where the page's packages are installed, in TypeScript."""
+    (python,), (typescript,) = blocks(CLIENTS, "python"), blocks(CLIENTS, "typescript")
+    assert max(python.count("\n"), typescript.count("\n")) <= 40
+    commands: list[tuple[str, ...]] = [(sys.executable, "-c", python, "ping")]
+    if TYPESCRIPT.is_dir() and shutil.which("node"):
+        script = tmp_path / "client.ts"
+        script.write_text(typescript)
+        env = {"PATH": SYSTEM_PATH}
+        code, made = await run("node", "-e", TRANSPILE, str(TYPESCRIPT), str(script), env=env)
+        assert code == 0, made
+        commands.append(("node", str(script.with_suffix(".mjs")), "ping"))
     async with serving(dsn, tmp_path) as url:
         env = {"CHATD": f"{url}/api/v1", "TOKEN": TOKEN, "PATH": SYSTEM_PATH}
-        code, said = await run(sys.executable, "-c", program, env=env)
-    assert code == 0, said
-    assert said.endswith("1 chats\n"), said
+        for command in commands:
+            code, said = await run(*command, env=env)
+            assert code == 0, said
+            assert "ping" in said, said

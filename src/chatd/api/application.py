@@ -88,7 +88,7 @@ from chatd.api.schemas.chats import HealthReply
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.streams import AccessChecks, StreamRegistry
 from chatd.api.terminal_socket import TERMINAL_PATH, TerminalSockets, terminal_chat
-from chatd.api.web_page import LitePage, PageFiles, WebPage
+from chatd.api.web_page import HelpSite, LitePage, PageFiles, WebPage
 from chatd.api.websocket import WebSockets
 from chatd.domain.access.permissions import require_permission
 from chatd.domain.errors import ChatdError, NotFound
@@ -257,6 +257,7 @@ class ApiApplication:
             page,
             lite,
             sign_in.sign_in,
+            HelpSite(PageFiles(deps.help_dir)),
             deps.frame_origins,
             preview_sources=deps.accounts.site.preview_sources,
         )

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from chatd.aio import retry_unavailable
 from chatd.api.accounts.authenticator import Accounts
 from chatd.api.request import ApiRequest
-from chatd.api.web_page import PACKAGED_PAGE
+from chatd.api.web_page import PACKAGED_HELP, PACKAGED_PAGE
 from chatd.domain.chat.row import Chat
 from chatd.domain.description import describe
 from chatd.domain.errors import NotFound
@@ -218,9 +218,9 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     second argument is the kind of the hint. It does not raise or block. `known` returns a chat's
     row as this replica read it last, which may save a read. Without `workspaces` workspaces are
     disabled. Without a `budget` spending is not limited; `default_limit` is that of the settings.
-    `page_dir` has the files of the built page. Without a `demo` no worker can be killed over the
-    API. `stops_subagents`: an interrupt reaches the subagents of a chat unless the request says
-    otherwise. Without `mcp` there are no MCP servers."""
+    `page_dir` has the files of the built page, `help_dir` those of the documentation. Without a
+    `demo` no worker can be killed over the API. `stops_subagents`: an interrupt reaches the
+    subagents of a chat unless the request says otherwise. Without `mcp`: no MCP servers."""
 
     pool: Pool
     transactor: Transactor
@@ -259,6 +259,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     frame_origins: tuple[str, ...] = ()
     metrics_token: str | None = None
     page_dir: Path = PACKAGED_PAGE
+    help_dir: Path = PACKAGED_HELP
     demo: DemoWorker | None = None
     stops_subagents: bool = False
     mcp: McpServers | None = None

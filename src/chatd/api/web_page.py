@@ -1,5 +1,6 @@
 """Serves the page: its document for the addresses that it handles itself, its assets and icons; and
-the lite page, one document and one script over the public API, which need no build.
+the lite page, one document and one script over the public API, which need no build; and the site of
+the documentation at `/help`.
 
 The files are the same for everyone and need no credential; all data comes from the API, which does.
 All are kept in memory, read once: so the document and the assets that it names belong to one build,
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 PACKAGED_PAGE: Final = Path(chatd.__file__).with_name("page")
 """Where the build puts the page: see ui/vite.config.ts."""
+PACKAGED_HELP: Final = Path(chatd.__file__).with_name("help")
+"""Where the build puts the documentation: see mkdocs.yml."""
 DOCUMENT: Final = "index.html"
 ASSETS: Final = "assets"
 """The directory of the files with a hash in their names."""
@@ -240,11 +243,16 @@ def _policy(document: str) -> str:
     """The document's own style is allowed by its hash, and no other."""
     style = _STYLE.search(document)
     assert style is not None
-    digest = b64encode(sha256(style[1].encode()).digest()).decode()
+    digest = _digest(style[1])
     return (
         f"default-src 'none'; script-src 'self'; style-src 'sha256-{digest}'; img-src data:;"
         " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
+
+
+def _digest(text: str) -> str:
+    """As content policies name it."""
+    return b64encode(sha256(text.encode()).digest()).decode()
 
 
 def _file(text: str, media_type: str) -> PageFile:
@@ -255,6 +263,52 @@ def _file(text: str, media_type: str) -> PageFile:
         gzip=gzip.compress(body, mtime=0),
         etag=sha256(body).hexdigest()[:16],
     )
+
+
+HELP_ADDRESS: Final = "help"
+_SCRIPTS: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+_NO_HELP: Final = (
+    "The documentation is not part of this installation. In a checkout `make site` builds it, and"
+    " this server has it then. Its sources are the files of docs/; the API is described at /docs.\n"
+)
+
+
+class HelpSite:
+    """The documentation as a site of flat files. Its documents have the same few scripts, which the
+    policy allows by their hashes; tools/help_build.py makes sure that there are no others."""
+
+    def __init__(self, files: PageFiles) -> None:
+        self._files = files
+        self._policy = ("", "")
+        self.endpoint = _get(f"/{HELP_ADDRESS}/{{file}}", self._serve)
+
+    async def _serve(self, scope: Scope) -> ApiReply:
+        path: str = scope["path"]
+        if path == f"/{HELP_ADDRESS}":  # the links of the site are relative
+            return ApiReply(status=308, headers={"location": f"/{HELP_ADDRESS}/"})
+        name = path.removeprefix(f"/{HELP_ADDRESS}/") or DOCUMENT
+        is_document = name.endswith(".html")
+        site = await (self._files.latest() if is_document else self._files.known())
+        if site is None:
+            return ApiReply(
+                status=404, body=_NO_HELP.encode(), media_type="text/plain; charset=utf-8"
+            )
+        if (found := site.files.get(name)) is None:
+            raise NotFound("The documentation has no such page. It begins at /help/.")
+        return reply_file(scope, found, self._policy_of(site))
+
+    def _policy_of(self, site: BuiltPage) -> str:
+        etag, policy = self._policy
+        if etag != site.document.etag:
+            scripts = _SCRIPTS.findall(site.document.body.decode())
+            allowed = "".join(f" 'sha256-{_digest(script)}'" for script in scripts)
+            policy = (
+                f"default-src 'none'; script-src 'self'{allowed}; style-src 'self'; img-src 'self'"
+                " data:; font-src 'self'; connect-src 'self'; worker-src 'self'; base-uri 'none';"
+                " form-action 'none'; frame-ancestors 'none'"
+            )
+            self._policy = (site.document.etag, policy)
+        return policy
 
 
 EMBED_ADDRESS: Final = "embed"
@@ -277,6 +331,7 @@ class WebPage:
         files: PageFiles,
         lite: LitePage,
         sign_in: Page,
+        documentation: HelpSite,
         frame_origins: Sequence[str] = (),
         *,
         preview_sources: str = "",
@@ -291,6 +346,7 @@ class WebPage:
         )
         self._lite = lite
         self._plain_sign_in = sign_in
+        self._help = documentation
         self._document = _get("/{page}", self._serve_document)
         self._embedded = _get("/embed/{page}", self._serve_embedded)
         self._asset = _get("/assets/{name}", self._serve_asset)
@@ -309,6 +365,8 @@ class WebPage:
             return self._document, {}
         if segments[0] == ASSETS:
             return self._asset, {}
+        if segments[0] == HELP_ADDRESS:
+            return self._help.endpoint, {}
         return (self._file, {}) if len(segments) == 1 else None
 
     async def _serve_document(self, scope: Scope) -> ApiReply:

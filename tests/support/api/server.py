@@ -348,6 +348,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     frame_origins: tuple[str, ...] = ()
     metrics_token: str | None = None
     page_dir: Path = Path("/nonexistent/page")
+    help_dir: Path = Path("/nonexistent/help")
     stops_subagents: bool = False
     mcp_hosts: frozenset[str] = frozenset({"127.0.0.1"})
 
@@ -408,6 +409,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         runner_services=options.runners,
         limits=options.limits,
         page_dir=options.page_dir,
+        help_dir=options.help_dir,
         stops_subagents=options.stops_subagents,
         frame_origins=options.frame_origins,
         metrics_token=options.metrics_token,

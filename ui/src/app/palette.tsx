@@ -1,5 +1,5 @@
 import { Command as Cmdk } from "cmdk";
-import { CircleHelp, Filter, LogOut, type LucideIcon, Monitor, Moon, PanelRight, Plus, Search, Settings2, Sun } from "lucide-react";
+import { BookOpen, CircleHelp, Filter, LogOut, type LucideIcon, Monitor, Moon, PanelRight, Plus, Search, Settings2, Sun } from "lucide-react";
 import { Dialog as Primitive } from "radix-ui";
 import { useState } from "react";
 import { useLocation } from "wouter";
@@ -7,7 +7,7 @@ import { Icon, StatusIcon, Time } from "@/components";
 import { useChatList } from "@/connection";
 import { type Command, runCommand, shortcutOf } from "@/platform/keys";
 import { setPreference } from "@/platform/preferences";
-import { chatPath, SEARCH_PATH } from "@/platform/routes";
+import { chatPath, HELP_PATH, SEARCH_PATH } from "@/platform/routes";
 import { Highlighted, useChatSearch } from "./find-bar";
 import { type ListChat, shownStatus } from "./sidebar/list-chat";
 
@@ -29,6 +29,7 @@ const COMMANDS: readonly PaletteCommand[] = [
   { text: "Providers and models", icon: Settings2, path: "/admin/providers" },
   { text: "Archived chats", icon: Filter, path: "/?archived=true" },
   { text: "Shortcuts", icon: CircleHelp, command: "help.open" },
+  { text: "Documentation", icon: BookOpen, run: () => void window.open(HELP_PATH, "_blank", "noopener") },
   { text: "Account and sign out", icon: LogOut, path: "/settings/account" },
   { text: "Light theme", icon: Sun, run: () => setPreference("theme", "light") },
   { text: "Dark theme", icon: Moon, run: () => setPreference("theme", "dark") },

@@ -3,6 +3,7 @@ import type { LucideIcon } from "lucide-react";
 import type { ReactNode } from "react";
 import { BOX_KEYS, isMac, keyText, SHORTCUTS } from "@/platform/keys";
 import { usePreference } from "@/platform/preferences";
+import { HELP_PATH } from "@/platform/routes";
 import { Dialog } from "./dialog";
 import { Switch } from "./field";
 import { Icon } from "./icon";
@@ -99,6 +100,12 @@ export function HelpDialog({ open, onOpenChange }: { open: boolean; onOpenChange
   return (
     <Dialog open={open} onOpenChange={onOpenChange} title="Shortcuts" wide>
       <ShortcutList />
+      <p className="tone-muted">
+        <a href={HELP_PATH} target="_blank" rel="noopener">
+          Documentation
+        </a>{" "}
+        of this version
+      </p>
     </Dialog>
   );
 }

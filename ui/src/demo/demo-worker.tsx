@@ -7,7 +7,7 @@ import { api, ApiError } from "@/api/client";
 import { queryKeys, useMe } from "@/api/queries";
 import { Button, ErrorNote, errorWords, Icon, Spinner } from "@/components";
 import { useCreatedChat } from "@/connection";
-import { chatPath } from "@/platform/routes";
+import { chatPath, HELP_PATH } from "@/platform/routes";
 import { announce, toast } from "@/platform/toasts";
 
 /** Null while it is not known, and for those who may not ask. */
@@ -149,7 +149,7 @@ export function NextLinks({ withDocs = true }: { withDocs?: boolean }) {
       )}
       <ImportLink />
       {withDocs && (
-        <a href="/docs">
+        <a href={HELP_PATH}>
           <Icon of={BookOpen} />
           Read the docs
         </a>

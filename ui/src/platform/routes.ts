@@ -9,6 +9,8 @@ export const HOME_PATH = "/";
 export const NEW_CHAT_PATH = "/new";
 export const SEARCH_PATH = "/search";
 export const SIGN_IN_PATH = "/sign-in";
+/** The documentation, which is no part of the page: leave it by a plain link. */
+export const HELP_PATH = "/help/";
 
 export const chatPath = (chatId: string, messageId?: number | null): string =>
   messageId === undefined || messageId === null ? `/c/${chatId}` : `/c/${chatId}?m=${messageId}`;

@@ -121,7 +121,9 @@ class HelpScreen(ModalScreen[None]):
                 for title, rows in _sections():
                     yield Static(title, classes="section", markup=False)
                     yield Static(_help_table(rows))
-            yield Static("Esc closes; the arrows scroll", classes="hint", markup=False)
+            url = safe_text(session_of(self).server.url)
+            text = f"Esc closes; the arrows scroll. Documentation: {url}/help/"
+            yield Static(text, classes="hint", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
