@@ -29,7 +29,7 @@ const COMMANDS: readonly PaletteCommand[] = [
   { text: "Providers and models", icon: Settings2, path: "/admin/providers" },
   { text: "Archived chats", icon: Filter, path: "/?archived=true" },
   { text: "Shortcuts", icon: CircleHelp, command: "help.open" },
-  { text: "Documentation", icon: BookOpen, run: () => void window.open(HELP_PATH, "_blank", "noopener") },
+  { text: "Documentation", icon: BookOpen, run: () => window.location.assign(HELP_PATH) },
   { text: "Account and sign out", icon: LogOut, path: "/settings/account" },
   { text: "Light theme", icon: Sun, run: () => setPreference("theme", "light") },
   { text: "Dark theme", icon: Moon, run: () => setPreference("theme", "dark") },

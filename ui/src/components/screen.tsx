@@ -101,7 +101,7 @@ export function HelpDialog({ open, onOpenChange }: { open: boolean; onOpenChange
     <Dialog open={open} onOpenChange={onOpenChange} title="Shortcuts" wide>
       <ShortcutList />
       <p className="tone-muted">
-        <a href={HELP_PATH} target="_blank" rel="noopener">
+        <a href={HELP_PATH} target="_blank" rel="noreferrer">
           Documentation
         </a>{" "}
         of this version
