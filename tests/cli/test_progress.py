@@ -18,6 +18,7 @@ from chatd.cli.output import encode_line
 from chatd.client.state import ShownChat
 from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart
 from chatd.domain.chat.row import RetryState
+from chatd.domain.chat_views.events import WaitingCall
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.answers.asks import asks_of
 from tests.support.shown_chats import (
@@ -78,6 +79,14 @@ def test_nothing_is_told_twice() -> None:
     ]
     assert progress.lines(state) == []
     assert progress.lines(shown(*state.messages, returned(3, "execute"), status="running")) == []
+
+
+def test_a_machine_that_is_away_is_told_once() -> None:
+    progress = ProgressLines(SENT)
+    away = WaitingCall(tool_call_id=ToolCallId("c"), waits_for="The machine is not connected.")
+    state = shown(said(1, "hi"), status="running", waiting_calls=(away,))
+    told = ["The machine is not connected. The chat goes on when it is back."]
+    assert [progress.lines(state), progress.lines(state)] == [told, []]
 
 
 def test_the_place_in_the_queue_is_told_when_it_changes() -> None:

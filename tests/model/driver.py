@@ -55,6 +55,7 @@ _FENCED = frozenset(
         Transition.FAIL_TURN,
         Transition.RECORD_RETRY,
         Transition.SUSPEND,
+        Transition.NOTE_WAITS,
         Transition.FINISH_INTERRUPT,
     }
 )

@@ -18,6 +18,7 @@ from chatd.domain.chat.commands import (
     EditMessage,
     EditQueued,
     MoveQueued,
+    NoteCallWaits,
     ReapChat,
     RecordRetry,
     ReleaseChat,
@@ -52,6 +53,7 @@ from chatd.domain.chat.worker_transitions import (
     fail_turn,
     finish_interrupt,
     finish_turn,
+    note_waits,
     reap,
     record_retry,
     release,
@@ -252,6 +254,12 @@ def _suspend(at: TransitionInput) -> Change | None:
     return suspend(at.chat, SuspendTurn(fence=at.fence, messages=messages, wait=WAIT))
 
 
+def _note_waits(at: TransitionInput) -> Change | None:
+    """Some calls begin to wait, and others go on."""
+    waits = {call.id: at.rng.choice(("", "Its machine.")) for call in at.chat.pending_calls}
+    return note_waits(at.chat, NoteCallWaits(fence=at.fence, waits=waits))
+
+
 def _reap(at: TransitionInput) -> Change | None:
     dead, is_task_crash = frozenset({at.dead}), at.rng.random() < 0.7
     return reap(at.chat, ReapChat(worker_ids=dead, is_task_crash=is_task_crash))
@@ -289,5 +297,6 @@ _MAKE: dict[Transition, Callable[[TransitionInput], Change | None]] = {
     Transition.EXPIRE_INTERRUPT: lambda at: expire_interrupt(at.chat),
     Transition.SUSPEND: _suspend,
     Transition.WAKE: lambda at: wake(at.chat, at.free),
+    Transition.NOTE_WAITS: _note_waits,
     Transition.EXPIRE_ACTION: lambda at: expire_action(at.chat),
 }

@@ -173,6 +173,8 @@ class ModelReplica:
                 return Transition.FINISH_TURN if orderly else self._rng.choice(_GENERATED)
             case RunTools() if not orderly and self._rng.random() < 0.1:
                 return Transition.SUSPEND
+            case RunTools() if not orderly and self._rng.random() < 0.1:
+                return Transition.NOTE_WAITS
             case RunTools() | Compact():
                 return Transition.COMMIT_STEP
             case RequireAction():

@@ -21,6 +21,7 @@ _STALE_TRANSITIONS: Final = (
     Transition.FAIL_TURN,
     Transition.RECORD_RETRY,
     Transition.SUSPEND,
+    Transition.NOTE_WAITS,
     Transition.RELEASE,
 )
 

@@ -81,7 +81,9 @@ class Podman:
 
     def _command(self) -> list[str]:
         storage = ["--root", str(self.root / "storage"), "--runroot", str(self.root / "run")]
-        return ["podman", *storage, "--tmpdir", str(self.root / "tmp"), "--cgroup-manager=cgroupfs"]
+        runtime = ["--runtime", "runc"] if shutil.which("runc") else []  # crun: no hybrid cgroups
+        directory = str(self.root / "tmp")
+        return ["podman", *storage, *runtime, "--tmpdir", directory, "--cgroup-manager=cgroupfs"]
 
 
 @contextmanager

@@ -42,6 +42,7 @@ _RUNNING: Final = (
     Transition.FAIL_TURN,
     Transition.RECORD_RETRY,
     Transition.SUSPEND,
+    Transition.NOTE_WAITS,
 )
 _WITH_TEXT: Final = frozenset((*SENDS, Transition.EDIT_MESSAGE, Transition.EDIT_QUEUED))
 _OWNER: Final = UserId(UUID(int=7))

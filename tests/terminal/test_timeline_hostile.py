@@ -21,7 +21,7 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
 )
 from chatd.domain.chat.row import ChatError, RetryState
-from chatd.domain.chat_views.events import RequestedCall
+from chatd.domain.chat_views.events import RequestedCall, WaitingCall
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.themes import DARK_PALETTE
 from chatd.terminal.timeline.card import Canvas
@@ -101,6 +101,8 @@ def _other_chats(text: str) -> Iterator[ShownChat]:
     yield Script().user("x").chat("error", error=error)
     retry = RetryState(attempt=1, delay_ms=1, error=text, kind=text, detail=text)
     yield Script().user("x").chat("running", retry=retry)
+    away = WaitingCall(tool_call_id=ToolCallId("x"), waits_for=text)
+    yield Script().user("x").chat("running", waiting_calls=(away,))
     done = {"summary": _in_json(text), "error": ""}
     yield Script().ran("s", "chat_summarized", {}, done).chat()
     yield Script().ran("s", "chat_summarized", {}, {"error": _in_json(text)}, is_error=True).chat()

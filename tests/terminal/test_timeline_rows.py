@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from chatd.client.state import ShownChat
 from chatd.domain.chat.parts import NoticePart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat_views.events import WaitingCall
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.timeline.agent_cards import wait_card
 from chatd.terminal.timeline.row import (
@@ -24,8 +25,9 @@ from chatd.terminal.timeline.row import (
     TakeoverMark,
     ToolRow,
     UserRow,
+    WaitsRow,
 )
-from chatd.terminal.timeline.row_model import RowModel
+from chatd.terminal.timeline.row_model import END_KEY, RowModel
 from chatd.terminal.timeline.tool_call import parse_partial, read_call
 from tests.support import event_fixtures
 from tests.support.outcomes import present
@@ -121,6 +123,13 @@ def test_a_message_between_results_says_that_it_steered() -> None:
 def test_a_retry_hides_the_answer_that_broke_off() -> None:
     chat = Script().user("Go.").chat("running", retry=RETRY, live=live(TextPart(text="It wor")))
     assert ProseRow not in kinds(chat)
+
+
+def test_calls_whose_machine_is_away_say_so_at_the_end() -> None:
+    away = WaitingCall(tool_call_id=ToolCallId("run"), waits_for="The machine is not connected.")
+    chat = Script().user("Go.").chat("running", waiting_calls=(away,))
+    last = RowModel().rows(chat)[-1]
+    assert last == WaitsRow(key=END_KEY, text="The machine is not connected.")
 
 
 def test_older_messages_have_a_row_above_the_first() -> None:

@@ -160,6 +160,7 @@ def test_the_transitions_of_workers() -> None:
         "expire_action",
         "suspend",
         "wake",
+        "note_waits",
     }
 
 

@@ -87,6 +87,7 @@ TOUCHING = frozenset(Transition) - {
     Transition.REAP,
     Transition.SUSPEND,
     Transition.WAKE,
+    Transition.NOTE_WAITS,
 }
 
 

@@ -7,17 +7,34 @@ from contextlib import AsyncExitStack
 import pytest
 
 from chatd.workspaces.local.local_backend import LocalConfig
+from tests.support.eventually import eventually
 from tests.support.local_rig import HOST, NO_BUBBLEWRAP, LocalRig, data_directory, shared_kits
 from tests.support.relay import Relay
 from tests.workspace_turns.servers import (
     COUNT,
+    WAIT_TIMEOUT_S,
     ServerSite,
+    WorkspaceServer,
     check_counted,
     execute,
     prepare_pool,
     runner_process,
     wait_for_text,
 )
+
+
+async def wait_for_reason(server: WorkspaceServer, chat: str, *, machine: str | None) -> None:
+    """Until the chat says that it waits for its machine, or (None) nothing of it any more."""
+
+    async def look() -> bool:
+        told: str | None = (await server.ask("GET", f"/chats/{chat}")).get("waits_for")
+        if machine is None or told is None:
+            return told is machine
+        assert machine in told and "which is not connected since" in told, told
+        return True
+
+    await eventually(look, within_s=WAIT_TIMEOUT_S)
+
 
 pytestmark = [
     pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed"),
@@ -47,14 +64,16 @@ async def test_a_command_on_a_runner_survives_the_death_of_runner_and_server_and
             await wait_for_text(lines, "line 2\n")
             machine.send_signal(signal.SIGKILL)
             await machine.wait()
+        heir = await stack.enter_async_context(site.server())
+        await wait_for_reason(heir, chat, machine="on the machine ")
         async with runner_process(front.url, token_file, where):
             check_counted((await victim.wait_idle(chat))[1:])
+            await wait_for_reason(heir, chat, machine=None)
 
             await victim.send(
                 chat, "again", execute("rm lines"), execute(COUNT), execute("cat lines")
             )
             await wait_for_text(lines, "line 2\n")
-            heir = await stack.enter_async_context(site.server())
             # Connections to the dead one are refused.
             front.targets = [victim.url, heir.url]
             await victim.kill()

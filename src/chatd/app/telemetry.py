@@ -169,6 +169,7 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "chats_removed": "removed chats that were archived long ago",
     "continuation_refused": "the provider does not go on from the text of an answer that was cut"
     " off; the answer is made again. The model's option prefill = false avoids the request",
+    "call_wait_not_noted": "viewers do not see yet what a tool call waits for",
     "circuit_closed": "the provider answers again",
     "circuit_opened": "the provider fails for all chats; they wait, and one of them tries it",
     "commit_delayed": "the database is slow or away; a step waits for its commit",

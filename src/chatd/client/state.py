@@ -36,6 +36,7 @@ from chatd.domain.chat_views.events import (
     StatusEvent,
     TakeoverEvent,
     VersionReached,
+    WaitingCall,
 )
 from chatd.domain.ids import ChatId
 
@@ -70,8 +71,14 @@ class ShownChat(Struct, frozen=True, kw_only=True):
     retry: RetryState | None = None
     error: ChatError | None = None
     requested_calls: tuple[RequestedCall, ...] = ()
+    waiting_calls: tuple[WaitingCall, ...] = ()
     takeover: TakeoverPayload | None = None
     live: LiveAnswer | None = None
+
+    @property
+    def waits_for(self) -> str:
+        """Why its calls cannot go on now; empty: they do."""
+        return next((call.waits_for for call in self.waiting_calls), "")
 
 
 class ReceivedChat(Struct, frozen=True, kw_only=True):
@@ -264,7 +271,13 @@ def _upsert(
 def _with_detail(shown: ShownChat, event: DurableEvent) -> ShownChat:
     match event:
         case StatusEvent(status=payload):
-            return replace(shown, status=payload.status, error=None, requested_calls=())
+            return replace(
+                shown,
+                status=payload.status,
+                waiting_calls=payload.waiting_calls,
+                error=None,
+                requested_calls=(),
+            )
         case QueueUpdate(queued_messages=queue):
             return replace(shown, queue=queue)
         case RetryEvent(retry=retry):

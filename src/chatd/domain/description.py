@@ -21,6 +21,9 @@ RUNNER_TOKEN_ID: Final = "0193c5b3-1b7c-7a55-8e10-2c3d4e5f6071"
 CREATED_AT: Final = "2026-11-16T21:30:00Z"
 UPDATED_AT: Final = "2026-11-16T21:34:12Z"
 STREAM_CURSOR: Final = "12-3f9a0c"
+WAITS_FOR: Final = (
+    "The workspace is on the machine laptop, which is not connected since 2026-11-16 21:33:02 UTC."
+)
 """Ids and times of the examples: the same thing has the same id in all of them."""
 
 INTERNAL: Final = Meta(extra_json_schema={"x-internal": True})

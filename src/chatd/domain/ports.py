@@ -5,6 +5,7 @@ tools, budget, workspace access and provisioning.
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
+    Awaitable,
     Callable,
     Mapping,
     Sequence,
@@ -204,14 +205,20 @@ def _discard(text: str) -> None:
     del text
 
 
+async def _go_on(text: str) -> None:
+    del text
+
+
 class ToolContext(Struct, frozen=True, kw_only=True):
     """The chat, call and fence a tool runs under. `show` sends output to viewers while the tool
-    runs; it never blocks."""
+    runs; it never blocks. `wait_for` tells them why the call cannot go on now, and with an empty
+    text that it does; it never fails."""
 
     chat: Chat
     call_id: ToolCallId
     fence: Fence
     show: Callable[[str], None] = _discard
+    wait_for: Callable[[str], Awaitable[None]] = _go_on
 
     @property
     def call_key(self) -> str:

@@ -6,7 +6,7 @@ run.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -73,7 +73,9 @@ class ToolBatchRun:
         *,
         deps: ToolDeps,
         recorder: PartRecorder,
+        note_waits: Callable[[Mapping[ToolCallId, str]], Awaitable[object]],
     ) -> None:
+        """`note_waits` commits what calls wait for."""
         self._chat = chat
         self._context = context
         self._calls = action.calls
@@ -84,6 +86,8 @@ class ToolBatchRun:
         self._fence = Fence.of(chat)
         self._answered: dict[ToolCallId, AnsweredCall] = {}
         self._waits: list[AgentWait] = []
+        self._note_waits = note_waits
+        self._waits_for = {call.id: call.waits_for for call in chat.pending_calls if call.waits_for}
 
     @property
     def wait(self) -> AgentWait | None:
@@ -108,6 +112,8 @@ class ToolBatchRun:
         for call in self._calls:
             if (text := self._denied.get(call.tool_call_id)) is not None:
                 self._store(call, error_output(text))
+        # What an owner before this one waited for may be there again.
+        await self._commit_waits(dict.fromkeys(self._waits_for, ""))
         try:
             await self._each(batch.concurrent, self._answer)
             for call in batch.serial:
@@ -239,7 +245,20 @@ class ToolBatchRun:
             call_id=call.tool_call_id,
             fence=self._fence,
             show=lambda text: self._publish_output(call, text),
+            wait_for=lambda text: self._commit_waits({call.tool_call_id: text}),
         )
+
+    async def _commit_waits(self, waits: Mapping[ToolCallId, str]) -> None:
+        """Only viewers need it: one that is not written is tried again when the tool asks again."""
+        new = {key: text for key, text in waits.items() if text != self._waits_for.get(key, "")}
+        if not new:
+            return
+        try:
+            await self._note_waits(new)
+        except (StaleFence, Unavailable) as error:
+            self._env.emit("call_wait_not_noted", chat_id=self._chat.id, error_kind=error.code)
+        else:
+            self._waits_for.update(new)
 
     def _publish_output(self, call: ToolCallPart, text: str) -> None:
         part = ToolResultPart(

@@ -20,6 +20,7 @@ from chatd.domain.chat.commands import (
     CommitStep,
     FinishInterrupt,
     FinishTurn,
+    NoteCallWaits,
     ReleaseChat,
     RequireAnswers,
     SuspendTurn,
@@ -295,7 +296,14 @@ class TurnLoop:
     ) -> AppliedChange:
         recorder = self._deps.episodes.open(Episode.of(attempt.chat))
         batch = ToolBatchRun(
-            attempt.chat, context, action, deps=self._deps.tool_deps, recorder=recorder
+            attempt.chat,
+            context,
+            action,
+            deps=self._deps.tool_deps,
+            recorder=recorder,
+            note_waits=lambda waits: self._committer.run(
+                attempt.chat.id, NoteCallWaits(fence=Fence.of(attempt.chat), waits=waits)
+            ),
         )
         attempt.set_partial(batch.partial_messages, tuple)
         try:

@@ -23,6 +23,7 @@ from chatd.domain.chat.commands import (
     EditMessage,
     EditQueued,
     MoveQueued,
+    NoteCallWaits,
     ReapChat,
     RecordRetry,
     ReleaseChat,
@@ -60,6 +61,7 @@ from chatd.domain.chat.worker_transitions import (
     fail_turn,
     finish_interrupt,
     finish_turn,
+    note_waits,
     reap,
     record_retry,
     release,
@@ -136,11 +138,12 @@ def _calls(state: State, move: Transition) -> tuple[OpenCalls | None, ...]:
         return ("none", "client")
     if state[0] == "A":
         return _ASKED.get(move, (None,))
-    if move in (Transition.SUSPEND, Transition.WAKE) and state[0] in "PR":
+    if move in _OF_CALLS and state[0] in "PR":
         return ("local",)
     return ("none", "local") if state[0] in "EPRI" else (None,)
 
 
+_OF_CALLS = (Transition.SUSPEND, Transition.WAKE, Transition.NOTE_WAITS)
 _ASKED: dict[Transition, tuple[OpenCalls | None, ...]] = {
     Transition.SUBMIT_TOOL_RESULTS: ("client", "mixed"),
     Transition.ANSWER_CALLS: ("approval", "question", "mixed"),
@@ -325,6 +328,11 @@ def _suspend(case: TransitionCase, seeded: Seeded) -> Change | None:
     return suspend(seeded.chat, command)
 
 
+def _note_waits(case: TransitionCase, seeded: Seeded) -> Change | None:
+    waits = {call.id: "Its machine is not connected." for call in seeded.chat.pending_calls}
+    return note_waits(seeded.chat, NoteCallWaits(fence=_fence(seeded.chat), waits=waits))
+
+
 def _fail(case: TransitionCase, seeded: Seeded) -> Change | None:
     return fail_turn(seeded.chat, failing(_step(case, seeded), FAILED))
 
@@ -372,5 +380,6 @@ _PERFORM: dict[Transition, Callable[[TransitionCase, Seeded], Change | None]] = 
     Transition.EXPIRE_INTERRUPT: lambda case, seeded: expire_interrupt(seeded.chat),
     Transition.SUSPEND: _suspend,
     Transition.WAKE: lambda case, seeded: wake(seeded.chat, case.slot),
+    Transition.NOTE_WAITS: _note_waits,
     Transition.EXPIRE_ACTION: lambda case, seeded: expire_action(seeded.chat),
 }

@@ -2993,6 +2993,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default null */
+            waits_for?: string | null;
             /** @default false */
             plan_ready?: boolean;
             /** @default null */
@@ -3848,6 +3850,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default null */
+            waits_for?: string | null;
             /** @default false */
             plan_ready?: boolean;
             /** @default null */
@@ -3963,6 +3967,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default null */
+            waits_for?: string | null;
             /** @default false */
             plan_ready?: boolean;
             /** @default null */
@@ -4632,6 +4638,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default null */
+            waits_for?: string | null;
             /** @default false */
             plan_ready?: boolean;
             /** @default null */
@@ -5234,6 +5242,8 @@ export interface components {
         StatusPayload: {
             /** @enum {unknown} */
             status: "archived" | "error" | "interrupting" | "pending" | "requires_action" | "running" | "waiting";
+            /** @default [] */
+            waiting_calls?: components["schemas"]["WaitingCall"][];
         };
         StreamEnded: {
             /** @enum {unknown} */
@@ -5971,6 +5981,10 @@ export interface components {
             labels: string[];
             runner_id: string | null;
             reason: string;
+        };
+        WaitingCall: {
+            tool_call_id: string;
+            waits_for: string;
         };
         WebhookPage: {
             items: components["schemas"]["WebhookReply"][];

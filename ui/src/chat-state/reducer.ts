@@ -32,6 +32,7 @@ function initialState(chatId: string): ChatState {
     retry: null,
     error: null,
     requestedCalls: [],
+    waitingCalls: [],
     takeover: null,
     live: null,
   };
@@ -147,7 +148,7 @@ function applyEvents(state: ChatState, events: readonly ChatEvent[]): ChatState 
 function applyDetail(state: ChatState, event: ChatEvent): ChatState {
   switch (event.type) {
     case "status":
-      return { ...state, status: event.status.status, error: null, requestedCalls: [] };
+      return { ...state, status: event.status.status, error: null, requestedCalls: [], waitingCalls: event.status.waiting_calls ?? [] };
     case "queue_update":
       return { ...state, queue: event.queued_messages };
     case "retry":

@@ -13,6 +13,7 @@ export type PartOf<T extends Part["type"]> = Extract<Part, { type: T }>;
 export type ChatStatus = Schemas["StatusEvent"]["status"]["status"];
 export type RetryState = NonNullable<Schemas["RetryEvent"]["retry"]>;
 export type ChatError = Schemas["ErrorEvent"]["error"];
+export type WaitingCall = NonNullable<Schemas["StatusEvent"]["status"]["waiting_calls"]>[number];
 export type RequestedCall = Schemas["ActionRequired"]["action_required"]["tool_calls"][number];
 export type Takeover = Schemas["TakeoverPayload"];
 
@@ -44,6 +45,8 @@ export interface ChatState {
   readonly retry: RetryState | null;
   readonly error: ChatError | null;
   readonly requestedCalls: readonly RequestedCall[];
+  /** Calls that run and cannot go on now, such as because their machine is not connected. */
+  readonly waitingCalls: readonly WaitingCall[];
   /** The last time another worker took the chat over from one that died. */
   readonly takeover: Takeover | null;
   /** Null while no answer is being written. Never there together with its committed message. */

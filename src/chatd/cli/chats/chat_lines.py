@@ -193,6 +193,7 @@ class ProgressLines:
         self._sent = sent
         self._told_up_to = 0
         self._retry: RetryState | None = None
+        self._waits_for = ""
         self._takeover: TakeoverPayload | None = None
         self._queue_place: int | None = None
         self._is_first = True
@@ -224,6 +225,9 @@ class ProgressLines:
         if shown.retry is not None and shown.retry != self._retry:
             yield retry_line(shown.retry)
         self._retry = shown.retry
+        if shown.waits_for and shown.waits_for != self._waits_for:
+            yield waits_line(shown.waits_for)
+        self._waits_for = shown.waits_for
         if shown.takeover is not None and shown.takeover != self._takeover:
             yield "The worker of this chat died; another one took it over."
         self._takeover = shown.takeover
@@ -255,6 +259,10 @@ def result_line(result: ToolResultPart) -> str:
 def retry_line(retry: RetryState) -> str:
     said = safe_line(retry.error, MAX_LINE)
     return f"{said} Trying again in {retry.delay_ms / 1000:.0f} s (failed {retry.attempt}x)."
+
+
+def waits_line(text: str) -> str:
+    return f"{safe_line(text, MAX_LINE)} The chat goes on when it is back."
 
 
 def activity(shown: ShownChat) -> str:
@@ -311,8 +319,10 @@ class EventLines:
 
     def _state_lines(self, shown: ShownChat) -> Iterator[Line]:
         was = self._was
-        if was is None or was.status != shown.status:
-            yield {"type": "status", "status": shown.status}
+        waiting = shown.waiting_calls
+        if was is None or (was.status, was.waiting_calls) != (shown.status, waiting):
+            calls = {"waiting_calls": _raw(waiting)} if waiting else {}
+            yield {"type": "status", "status": shown.status, **calls}
         if shown.queue != (() if was is None else was.queue):
             yield {"type": "queue_update", "queued_messages": _raw(shown.queue)}
         for name in ("retry", "error", "takeover"):

@@ -23,6 +23,7 @@ from chatd.cli.chats.chat_lines import (
     plan_lines,
     retry_line,
     transcript_lines,
+    waits_line,
 )
 from chatd.cli.chats.run_follow import ChatWatch, ConnectionNotices, wait_until_loaded, watch_chat
 from chatd.cli.chats.run_request import Prompt, last_chat, message_content, read_id
@@ -366,6 +367,7 @@ class TextTail:
         self._told_up_to: int | None = None
         self._status: PublicStatus | None = None
         self._retry: RetryState | None = None
+        self._waits_for = ""
         self._error: ChatError | None = None
         self._calls: tuple[RequestedCall, ...] = ()
 
@@ -384,6 +386,8 @@ class TextTail:
         lines: list[str] = []
         if shown.retry is not None and shown.retry != self._retry:
             lines.append(retry_line(shown.retry))
+        if shown.waits_for and shown.waits_for != self._waits_for:
+            lines.append(waits_line(shown.waits_for))
         if shown.error is not None and shown.error != self._error:
             lines.append(f"The chat stopped: {shown.error.message}")
         if shown.requested_calls and shown.requested_calls != self._calls:
@@ -392,5 +396,6 @@ class TextTail:
             plan = proposed_plan(shown)
             lines += [] if plan is None else plan_lines(str(shown.chat_id), plan.call_id)
         self._status, self._retry = shown.status, shown.retry
+        self._waits_for = shown.waits_for
         self._error, self._calls = shown.error, shown.requested_calls
         return lines

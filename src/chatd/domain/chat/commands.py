@@ -257,6 +257,13 @@ class RecordRetry(Struct, frozen=True, kw_only=True):
     switch: ModelSwitch | None = None
 
 
+class NoteCallWaits(Struct, frozen=True, kw_only=True):
+    """What pending calls that run wait for, by call. An empty text: the call goes on."""
+
+    fence: Fence
+    waits: Mapping[ToolCallId, str]
+
+
 class ReleaseChat(Struct, frozen=True, kw_only=True):
     worker_id: WorkerId
     epoch: int
@@ -323,6 +330,7 @@ WorkerCommand = (
     | SuspendTurn
     | WakeTurn
     | RecordRetry
+    | NoteCallWaits
     | ReleaseChat
     | ReapChat
     | ExpireDeadline

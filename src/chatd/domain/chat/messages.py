@@ -165,7 +165,8 @@ class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind that this one does not know. Calls that wait carry their arguments: viewers need them
     without reading history. `timeout_s` counts from the moment at which the chat began to wait.
     `approved_by` is the user that approved the call: it may run. `always`: a rule of the chat could
-    end the asking. `reason` is why the policy asks.
+    end the asking. `reason` is why the policy asks. `waits_for` says why a call that runs cannot go
+    on now, such as a machine that is not connected; empty: it goes on.
     """
 
     id: ToolCallId
@@ -177,6 +178,7 @@ class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     approved_by: UserId | None = None
     always: bool = False
     reason: str = ""
+    waits_for: str = ""
 
 
 class UsageEntry(Struct, frozen=True, kw_only=True):

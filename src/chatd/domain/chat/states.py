@@ -80,6 +80,7 @@ class Transition(StrEnum):
     EXPIRE_ACTION = "expire_action"
     SUSPEND = "suspend"
     WAKE = "wake"
+    NOTE_WAITS = "note_waits"
 
     @property
     def side(self) -> TransitionSide:
@@ -101,6 +102,7 @@ _WORKER_TRANSITIONS: Final = frozenset(
         Transition.EXPIRE_ACTION,
         Transition.SUSPEND,
         Transition.WAKE,
+        Transition.NOTE_WAITS,
     }
 )
 
@@ -159,6 +161,7 @@ _TABLE: Final[Mapping[Transition, str]] = {
     Transition.EXPIRE_ACTION: "A0>A0,P0 A1>A1,P0,P1",
     Transition.SUSPEND: "R0>P0 R1>R1,P1",
     Transition.WAKE: "P0>R0,P0 P1>R1,P1",
+    Transition.NOTE_WAITS: "R0>R0 R1>R1",
 }
 
 

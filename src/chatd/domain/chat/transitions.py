@@ -24,6 +24,7 @@ from chatd.domain.chat.commands import (
     InterruptChat,
     InterruptTree,
     MoveQueued,
+    NoteCallWaits,
     PromoteQueued,
     ReapChat,
     RecordRetry,
@@ -66,6 +67,7 @@ from chatd.domain.chat.worker_transitions import (
     fail_turn,
     finish_interrupt,
     finish_turn,
+    note_waits,
     reap,
     record_retry,
     release,
@@ -107,7 +109,7 @@ TransitionFunction = Callable[[LoadedChat, Any, WorkerId | None], Change | None]
 """The second parameter is the command type of its entry in the table."""
 
 
-def _by_row(transition: Callable[[Chat, C], Change]) -> TransitionFunction:
+def _by_row(transition: Callable[[Chat, C], Change | None]) -> TransitionFunction:
     return lambda loaded, command, _worker: transition(loaded.chat, command)
 
 
@@ -185,6 +187,7 @@ TRANSITION_BY_COMMAND: Final[Mapping[type[ChatCommand], TransitionFunction]] = {
     SuspendTurn: _by_row(suspend),
     WakeTurn: _by_loaded(_wake),
     RecordRetry: _by_row(record_retry),
+    NoteCallWaits: _by_row(note_waits),
     ReleaseChat: _by_row(release),
     ReapChat: _by_row(reap),
     ExpireDeadline: _by_row(expire_deadline),

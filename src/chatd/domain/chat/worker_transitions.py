@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from chatd.domain.chat.answer_transitions import continue_after
 from chatd.domain.chat.call_waits import AGENT_WAIT, expired_calls, expired_text, mark_wait
@@ -10,6 +11,7 @@ from chatd.domain.chat.change import Change, error_result, require_allowed
 from chatd.domain.chat.commands import (
     ExpireDeadline,
     FailTurn,
+    NoteCallWaits,
     ReapChat,
     RecordRetry,
     ReleaseChat,
@@ -120,6 +122,17 @@ def record_retry(chat: Chat, command: RecordRetry) -> Change:
         keeps_previous=command.keeps_previous,
         switch=command.switch,
     )
+
+
+def note_waits(chat: Chat, command: NoteCallWaits) -> Change | None:
+    """R -> R. Only viewers need it: the calls run on under their keys."""
+    command.fence.check(chat)
+    require_allowed(chat, Transition.NOTE_WAITS)
+    calls = tuple(
+        replace(call, waits_for=command.waits.get(call.id, call.waits_for))
+        for call in chat.pending_calls
+    )
+    return None if calls == chat.pending_calls else Change.of(chat).set_pending_calls(calls)
 
 
 def finish_interrupt(chat: Chat, step: Step) -> Change:

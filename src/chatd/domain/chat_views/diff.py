@@ -7,6 +7,7 @@ applies it event by event never shows a call without its message, or an answer t
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.domain.chat.messages import (
     Message,
@@ -34,8 +35,10 @@ from chatd.domain.chat_views.events import (
     StatusPayload,
     TakeoverEvent,
     VersionReached,
+    WaitingCall,
     preview_reset,
     requested_calls,
+    waiting_to_go_on,
 )
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import MessageId
@@ -63,6 +66,7 @@ class ShownState(Struct, frozen=True, kw_only=True):
     status: PublicStatus
     error: ChatError | None
     pending_calls: tuple[PendingCall, ...]
+    waiting_calls: tuple[WaitingCall, ...]
     episode: Episode
 
 
@@ -150,6 +154,7 @@ def _shown_state(chat: Chat) -> ShownState:
         status=chat.public_status,
         error=chat.last_error,
         pending_calls=chat.pending_calls if chat.public_status == "requires_action" else (),
+        waiting_calls=waiting_to_go_on(chat),
         episode=Episode.of(chat),
     )
 
@@ -160,7 +165,7 @@ def _has_status_changed(position: ViewerPosition, chat: Chat) -> bool:
     if position.shown is None:
         return position.version < chat.snapshot_version
     was, now = position.shown, _shown_state(chat)
-    return (was.status, was.error, was.pending_calls) != (now.status, now.error, now.pending_calls)
+    return replace(was, episode=now.episode) != now
 
 
 def _version_reached(snapshot: ChatSnapshot) -> VersionReached:
@@ -174,7 +179,8 @@ def _version_reached(snapshot: ChatSnapshot) -> VersionReached:
 
 
 def _status(chat: Chat) -> StatusEvent:
-    return StatusEvent(chat_id=chat.id, status=StatusPayload(status=chat.public_status))
+    payload = StatusPayload(status=chat.public_status, waiting_calls=waiting_to_go_on(chat))
+    return StatusEvent(chat_id=chat.id, status=payload)
 
 
 def _status_details(chat: Chat) -> Iterator[DurableEvent]:

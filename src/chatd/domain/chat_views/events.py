@@ -24,7 +24,7 @@ from chatd.domain.chat.parts import KnownPart, UnknownPart
 from chatd.domain.chat.row import UNKNOWN_CHANGE, Chat, ChatError, Episode, RetryState
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.takeover import TakeoverPayload
-from chatd.domain.description import CHAT_ID, STREAM_CURSOR, describe
+from chatd.domain.description import CHAT_ID, STREAM_CURSOR, WAITS_FOR, describe
 from chatd.domain.ids import ChangeId, ChatId, MessageId, ToolCallId
 from chatd.domain.text import Json
 
@@ -65,10 +65,25 @@ class RequestedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = UNSET
 
 
-class StatusPayload(Struct, frozen=True, kw_only=True):
+class WaitingCall(Struct, frozen=True, kw_only=True):
+    """A call that runs and cannot go on now. It goes on by itself."""
+
+    tool_call_id: Annotated[
+        ToolCallId, describe("The id that the model gave to the call.", "toolu_01A9")
+    ]
+    waits_for: Annotated[str, describe("What it waits for, for people.", WAITS_FOR)]
+
+
+class StatusPayload(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The status of a chat."""
 
     status: Annotated[PublicStatus, describe("What the chat does or waits for.", "running")]
+    waiting_calls: Annotated[
+        tuple[WaitingCall, ...],
+        describe(
+            "Calls that run and wait, such as for a machine that is not connected. Absent: none."
+        ),
+    ] = ()
 
 
 class ActionPayload(Struct, frozen=True, kw_only=True):
@@ -100,7 +115,7 @@ class _Event(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class StatusEvent(_Event, frozen=True, kw_only=True, tag="status"):
-    """Show the status; drop the last error and the requested calls."""
+    """Show the status and the calls that wait; drop the last error and the requested calls."""
 
     status: Annotated[StatusPayload, describe("The new status.")]
 
@@ -197,6 +212,17 @@ DurableEvent = (
     | VersionReached
 )
 Event = DurableEvent | MessagePart
+
+
+def waiting_to_go_on(chat: Chat) -> tuple[WaitingCall, ...]:
+    """Of a turn that a worker runs."""
+    if chat.public_status != "running":
+        return ()
+    return tuple(
+        WaitingCall(tool_call_id=call.id, waits_for=call.waits_for)
+        for call in chat.pending_calls
+        if call.waits_for
+    )
 
 
 def requested_calls(chat: Chat) -> tuple[RequestedCall, ...]:

@@ -28,6 +28,7 @@ from chatd.domain.description import (
     MODEL_ID,
     UPDATED_AT,
     USER_ID,
+    WAITS_FOR,
     WORKSPACE_ID,
     describe,
 )
@@ -141,6 +142,14 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
     action_summary: Annotated[
         str | None,
         describe("The first of what it waits for, in one line; else absent.", "Approve: git push"),
+    ] = None
+    waits_for: Annotated[
+        str | None,
+        describe(
+            "While it is `running` and cannot go on now, such as because its machine is not"
+            " connected: why, in a sentence; else absent. It goes on by itself.",
+            WAITS_FOR,
+        ),
     ] = None
     plan_ready: Annotated[
         bool,
@@ -285,6 +294,7 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
         status=chat.public_status,
         action=action,
         action_summary=_needed(chat) if action is None else action.summary,
+        waits_for=_waits_for(chat),
         plan_ready=chat.has_waiting_plan,
         retry=chat.retry_state,
         archived=chat.archived,
@@ -309,6 +319,12 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
         diff_status=chat.diff_status,
         forked_from=_origin(chat),
     )
+
+
+def _waits_for(chat: Chat) -> str | None:
+    if chat.public_status != "running":
+        return None
+    return next((call.waits_for for call in chat.pending_calls if call.waits_for), None)
 
 
 def _needed(chat: Chat) -> str | None:

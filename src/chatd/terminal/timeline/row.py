@@ -128,6 +128,12 @@ class RetryRow(_Row, frozen=True, kw_only=True):
     retry: RetryState
 
 
+class WaitsRow(_Row, frozen=True, kw_only=True):
+    """Calls cannot go on now; `text` says why."""
+
+    text: str
+
+
 class FailedRow(_Row, frozen=True, kw_only=True):
     error: ChatError
 
@@ -164,6 +170,7 @@ Row = (
     | MarkRow
     | NoteRow
     | RetryRow
+    | WaitsRow
     | FailedRow
     | HeldRow
     | ActivityRow

@@ -55,6 +55,7 @@ from chatd.terminal.timeline.row import (
     TakeoverMark,
     ToolRow,
     UserRow,
+    WaitsRow,
 )
 from chatd.terminal.timeline.tool_call import read_call
 from chatd.terminal.timeline.tool_cards import card_of, web_lines
@@ -146,6 +147,12 @@ def retry_lines(retry: RetryState, canvas: Canvas, *, is_open: bool) -> Lines:
     more = "Enter folds the details" if is_open else "Enter shows details"
     body += _hint(f"m switches the model · {more}", canvas)
     return _callout("◷", title, body, canvas, canvas.palette.warn)
+
+
+def waits_lines(text: str, canvas: Canvas) -> Lines:
+    said = f"{text} What runs there goes on, and the chat does when it is back."
+    body = paragraph(said, canvas.width - 2, Style())
+    return _callout("◷", "The chat waits for its machine", body, canvas, canvas.palette.warn)
 
 
 def held_lines(queued: int, canvas: Canvas) -> Lines:
@@ -295,6 +302,8 @@ def _draw_fact(row: Row, canvas: Canvas, *, is_open: bool) -> DrawnRow:
         case RetryRow(retry=retry):
             lines = retry_lines(retry, canvas, is_open=is_open)
             return DrawnRow(lines=lines, can_fold=True, is_open=is_open, ticks=True)
+        case WaitsRow(text=text):
+            return DrawnRow(lines=waits_lines(text, canvas))
         case HeldRow(queued=queued):
             return DrawnRow(lines=held_lines(queued, canvas))
         case NoteRow(note=note, can_continue=can_continue):

@@ -34,6 +34,7 @@ from chatd.terminal.timeline.row import (
     TakeoverMark,
     ToolRow,
     UserRow,
+    WaitsRow,
 )
 from chatd.terminal.timeline.tool_call import CallContext, CallRecord, call_id_of, view_call
 
@@ -51,6 +52,8 @@ def end_row(chat: ShownChat, last: Row | None) -> Iterator[Row]:
             yield FailedRow(key=END_KEY, error=chat.error)
     elif chat.retry is not None and chat.status in ("running", "pending"):
         yield RetryRow(key=END_KEY, retry=chat.retry)
+    elif chat.waits_for:
+        yield WaitsRow(key=END_KEY, text=chat.waits_for)
     elif (activity := _activity(chat, last)) is not None:
         yield ActivityRow(key=END_KEY, activity=activity)
 

@@ -175,7 +175,7 @@ class AgentAccess:
             epoch=context.fence.epoch,
             turn=chat.turn_message_id,
         )
-        return HttpAgentClient(access, self._deps.clock, identity)
+        return HttpAgentClient(_CallSender(access, context.wait_for), self._deps.clock, identity)
 
     def in_use(self) -> set[WorkspaceId]:
         """The workspaces with a request in flight."""
@@ -222,11 +222,18 @@ class _WorkspaceChanged(Exception):
     """The chat was given another workspace before the request was sent."""
 
 
-class _Delivery:
-    """One request, over all attempts to send it."""
+async def _go_on(text: str) -> None:
+    del text
 
-    def __init__(self, request: AgentRequest) -> None:
+
+class _Delivery:
+    """One request, over all attempts to send it. `wait_for` is told why it cannot be sent now."""
+
+    def __init__(
+        self, request: AgentRequest, wait_for: Callable[[str], Awaitable[None]] = _go_on
+    ) -> None:
         self.request = request
+        self.wait_for = wait_for
         self.workspace_id: WorkspaceId | None = None
         self.may_have_arrived = False
 
@@ -273,10 +280,12 @@ class ChatAccess:
         self.resolver.select(workspace_id)
         self._connected = None
 
-    async def send(self, request: AgentRequest) -> bytes:
+    async def send(
+        self, request: AgentRequest, wait_for: Callable[[str], Awaitable[None]] = _go_on
+    ) -> bytes:
         """Raises AgentRefused, AgentUnreachable and WorkspaceUnavailable; OutcomeUnknown if the
         request may have taken effect."""
-        delivery = _Delivery(request)
+        delivery = _Delivery(request, wait_for)
         self._deps.on_chat_request(self.owner.chat_id)
         try:
             return await self._deliver(delivery)
@@ -298,10 +307,12 @@ class ChatAccess:
     async def _deliver(self, delivery: _Delivery) -> bytes:
         """Waits for a runner that is not connected, and then sends the request under its key."""
         until = self._deps.clock.monotonic() + self._deps.runner_wait_s
-        bound = 0
+        bound, is_waiting = 0, False
         while True:
             try:
-                return await self._send(await self.resolver.resolve(), delivery)
+                reply = await self._send(await self.resolver.resolve(), delivery)
+                await delivery.wait_for("")
+                return reply
             except _WorkspaceChanged:
                 # The agent of another workspace does not know the key: it would act again.
                 if delivery.may_have_acted:
@@ -309,11 +320,14 @@ class ChatAccess:
                 bound += 1
                 if bound == MAX_BIND_ATTEMPTS:
                     raise workspace_changing_error() from None
-            except RunnerDisconnected:
+            except RunnerDisconnected as away:
                 is_late = self._deps.clock.monotonic() >= until
                 if is_late or (delivery.may_have_acted and not delivery.request.is_repeatable):
                     raise
                 self._connected = None
+                if is_waiting:  # Longer than for a moment.
+                    await delivery.wait_for(away.message)
+                is_waiting = True
                 await self._deps.clock.sleep(RUNNER_POLL_INTERVAL_S, "runner_wait")
 
     async def _send(self, agent: AgentRow, delivery: _Delivery) -> bytes:
@@ -445,6 +459,17 @@ class ChatAccess:
             return none
         except ChatdError:
             return _slow_agent_error()
+
+
+class _CallSender:
+    """Satisfies `RequestSender` for one call of a chat."""
+
+    def __init__(self, access: ChatAccess, wait_for: Callable[[str], Awaitable[None]]) -> None:
+        self._access = access
+        self._wait_for = wait_for
+
+    async def send(self, request: AgentRequest) -> bytes:
+        return await self._access.send(request, self._wait_for)
 
 
 def timeout_error(seen: AgentObservation) -> ChatdError:

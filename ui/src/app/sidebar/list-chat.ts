@@ -56,6 +56,7 @@ export function subtitle(chat: ListChat, modelName: string | null): string | nul
   if (isRetrying(chat)) return `Retrying: ${chat.retry?.error ?? "the model failed"}`;
   if (chat.status === "pending") return "Waiting for a worker";
   if (chat.status === "interrupting") return "Stopping";
+  if (chat.status === "running" && chat.waits_for != null) return `Waits: ${chat.waits_for}`;
   if (chat.status === "running") return chat.activity ?? (chat.queue_len > 0 ? `Working, ${chat.queue_len} queued` : "Working");
   return chat.last_turn_summary ?? modelName;
 }

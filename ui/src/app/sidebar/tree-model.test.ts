@@ -18,6 +18,11 @@ it("a chat between two calls of a failing model is listed as retrying, with or w
   expect(shownStatus(makeChat("a", { status: "waiting", retry }))).toBe("waiting");
 });
 
+it("a chat that waits for its machine says so", () => {
+  const chat = makeChat("a", { status: "running", waits_for: "The machine laptop is away." });
+  expect(subtitle(chat, null)).toBe("Waits: The machine laptop is away.");
+});
+
 describe("the sections of the list", () => {
   it("puts chats by the calendar day of their last change", () => {
     const chats = [

@@ -139,6 +139,8 @@ const RECENT = 40;
 function announcement(before: ChatState, after: ChatState): string | null {
   if (!before.loaded || !after.loaded) return null;
   if (before.retry === null && after.retry !== null) return `${after.retry.error} Retrying.`;
+  const waits = after.waitingCalls[0]?.waits_for;
+  if (waits !== undefined && before.waitingCalls.length === 0) return `${waits} The chat waits for it.`;
   if (after.messages === before.messages) return null;
   const lastId = before.messages.at(-1)?.id ?? 0;
   const newer = after.messages.filter((message) => message.id > lastId);

@@ -77,6 +77,7 @@ export function textOfRow(row: Row): string {
       if (row.mark.type === "notice") return row.mark.text;
       return row.mark.type === "compacted" ? row.mark.summary : "";
     case "callout":
+      if (row.callout.type === "waits") return row.callout.text;
       return row.callout.type === "retrying" ? row.callout.retry.error : row.callout.error.message;
     default:
       return "";

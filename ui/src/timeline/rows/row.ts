@@ -102,6 +102,7 @@ export interface NoteRow extends RowBase {
 
 export type Callout =
   | { readonly type: "retrying"; readonly retry: RetryState; readonly canRetryNow: boolean; readonly hasSaid: boolean }
+  | { readonly type: "waits"; readonly text: string }
   | { readonly type: "failed"; readonly error: ChatError }
   | { readonly type: "held"; readonly error: ChatError; readonly queued: number };
 interface CalloutRow extends RowBase {

@@ -201,6 +201,14 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
   ],
   ["an error is the last row", chat([question], { status: "error", error: failed }), "user callout:failed"],
   ["a held queue is no failure", chat([question], { status: "error", error: { ...failed, kind: "queue_held" } }), "user callout:held"],
+  [
+    "a call whose machine is away says so below it",
+    chat([question, message(2, "assistant", call("c", "execute", {}))], {
+      status: "running",
+      waitingCalls: [{ tool_call_id: "c", waits_for: "The machine is not connected." }],
+    }),
+    "user execute:running callout:waits",
+  ],
   ["a retry that is over shows nothing", chat([question], { status: "waiting", retry }), "user"],
 ];
 

@@ -247,6 +247,8 @@ function calloutOf(state: ChatState): Callout | null {
     if (error.kind === "queue_held") return { type: "held", error, queued: state.queue.length };
     return { type: "failed", error };
   }
+  const waiting = state.waitingCalls[0];
+  if (waiting !== undefined && state.status === "running") return { type: "waits", text: waiting.waits_for };
   return isWorking(state.status) && state.retry !== null
     ? { type: "retrying", retry: state.retry, canRetryNow: isUnanswered(state), hasSaid: hasSaid(state) }
     : null;

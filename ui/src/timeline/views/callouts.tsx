@@ -1,5 +1,5 @@
 /** What holds the chat up now, how an answer ended, and that the chat works. */
-import { CircleStop, Clock, Pause, Play, RotateCcw, ScissorsLineDashed, ShieldAlert, TriangleAlert } from "lucide-react";
+import { CircleStop, Clock, Pause, Play, RotateCcw, ScissorsLineDashed, ShieldAlert, TriangleAlert, Unplug } from "lucide-react";
 import { type ReactNode, useState } from "react";
 import type { ChatError, RetryState } from "@/chat-state/types";
 import { Button, Countdown, Icon, StatusIcon } from "@/components";
@@ -10,6 +10,8 @@ export function CalloutView({ callout }: { readonly callout: Callout }) {
   switch (callout.type) {
     case "retrying":
       return <Retrying retry={callout.retry} canRetryNow={callout.canRetryNow} hasSaid={callout.hasSaid} />;
+    case "waits":
+      return <Waits text={callout.text} />;
     case "failed":
       return <Failed error={callout.error} />;
     case "held":
@@ -110,6 +112,18 @@ function StepButton({ step, isFirst }: { readonly step: NextStep; readonly isFir
         </Button>
       );
   }
+}
+
+function Waits({ text }: { readonly text: string }) {
+  return (
+    <div className="timeline-callout" role="status">
+      <Icon of={Unplug} />
+      <div className="ui-grow">
+        <h4>The chat waits for its machine</h4>
+        <p>{text} What runs there goes on, and the chat does when it is back.</p>
+      </div>
+    </div>
+  );
 }
 
 function Held({ queued }: { readonly queued: number }) {
