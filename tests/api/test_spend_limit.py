@@ -16,7 +16,15 @@ from chatd.engine.spend_guard import OpenCallWriter, SpendGuard
 from chatd.store.chat import model_calls
 from chatd.store.chat.model_calls import Payer
 from chatd.store.notifications import ConfigChanges
-from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, listening, message_body
+from tests.support.api.server import (
+    ME,
+    OTHER_USER,
+    ApiReply,
+    ApiServer,
+    authorized,
+    listening,
+    message_body,
+)
 from tests.support.factories import CHAT, WORKER
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
@@ -66,6 +74,11 @@ async def test_a_reached_spend_limit_refuses_requests_and_nothing_is_written(
     path = f"/chats/{CHAT}/messages"
     assert (await limited.ask("POST", path, message_body("more"))).code == TOO_MUCH
     assert (await limited.ask("PATCH", f"{path}/1", message_body("else"))).code == TOO_MUCH
+    body = {"model": "fast", "input": "hello"}
+    sent = limited.http.post("/v1/responses", json=body, headers=authorized(ME))
+    async with sent as reply:
+        assert (reply.status, reply.headers["x-should-retry"]) == (429, "false")
+        assert "insufficient_quota" in await reply.text()
     assert await limited.chat(CHAT) == before
     assert len((await limited.ask("GET", "/chats")).items) == 2
 

@@ -19,6 +19,7 @@ from chatd.api.accounts.request_limits import route_group
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, Unauthorized, error_reply
 from chatd.api.mcp.endpoint import build_mcp_route
+from chatd.api.openai.endpoint import build_openai_routes
 from chatd.api.openapi.docs_pages import ApiDocs
 from chatd.api.previews import PreviewSite
 from chatd.api.request import (
@@ -271,7 +272,10 @@ class ApiApplication:
             },
             routes,
             streams,
-            [build_mcp_route(deps, routes, self._streams)],
+            [
+                build_mcp_route(deps, routes, self._streams),
+                *build_openai_routes(deps, routes, self._streams),
+            ],
         )
 
     async def close(self) -> None:

@@ -29,6 +29,7 @@ from chatd.domain.chat_views.public_chat import (
     PublicChat,
     ReaderView,
     chat_list_change,
+    is_listed,
     public_chat,
 )
 from chatd.domain.deployment.config_change import ConfigChange
@@ -208,6 +209,8 @@ class ChatListFeeds:
                 yield user_id, user_list
 
     def _send(self, user_list: _UserList, chat: Chat, kind: str | None, view: ReaderView) -> None:
+        if not is_listed(chat) and chat.id not in user_list.last_sent:
+            return
         public = public_chat(chat, view)
         last = user_list.last_sent.pop(chat.id, None)
         if last is not None:

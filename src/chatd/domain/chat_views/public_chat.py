@@ -38,6 +38,17 @@ from chatd.domain.text import clip
 from chatd.domain.tool_policy.matching import COMMAND_ARGUMENT, read_arguments
 
 MAX_SUMMARY_CHARS: Final = 120
+UNLISTED: Final[Mapping[str, str]] = {"chatd/listed": "no"}
+"""The label of chats that programs start by the hundred."""
+
+
+def is_listed(chat: Chat) -> bool:
+    """Whether the list of all chats has it, and the events of the list. Lists by label or status
+    and searches have every chat. So does the list, while the chat waits for a person."""
+    if not UNLISTED.items() <= chat.labels.items():
+        return True
+    asks = any(wait_of(call) != "client" for call in waiting_calls(chat))
+    return chat.public_status == "requires_action" and asks
 
 
 class ActionSummary(Struct, frozen=True, kw_only=True):

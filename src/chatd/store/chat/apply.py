@@ -304,8 +304,8 @@ ruled AS (
 
 # The end of a turn, for the owner's webhooks. Subagents belong to their root's turn, unless a
 # person must answer. While a queued message goes on, browsers are not told: another end follows.
-# The lock leaves out a webhook that is being deleted: its foreign key would
-# refuse the whole commit.
+# Nor are they told of chats that are not listed. The lock leaves out a webhook that is being
+# deleted: its foreign key would refuse the whole commit.
 _TOLD: Final = """,
 told AS (
     INSERT INTO webhook_deliveries (webhook_id, event, chat_id, version, title, labels, error,
@@ -316,7 +316,10 @@ told AS (
     WHERE :event::text IS NOT NULL
       AND (c.parent_chat_id IS NULL OR :event::text = 'turn.needs_action')
       AND w.enabled AND :event::text = ANY (w.events)
-      AND (w.kind <> 'push' OR c.status NOT IN ('running', 'interrupting'))
+      AND (w.kind <> 'push'
+           OR (c.status NOT IN ('running', 'interrupting')
+               AND (:event::text = 'turn.needs_action'
+                    OR NOT c.labels @> '{"chatd/listed": "no"}')))
     FOR KEY SHARE OF w SKIP LOCKED)
 """
 
