@@ -86,6 +86,7 @@ from chatd.api.routes.workspace.workspace_files import WorkspaceFileRoutes
 from chatd.api.routes.workspace.workspaces import TemplateRoutes, WorkspaceRoutes
 from chatd.api.runner_sockets import RUNNER_PATHS, RunnerSockets
 from chatd.api.schemas.chats import HealthReply
+from chatd.api.server import send_together
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.streams import AccessChecks, StreamRegistry
 from chatd.api.terminal_socket import TERMINAL_PATH, TerminalSockets, terminal_chat
@@ -431,6 +432,10 @@ class _ObservedSend:
         if self.status == 0:
             message = self._first(message)
         await self.wrapped(message)
+
+    async def together(self, start: Message, *rest: Message) -> None:
+        """The start of a response and what follows it, by one write."""
+        await send_together(self.wrapped, self._first(start), *rest)
 
     def _first(self, message: Message) -> Message:
         match message["type"]:

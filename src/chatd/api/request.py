@@ -136,8 +136,18 @@ async def send_reply(send: Send, answer: ApiReply, *, prefix: str = "") -> None:
         headers = {"content-type": answer.media_type, "content-length": str(len(answer.body))}
     start = response_start(answer.status, {**headers, **answer.headers}, prefix=prefix)
     cookies = [(b"set-cookie", cookie.encode("latin-1")) for cookie in answer.cookies]
-    await send({**start, "headers": [*start["headers"], *cookies]} if cookies else start)
-    await send(response_body(answer.body, prefix=prefix))
+    start = {**start, "headers": [*start["headers"], *cookies]} if cookies else start
+    await send_all(send, start, response_body(answer.body, prefix=prefix))
+
+
+async def send_all(send: Send, *messages: Message) -> None:
+    """One write for all of them where `send` can do that."""
+    together = getattr(send, "together", None)
+    if together is not None:
+        await together(*messages)
+        return
+    for message in messages:
+        await send(message)
 
 
 async def _send_pieces(send: Send, answer: StreamedReply) -> None:

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import uvicorn
 from msgspec import Struct
@@ -20,7 +20,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 from websockets.exceptions import InvalidState
 
-from chatd.api.request import Receive, Scope, Send
+from chatd.api.request import Message, Receive, Scope, Send
 from chatd.domain.errors import ChatdError
 
 WEBSOCKET_PING_INTERVAL_S: Final = 15.0
@@ -68,6 +68,49 @@ def _write_chunk(cycle: RequestResponseCycle, content: bytes) -> bool:
         return False
     cycle.transport.write(b"%x\r\n%b\r\n" % (len(content), content))
     return True
+
+
+class _HeldWrites:
+    """Takes the place of a transport while uvicorn writes the pieces of a response."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._pieces: list[bytes] = []
+        self._closes = False
+
+    def write(self, data: bytes) -> None:
+        self._pieces.append(data)
+
+    def is_closing(self) -> bool:
+        return self._closes or self._transport.is_closing()
+
+    def close(self) -> None:
+        self._closes = True
+
+    def flush(self) -> None:
+        if self._pieces:
+            self._transport.write(b"".join(self._pieces))
+        if self._closes:
+            self._transport.close()
+
+
+async def send_together(send: Send, *messages: Message) -> None:
+    """Send several messages of a response, on uvicorn's own connections by one write: each would
+    be a system call, and wake the client."""
+    cycle = getattr(send, "__self__", None)
+    if not isinstance(cycle, RequestResponseCycle) or cycle.flow.write_paused:
+        for message in messages:
+            await send(message)
+        return
+    transport = cycle.transport
+    held = _HeldWrites(transport)
+    cycle.transport = cast("asyncio.Transport", held)
+    try:
+        for message in messages:
+            await send(message)
+    finally:
+        cycle.transport = transport
+        held.flush()
 
 
 def _write_text(socket: WebSocketsSansIOProtocol, content: bytes) -> bool:
@@ -132,9 +175,9 @@ async def serve(
         listening.close()
 
 
-async def bind(host: str, port: int) -> socket.socket:
-    """Reserve the port; nothing is accepted before `serve`. Port 0 takes a free one. Raises
-    ListenError."""
+async def bind(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """Reserve the port; nothing is accepted before `serve`. Port 0 takes a free one. A shared port
+    may be bound by several processes of one account. Raises ListenError."""
     try:
         if not 0 <= port <= MAX_PORT:
             raise OSError(errno.EINVAL, f"a port is 0 to {MAX_PORT}")
@@ -145,6 +188,8 @@ async def bind(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, kind, protocol)
         try:
             _set_options(listening)
+            if is_shared:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listening.bind(address)
         except BaseException:
             listening.close()

@@ -121,7 +121,9 @@ class ChatEventStreams:
                 access.on_read(read, chat)
                 await audit_read(self._deps, request.caller, chat)
             viewer.write_now = lambda frame: stream.write_now(encode_sse(frame))
-            await serve_events(stream, request.receive, _encoded(viewer.next))
+            # The viewer has joined: its first frame is there.
+            first = encode_sse(await viewer.next())
+            await serve_events(stream, request.receive, _encoded(viewer.next), first)
 
     async def serve_user(self, request: ApiRequest, send: Send) -> None:
         with (
@@ -255,8 +257,10 @@ def _encoded(next_frame: Callable[[], Awaitable[Frame]]) -> NextEvent:
     return encoded
 
 
-async def serve_events(stream: ClientStream, receive: Receive, next_event: NextEvent) -> None:
-    """Until the client disconnects or the stream is ended."""
+async def serve_events(
+    stream: ClientStream, receive: Receive, next_event: NextEvent, first: bytes = b""
+) -> None:
+    """Until the client disconnects or the stream is ended. `first` is sent with the head."""
 
     async def pump() -> None:
         while True:
@@ -266,8 +270,9 @@ async def serve_events(stream: ClientStream, receive: Receive, next_event: NextE
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    await stream.write(response_start(200, SSE_HEADERS))
-    await stream.write(response_body(SSE_RETRY_LINE, more=True))
+    await stream.write(
+        response_start(200, SSE_HEADERS), response_body(SSE_RETRY_LINE + first, more=True)
+    )
     ping = response_body(PING, more=True)
     end = await stream.run(pump, wait_for_disconnect, lambda: stream.watch(ping))
     # A named event, so that clients can tell it from an event of the chat.

@@ -18,7 +18,7 @@ from msgspec import Struct
 from chatd.aio import Backoff
 from chatd.api.deps import StreamLimits
 from chatd.api.errors import INTERNAL_ERROR_TEXT, STOPPING_TEXT, Draining, TooManyStreams
-from chatd.api.request import ApiCaller, Message, Send
+from chatd.api.request import ApiCaller, Message, Send, send_all
 from chatd.api.route import ApiMetrics
 from chatd.api.server import find_direct_write
 from chatd.domain.access.permissions import UserActor
@@ -210,13 +210,17 @@ class ClientStream:
         self._cut: asyncio.Timeout | None = None
         self.ended: StreamEnd | None = None
 
-    async def write(self, message: Message) -> None:
-        """Waits while the client does not read. `watch` bounds the wait."""
+    async def write(self, *messages: Message) -> None:
+        """Waits while the client does not read. `watch` bounds the wait. Several messages begin
+        the response."""
         if self._writers == 0:
             self._waiting_since = self._clock.monotonic()
         self._writers += 1
         try:
-            await self._send(message)
+            if len(messages) == 1:
+                await self._send(messages[0])
+            else:
+                await send_all(self._send, *messages)
         except CONNECTION_LOST_ERRORS:
             self.end(CLIENT_GONE_END)
         finally:
