@@ -103,6 +103,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_LOG_FORMAT": "json",
         "CHATD_SERVER_HOST": "::1",
         "CHATD_SERVER_PORT": "0",
+        "CHATD_SERVER_PROCESSES": "4",
         "CHATD_SERVER_URL": "https://chat.example.com",
         "CHATD_SERVER_ALLOWED_HOSTS": '["chat.local"]',
         "CHATD_SERVER_ALLOWED_ORIGINS": '["https://app.example.com"]',
@@ -219,6 +220,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             metrics_token="a-token-of-prometheus",
             peer_address="10.0.0.2:7871",
             preview_host="preview.example.com",
+            processes=4,
         ),
         sign_in=SignInSettings(passwords=False),
         backup=BackupSettings(

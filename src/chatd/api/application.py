@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from chatd.api.accounts import plain_pages
 from chatd.api.accounts.plain_pages import SignInPages
 from chatd.api.accounts.request_limits import route_group
-from chatd.api.deps import ApiDeps
+from chatd.api.deps import ApiDeps, GatherMetrics
 from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, Unauthorized, error_reply
 from chatd.api.mcp.endpoint import build_mcp_route
 from chatd.api.openai.endpoint import build_openai_routes
@@ -113,6 +113,7 @@ class HealthRoutes:
         database_error: Callable[[], str | None] = lambda: None,
         *,
         metrics_token: str | None = None,
+        gather_metrics: GatherMetrics | None = None,
     ) -> None:
         """`database_error` is the code of the latest write's error while writes fail: a database
         with a full disk still answers a ping."""
@@ -121,6 +122,7 @@ class HealthRoutes:
         self._draining = draining
         self._database_error = database_error
         self._metrics_token = metrics_token
+        self._gather_metrics = gather_metrics
 
     @property
     def pages(self) -> Mapping[str, Page | PageRoute]:
@@ -151,7 +153,9 @@ class HealthRoutes:
             given = (header(scope, b"authorization") or "").encode(errors="replace")
             if not hmac.compare_digest(given, wanted):
                 raise Unauthorized("The metrics need the token of server.metrics_token.")
-        return ApiReply(body=generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+        gather = self._gather_metrics
+        text = generate_latest(self._registry) if gather is None else await gather()
+        return ApiReply(body=text, media_type=CONTENT_TYPE_LATEST)
 
 
 def _unavailable(code: str) -> ApiReply:
@@ -252,6 +256,7 @@ class ApiApplication:
             deps.draining,
             deps.database_error,
             metrics_token=deps.metrics_token,
+            gather_metrics=deps.gather_metrics,
         )
         page = PageFiles(deps.page_dir)
         lite, sign_in = LitePage(page), SignInPages()

@@ -213,6 +213,10 @@ async def _no_push_key() -> str:
     raise NotFound("This server sends no notifications to browsers.")
 
 
+GatherMetrics = Callable[[], Awaitable[bytes]]
+"""The metrics of all processes that share this one's port."""
+
+
 class ApiDeps(Struct, frozen=True, kw_only=True):
     """`announce` publishes a change that leaves the row's version as it is, on all replicas; its
     second argument is the kind of the hint. It does not raise or block. `known` returns a chat's
@@ -240,6 +244,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     accounts: Accounts
     env: Env
     registry: CollectorRegistry
+    gather_metrics: GatherMetrics | None = None
     files: FileStores
     key_ring: KeyRing
     draining: Callable[[], bool]

@@ -21,7 +21,7 @@ from chatd.api.accounts.oidc import OidcConfig
 from chatd.api.accounts.request_limits import RequestLimits
 from chatd.api.accounts.site import SiteConfig, is_loopback
 from chatd.api.application import HealthApplication, HealthRoutes, build_application
-from chatd.api.deps import ApiDeps, RetentionDays, StreamLimits
+from chatd.api.deps import ApiDeps, GatherMetrics, RetentionDays, StreamLimits
 from chatd.api.server import Application
 from chatd.api.web_page import is_built
 from chatd.app.replica import (
@@ -87,10 +87,12 @@ from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 
 
 class ProcessRole(msgspec.Struct, frozen=True, kw_only=True):
-    """What this process serves on its port, and whether it runs chats."""
+    """What this process serves on its port, and whether it runs chats. A member shares its port
+    with other processes."""
 
     serves: Literal["api", "health", "nothing"] = "api"
     runs_chats: bool = True
+    is_member: bool = False
 
 
 FULL_ROLE: Final = ProcessRole()
@@ -300,7 +302,8 @@ class Composition:
     async def _is_demo_wanted(self) -> bool:
         """Only where this machine's browsers alone reach a server that runs chats itself."""
         role, settings = self.role, self.settings
-        is_local = role.serves == "api" and role.runs_chats and is_loopback(settings.server.host)
+        is_alone = role.serves == "api" and role.runs_chats and not role.is_member
+        is_local = is_alone and is_loopback(settings.server.host)
         if not is_local or not settings.demo.kill_worker:
             return False
         default = await self.models.default()
@@ -457,7 +460,12 @@ def _oidc_config(oidc: OidcSettings) -> OidcConfig | None:
     )
 
 
-def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> ApiDeps:
+def _deps(
+    built: Composition,
+    given_token: str | None,
+    stop: asyncio.Event,
+    gather_metrics: GatherMetrics | None,
+) -> ApiDeps:
     replica, settings = built.replica, built.settings
     limits = settings.limits
     token = admin_token(given_token, settings.data_dir)
@@ -489,6 +497,7 @@ def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> A
         ),
         env=replica.env,
         registry=built.registry,
+        gather_metrics=gather_metrics,
         files=replica.files,
         key_ring=built.key_ring,
         wake_webhooks=built.webhooks.wake,
@@ -529,10 +538,13 @@ def _deps(built: Composition, given_token: str | None, stop: asyncio.Event) -> A
 
 
 def build_served_application(
-    built: Composition, token: str | None, stop: asyncio.Event
+    built: Composition,
+    token: str | None,
+    stop: asyncio.Event,
+    gather_metrics: GatherMetrics | None = None,
 ) -> Application:
     if built.role.serves == "api":
-        return build_application(_deps(built, token, stop))
+        return build_application(_deps(built, token, stop, gather_metrics))
     lease = built.replica.lease
     return HealthApplication(
         HealthRoutes(

@@ -8,6 +8,9 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
+from msgspec import structs
+from prometheus_client import generate_latest
+
 from chatd.api.accounts.authenticator import ADMIN_TOKEN_FILE as TOKEN_FILE
 from chatd.api.accounts.authenticator import admin_token
 from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
@@ -24,6 +27,7 @@ from chatd.app.composition import (
     build_served_application,
 )
 from chatd.app.database import connect_config, keep_database_up, open_database, wait_until_accepted
+from chatd.app.process_group import Membership
 from chatd.app.replica import Replica
 from chatd.domain.access.permissions import ADMIN_USER_ID, SystemActor
 from chatd.domain.errors import ChatdError, NotFound
@@ -50,6 +54,7 @@ async def serve_until_stopped(
     token: str | None,
     callbacks: LifecycleCallbacks,
     migrated: tuple[str, ...],
+    membership: Membership | None = None,
 ) -> None:
     """Serve until `stop` is set and the steps in progress have ended. Until then the port stays
     open: clients get an error that says that this replica is stopping."""
@@ -79,7 +84,11 @@ async def serve_until_stopped(
         ready(None)
         await _stop_in_order(built.replica, stop, callbacks)
         return
-    app = build_served_application(built, token, stop)
+    gather = None
+    if membership is not None:
+        membership.publish_metrics(lambda: generate_latest(built.registry))
+        gather = membership.gather_metrics
+    app = build_served_application(built, token, stop, gather)
     stopped = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(listen(app, port, ready, stopped), name="listen")
@@ -120,15 +129,29 @@ async def bound_port(settings: Settings, role: ProcessRole) -> AsyncGenerator[so
     if role.serves == "nothing":
         yield None
         return
+    with await _bind(settings, is_shared=role.is_member) as port:
+        yield port
+
+
+@asynccontextmanager
+async def reserved_port(settings: Settings) -> AsyncGenerator[int]:
+    """The number of a port for a group of processes. It is bound here and never served, so that it
+    stays the group's while no process listens."""
+    with await _bind(settings, is_shared=False) as tried:  # refused if another server has it
+        number = tried.getsockname()[1]
+    server = structs.replace(settings.server, port=number)
+    with await _bind(structs.replace(settings, server=server), is_shared=True):
+        yield number
+
+
+async def _bind(settings: Settings, *, is_shared: bool) -> socket.socket:
     try:
-        port = await bind(settings.server.host, settings.server.port)
+        return await bind(settings.server.host, settings.server.port, is_shared=is_shared)
     except ListenError as error:
         text = (
             f"{error.message}. Is chatd already running? --host and --port choose another address"
         )
         raise ListenError(f"{text}; port 0 chooses a free one.") from error
-    with port:
-        yield port
 
 
 async def serve(
@@ -139,9 +162,10 @@ async def serve(
     stop: asyncio.Event,
     callbacks: LifecycleCallbacks,
     role: ProcessRole = FULL_ROLE,
+    membership: Membership | None = None,
 ) -> int:
     """Run until `stop` is set, then stop everything that was started except workspaces. Returns the
-    number of workspaces that keep running."""
+    number of workspaces that keep running. `membership`: this process is one of a group."""
     refuse_unfinished_directory(settings.data_dir)
     token = _token_from_environment(env, settings)
     check_settings(settings, env)
@@ -181,6 +205,7 @@ async def serve(
                         token=token,
                         callbacks=callbacks,
                         migrated=tuple(migrated),
+                        membership=membership,
                     )
                 await built.models.withdraw()
                 await built.secret_keys.stop(built.pool)

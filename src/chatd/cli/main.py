@@ -156,6 +156,13 @@ def serve(
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Open no browser, also on a desktop")
     ] = False,
+    processes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER", help="Processes that share the port; auto: one for each core [1]"
+        ),
+    ] = None,
+    member: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Serve the API and run chats until stopped. Starts a database unless one is given."""
     from chatd.app.composition import ProcessRole
@@ -167,13 +174,15 @@ def serve(
             "database.url": database_url,
             "server.host": host,
             "server.port": port,
+            "server.processes": processes,
         }
         settings = process.read_settings(flags, config)
         process.configure_logging(settings.log)
         role = ProcessRole(runs_chats=not no_worker)
+        may_open = not no_browser
         process.run_until_signal(
-            lambda stop: server_commands.serve(
-                settings, stop, role, may_open_browser=not no_browser
+            lambda stop: server_commands.serve_here_or_in_group(
+                settings, stop, role, member, may_open_browser=may_open
             )
         )
 

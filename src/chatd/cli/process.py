@@ -100,11 +100,13 @@ class StopSignal:
     """Turns signals into an orderly stop.
 
     The first signal sets `requested`, and the server drains. A signal before `started` was called,
-    and a second signal, cancel the task.
+    and a second signal, cancel the task. With `is_member` a second one does not: it may be the same
+    signal, sent to a whole group of processes, and the supervisor of the group decides.
     """
 
     def __init__(self, task: asyncio.Task[object]) -> None:
         self.requested = asyncio.Event()
+        self.is_member = False
         self._task = task
         self._started = False
 
@@ -112,9 +114,16 @@ class StopSignal:
         self._started = True
 
     def on_signal(self) -> None:
-        if not self._started or self.requested.is_set():
+        if not self._started or (self.requested.is_set() and not self.is_member):
             self._task.cancel()
         self.requested.set()
+
+    def on_order(self, *, now: bool) -> None:
+        """Of the supervisor."""
+        if now:
+            self._task.cancel()
+        else:
+            self.on_signal()
 
 
 def run_until_signal(serve: Callable[[StopSignal], Awaitable[None]]) -> None:

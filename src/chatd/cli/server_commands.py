@@ -14,11 +14,23 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+import typer
+from msgspec.structs import replace
+
 import chatd
 from chatd import sealed_secrets
 from chatd.api.web_page import is_built
 from chatd.app import process
 from chatd.app.composition import LifecycleCallbacks, ProcessRole, ReadyInfo
+from chatd.app.process_group import (
+    MemberFailed,
+    Membership,
+    ProcessGroup,
+    Ready,
+    count_processes,
+    member_settings,
+    read_spec,
+)
 from chatd.cli.admin import administration_command, database_name, print_line
 from chatd.cli.process import StopSignal, tune_collector
 from chatd.cli.target import forget_address, write_address
@@ -85,10 +97,83 @@ def _print_progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-async def serve(
-    settings: Settings, stop: StopSignal, role: ProcessRole, *, may_open_browser: bool = False
+async def serve_here_or_in_group(
+    settings: Settings,
+    stop: StopSignal,
+    role: ProcessRole,
+    member: str | None,
+    *,
+    may_open_browser: bool,
 ) -> None:
-    is_terminal = sys.stdout.isatty()
+    """`chatd serve`: in this process, as the supervisor of several, or as one of those."""
+    if member is not None:
+        spec = read_spec(member)
+        stop.is_member = True
+        member_of = Membership(spec, lambda order: stop.on_order(now=order.now))
+        async with member_of.running() as membership:
+            await serve(
+                member_settings(settings, spec),
+                stop,
+                replace(role, is_member=True),
+                may_open_browser=may_open_browser,
+                membership=membership,
+            )
+    elif (count := count_processes(settings)) > 1:
+        await _serve_in_group(settings, stop, count)
+    else:
+        await serve(settings, stop, role, may_open_browser=may_open_browser)
+
+
+async def _serve_in_group(settings: Settings, stop: StopSignal, count: int) -> None:
+    def ready(first: Ready) -> None:
+        stop.started()
+        with suppress(OSError):
+            write_address(settings.data_dir, first.url)
+        title = f"chatd {metadata.version('chatd')}, process {os.getpid()} with {count} processes"
+        for line in (title, *first.banner):
+            print_line(line)
+
+    def stopping() -> None:
+        print_line(
+            f"Stopping: {count} processes finish the steps in progress, for at most"
+            f" {settings.worker.drain_s:g} s. Ctrl-C again stops at once."
+        )
+
+    process.check_settings(settings, os.environ)
+    async with process.reserved_port(settings) as port:
+        group = ProcessGroup(
+            count,
+            tuple(sys.argv[1:]),
+            SystemClock(),
+            port=port,
+            drain_s=settings.worker.drain_s,
+            on_ready=ready,
+            on_stopping=stopping,
+            shows_link=sys.stdout.isatty(),
+        )
+        failed: MemberFailed | None = None
+        workspaces = 0
+        try:
+            workspaces = await group.run(stop.requested)
+        except* MemberFailed as errors:
+            failed = next(error for error in errors.exceptions if isinstance(error, MemberFailed))
+    if failed is not None:  # the member has said why
+        raise typer.Exit(failed.exit_code if failed.exit_code > 0 else 1)
+    with suppress(OSError):
+        forget_address(settings.data_dir)
+    print_line(_stopped_text(workspaces, settings))
+
+
+async def serve(
+    settings: Settings,
+    stop: StopSignal,
+    role: ProcessRole,
+    *,
+    may_open_browser: bool = False,
+    membership: Membership | None = None,
+) -> None:
+    """With a `membership` the supervisor prints the banner and keeps the address file."""
+    is_terminal = sys.stdout.isatty() if membership is None else membership.spec.shows_link
     opens_browser = can_open_browser(
         os.environ,
         platform=sys.platform,
@@ -98,47 +183,71 @@ async def serve(
 
     def ready(info: ReadyInfo) -> None:
         stop.started()
-        print_line(f"chatd {metadata.version('chatd')}, process {os.getpid()}")
-        print_line(f"  data      {settings.data_dir}")
-        print_line(f"  database  {database_name(settings)}, {_schema(info)}")
-        print_line(f"{_restored_text(info, settings)}  model     {info.model}")
-        if role.serves == "api":
-            with suppress(OSError):
-                write_address(settings.data_dir, info.url or "")
-            for line in address_lines(info.url or "", settings.server.url):
+        if opens_browser and info.sign_in_link is not None:
+            open_browser(settings.data_dir, info.sign_in_link)
+        banner = banner_lines(info, settings, role)
+        if membership is not None:
+            membership.ready(info.url or "", banner)
+        else:
+            if role.serves == "api":
+                with suppress(OSError):
+                    write_address(settings.data_dir, info.url or "")
+            print_line(f"chatd {metadata.version('chatd')}, process {os.getpid()}")
+            for line in banner:
                 print_line(line)
-            print_line(f"  token     {info.token_file or 'that of CHATD_ADMIN_TOKEN'}")
-            another = administration_command("sign-in-link", settings, os.environ)
-            if info.sign_in_link is not None:
-                print_line(f"  sign in   {info.sign_in_link}")
-                print_line(f"            (once, within 15 minutes; another: {another})")
-                if opens_browser:
-                    open_browser(settings.data_dir, info.sign_in_link)
-            else:
-                print_line(f"  sign in   a link for a browser: {another}")
-        elif info.url is not None:
-            print_line(f"  health    {info.url}/healthz, /readyz and /metrics")
-        if not role.runs_chats:
-            print_line("  chats     run on other replicas: this process has no worker")
-        if role.serves == "api":
-            print_line(_first_chat(f"{info.url}{API_PATH}", info.token_file))
-        print_line(READY_LINE)
         tune_collector()
 
     def stopping(running: int) -> None:
         print_line(_stopping_text(running, settings.worker.drain_s))
 
     callbacks = LifecycleCallbacks(ready=ready, stopping=stopping, shows_sign_in_link=is_terminal)
-    clock = SystemClock()
     workspaces = await process.serve(
-        settings, os.environ, clock=clock, stop=stop.requested, callbacks=callbacks, role=role
+        settings,
+        os.environ,
+        clock=SystemClock(),
+        stop=stop.requested,
+        callbacks=callbacks,
+        role=role,
+        membership=membership,
     )
+    if opens_browser:
+        forget_browser_page(settings.data_dir)
+    if membership is not None:
+        membership.left(workspaces)
+        return
     if role.serves == "api":
         with suppress(OSError):
             forget_address(settings.data_dir)
-    if opens_browser:
-        forget_browser_page(settings.data_dir)
-    print_line(
+    print_line(_stopped_text(workspaces, settings))
+
+
+def banner_lines(info: ReadyInfo, settings: Settings, role: ProcessRole) -> tuple[str, ...]:
+    """What is printed once the server runs, below its name."""
+    lines = [
+        f"  data      {settings.data_dir}",
+        f"  database  {database_name(settings)}, {_schema(info)}",
+        f"{_restored_text(info, settings)}  model     {info.model}",
+    ]
+    if role.serves == "api":
+        lines += address_lines(info.url or "", settings.server.url)
+        lines.append(f"  token     {info.token_file or 'that of CHATD_ADMIN_TOKEN'}")
+        another = administration_command("sign-in-link", settings, os.environ)
+        if info.sign_in_link is not None:
+            lines.append(f"  sign in   {info.sign_in_link}")
+            lines.append(f"            (once, within 15 minutes; another: {another})")
+        else:
+            lines.append(f"  sign in   a link for a browser: {another}")
+    elif info.url is not None:
+        lines.append(f"  health    {info.url}/healthz, /readyz and /metrics")
+    if not role.runs_chats:
+        lines.append("  chats     run on other replicas: this process has no worker")
+    if role.serves == "api":
+        lines.append(_first_chat(f"{info.url}{API_PATH}", info.token_file))
+    return (*lines, READY_LINE)
+
+
+def _stopped_text(workspaces: int, settings: Settings) -> str:
+    return (
         "Stopped." if workspaces == 0 else f"Stopped. {_running_workspaces(workspaces, settings)}"
     )
 

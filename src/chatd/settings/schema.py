@@ -74,6 +74,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: Annotated[
         int, Meta(ge=0, le=65535, description="Port to listen on; 0 chooses a free one")
     ] = 7870
+    processes: Annotated[
+        Annotated[int, Meta(ge=1, le=64)] | Literal["auto"],
+        Meta(
+            description="How many processes serve the port and run chats; `auto` takes one for each"
+            " core, at most 8",
+            extra={"expected": "a number from 1 to 64, or auto"},
+        ),
+    ] = 1
     url: Annotated[
         Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+/?$")] | None,
         Meta(

@@ -28,7 +28,10 @@ _URL_FIELDS: Final = frozenset({"base_url", "url"})
 
 PER_HOST: Final = ("data_dir", "database.", "log.", "worker.", "demo.", "workspaces.", "backup.")
 _PER_HOST_NAMES: Final = frozenset(
-    {"server.host", "server.port", "server.peer_address", "server.metrics_token"}
+    {
+        *("server.host", "server.port", "server.processes", "server.peer_address"),
+        "server.metrics_token",
+    }
 )
 """Settings that may differ between the hosts of a deployment."""
 

@@ -6,6 +6,7 @@ another server with the last version seen.
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -29,6 +30,7 @@ REPLY_TIMEOUT_S: Final = 10.0
 TOKEN: Final = "a-token-of-rolling-servers"
 AUTH: Final = {"Authorization": f"Bearer {TOKEN}"}
 RETRYABLE_STATUSES: Final = frozenset({502, 503, 504})
+_MEMBER: Final = re.compile(r'--member=.*"number":([0-9]+)')
 
 
 class Installation(Struct, frozen=True, kw_only=True):
@@ -67,6 +69,18 @@ class ServerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    def members(self) -> dict[int, int]:
+        """The processes of a server with several, by their numbers."""
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        found: dict[int, int] = {}
+        for child in children:
+            with suppress(FileNotFoundError):
+                line = Path(f"/proc/{child}/cmdline").read_text()
+                if (spec := _MEMBER.search(line)) is not None:
+                    found[int(spec[1])] = int(child)
+        return found
+
     async def terminate(self) -> None:
         """Send SIGTERM; the server must exit with 0."""
         self.stopping = True
@@ -82,14 +96,14 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def server(installation: Installation) -> AsyncGenerator[ServerProcess]:
+async def server(
+    installation: Installation, *flags: str, **variables: str
+) -> AsyncGenerator[ServerProcess]:
     """Killed at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
         installation.program,
-        "serve",
-        "--port",
-        "0",
-        env=installation.env,
+        *("serve", "--port", "0", *flags),
+        env=installation.env | variables,
         stdin=DEVNULL,
         stdout=PIPE,
     )
