@@ -102,6 +102,7 @@ async def test_a_connection_is_begun_and_finished_at_two_servers_and_no_secret_i
         authorization.confidential = True
         authorization.lifetime_s = 5.0
         env = settings(dsn, url) | {"CHATD_SECRET_KEYS": new_key().encode()}
+        env |= {"CHATD_SECRET": "a secret of two hosts"}
         async with (
             running(tmp_path / "one", env) as (first, one),
             running(tmp_path / "two", env) as (second, two),

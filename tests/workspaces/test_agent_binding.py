@@ -320,12 +320,20 @@ async def test_a_call_waits_for_its_runner_and_then_tells_the_model_what_to_do(
     deps = AccessDeps(
         bindings=StoredBindings(pool), connect=here.connect_agent, clock=clock, runner_wait_s=600
     )
-    client = await AgentAccess(deps).connect(
-        tool_context(factories.chat(workspace_id=workspace_id(1)))
-    )
+    told: list[str] = []
+
+    async def wait_for(text: str) -> None:
+        told.append(text)
+
+    context = tool_context(factories.chat(workspace_id=workspace_id(1)))
+    client = await AgentAccess(deps).connect(replace(context, wait_for=wait_for))
     asking = asyncio.get_running_loop().create_task(client.processes())
     await clock.wait_for_sleeper("runner_wait")
+    assert told == []  # It may be a moment only.
+    await clock.advance_past("runner_wait")
+    await clock.wait_for_sleeper("runner_wait")
     assert not asking.done()
+    assert "is not connected" in told[0]
     clock.advance(600)
     with pytest.raises(WorkspaceUnavailable, match=r"not connected.*tell the user") as error:
         await asking

@@ -60,10 +60,20 @@ from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.runners import RUNNER_POOL_SIZE, RunnerServices
 from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.services.schedules import ScheduleRunner
-from chatd.services.secret_keys import KeySource, SecretKeys
+from chatd.services.secret_keys import (
+    WORKSPACE_SECRET,
+    KeySource,
+    SecretKeys,
+    workspace_secret_digest,
+)
 from chatd.services.templates import TemplateAdministration
 from chatd.services.webhooks import DEFAULT_CONTACT, PushRequests, WebhookSender
-from chatd.services.workspaces import LocalWorkspaceControl, WorkspaceServices, workspace_config
+from chatd.services.workspaces import (
+    LocalWorkspaceControl,
+    WorkspaceServices,
+    WorkspaceServicesConfig,
+    workspace_config,
+)
 from chatd.settings.schema import OidcSettings, Settings, SettingsError
 from chatd.settings.shown import shared_digests
 from chatd.store.backups import RestoreRecord
@@ -150,12 +160,18 @@ class Composition:
         self.connect = connect
         self.keys_from = keys_from
         self.changes = changes = ConfigChanges()
+        workspaces: WorkspaceServicesConfig | None = None
+        secret_digests: dict[str, str] = {}
+        if settings.workspaces.enabled and (role.runs_chats or role.serves == "api"):
+            workspaces = workspace_config(settings, variables, connect, has_worker=role.runs_chats)
+            digest = workspace_secret_digest(workspaces.runners.secret)
+            secret_digests = {WORKSPACE_SECRET: digest}
         self.secret_keys = SecretKeys(
             keys_from,
             env,
             f"{socket.gethostname()}, process {os.getpid()}",
             version=metadata.version("chatd"),
-            settings=shared_digests(settings),
+            settings=shared_digests(settings) | secret_digests,
         )
         self.key_ring = ring = self.secret_keys.ring
         clients = ProviderClients(ring, env, variables)
@@ -174,8 +190,7 @@ class Composition:
         self.workspaces: WorkspaceServices | None = None
         self._own_backend: LocalBackend | None = None
         self.workspace_control: LocalWorkspaceControl | None = None
-        if settings.workspaces.enabled and (role.runs_chats or role.serves == "api"):
-            config = workspace_config(settings, variables, connect, has_worker=role.runs_chats)
+        if (config := workspaces) is not None:
             own = None
             if role.runs_chats:
                 own = LocalBackend(

@@ -198,7 +198,8 @@ async def list_credentialed_hosts(
 ) -> Sequence[CredentialedHost]:
     """Of a workspace with this owner whose template allows these hosts, in the order in which they
     count."""
-    stored = [each for _, each in await host_credentials.list_usable(conn, [owner])]
+    _, usable = await host_credentials.list_usable(conn, [owner])
+    stored = [each for each, users in usable if users or each.scope == "deployment"]
     own = [each for each in stored if each.scope == "user"]
     shared = [] if is_own_runner else [each for each in stored if each.scope != "user"]
     tokens = await host_credentials.list_git_tokens(conn, [owner])
@@ -226,42 +227,66 @@ def _shown(stored: StoredCredential) -> CredentialedHost:
 
 
 class _Opened(Struct, frozen=True, kw_only=True):
-    own: tuple[HostCredential, ...] = ()
-    shared: tuple[HostCredential, ...] = ()
+    """Of one user."""
+
+    own: list[HostCredential]
+    of_groups: list[HostCredential]
+
+
+class _Usable(Struct, frozen=True, kw_only=True):
+    """What the workspaces of some users may use. `of_deployment` are for all of them, and may be
+    many: what of them a template allows is looked up once for each `allow`."""
+
+    users: Mapping[UserId, _Opened]
+    of_deployment: tuple[HostCredential, ...]
+    reachable: dict[tuple[str, ...], tuple[HostCredential, ...]]
+
+    def chosen(
+        self, owner: UserId, allow: tuple[str, ...], rules: Sequence[HostRule], *, only_own: bool
+    ) -> tuple[HostCredential, ...]:
+        """For a workspace that reaches what `rules` allow; `allow` names them. The first one for a
+        host counts."""
+        opened = self.users.get(owner)
+        if opened is None:
+            return ()
+        first = opened.own if only_own else (*opened.own, *opened.of_groups)
+        found = tuple(each for each in first if is_reachable(rules, each.host, each.port))
+        if only_own:
+            return found
+        if allow not in self.reachable:
+            self.reachable[allow] = tuple(
+                each for each in self.of_deployment if is_reachable(rules, each.host, each.port)
+            )
+        return (*found, *self.reachable[allow])
 
 
 class _Reader:
-    """Opens what the workspaces of some users may use, each sealed text once."""
+    """Opens what the workspaces of some users may use, each sealed text once for all of them."""
 
     def __init__(self, conn: Conn, ring: KeyRing, env: Env) -> None:
         self._conn = conn
         self._ring = ring
         self._env = env
 
-    async def read(self, users: Sequence[UserId]) -> Mapping[UserId, _Opened]:
-        if not users:
-            return {}
-        usable = await host_credentials.list_usable(self._conn, users)
-        tokens = await host_credentials.list_git_tokens(self._conn, users)
-        opened: dict[UUID, HostCredential | None] = {}
-        found: dict[UserId, _Opened] = {}
-        for user_id, stored in usable:
-            if stored.id not in opened:
-                opened[stored.id] = self._open(stored)
-            if (credential := opened[stored.id]) is None:
+    async def read(self, users: Sequence[UserId]) -> _Usable:
+        active, usable = await host_credentials.list_usable(self._conn, users)
+        tokens = await host_credentials.list_git_tokens(self._conn, active)
+        found = {user_id: _Opened(own=[], of_groups=[]) for user_id in active}
+        of_deployment: list[HostCredential] = []
+        for stored, users_of in usable:
+            if (credential := self._open(stored)) is None:
                 continue
-            before = found.get(user_id, _Opened())
-            if stored.owner_id is None:
-                found[user_id] = _Opened(own=before.own, shared=(*before.shared, credential))
-            else:
-                found[user_id] = _Opened(own=(*before.own, credential), shared=before.shared)
+            if stored.scope == "deployment":
+                of_deployment.append(credential)
+            for user_id in users_of:
+                opened = found[user_id]
+                (opened.own if stored.scope == "user" else opened.of_groups).append(credential)
         for token in tokens:
             text = self._open_text(token.sealed_token, git_credentials.TOKEN.context(token.id))
             credential = None if text is None else git_credential(token.host, token.kind, text)
-            if credential is not None:
-                before = found.get(token.owner_id, _Opened())
-                found[token.owner_id] = _Opened(own=(*before.own, credential), shared=before.shared)
-        return found
+            if credential is not None and token.owner_id in found:
+                found[token.owner_id].own.append(credential)
+        return _Usable(users=found, of_deployment=tuple(of_deployment), reachable={})
 
     def _open(self, stored: StoredCredential) -> HostCredential | None:
         secret = self._open_text(stored.sealed_secret, SECRET.context(stored.id))
@@ -313,17 +338,17 @@ class CredentialDelivery:
         if seed is None and spec.network != "allow":
             return ()
         rules = policy_rules(spec.allow) if seed is None else clone_rules(spec, seed)
-        opened = (await self._reader.read([owner])).get(owner, _Opened())
-        return _chosen(opened, rules.rules, is_own_runner=is_own_runner)
+        usable = await self._reader.read([owner])
+        return usable.chosen(owner, rules.allow, rules.rules, only_own=is_own_runner)
 
     async def deliver(self, receivers: Mapping[str, Receive]) -> None:
         """To each runner by itself: one that does not answer delays no other."""
         proxied = await host_credentials.list_proxied(self._conn, list(receivers))
-        opened = await self._reader.read(list({each.owner_id for each in proxied}))
+        usable = await self._reader.read(list({each.owner_id for each in proxied}))
         async with asyncio.TaskGroup() as group:
             for runner_id, receive in receivers.items():
                 mine = [each for each in proxied if each.host_id == runner_id]
-                grants = [_grant(each, opened.get(each.owner_id, _Opened())) for each in mine]
+                grants = [_grant(each, usable) for each in mine]
                 group.create_task(self._deliver_to(runner_id, receive, grants))
 
     async def wait(self) -> None:
@@ -344,17 +369,12 @@ class CredentialDelivery:
         await run_contained(give(), failed)
 
 
-def _grant(workspace: ProxiedWorkspace, opened: _Opened) -> NetworkGrant:
-    rules = policy_rules(workspace.allow).rules
-    chosen = _chosen(opened, rules, is_own_runner=workspace.is_own_runner)
+def _grant(workspace: ProxiedWorkspace, usable: _Usable) -> NetworkGrant:
+    allow = workspace.allow
+    chosen = usable.chosen(
+        workspace.owner_id, allow, policy_rules(allow).rules, only_own=workspace.is_own_runner
+    )
     return NetworkGrant(workspace_id=str(workspace.id), credentials=chosen)
-
-
-def _chosen(
-    opened: _Opened, rules: Sequence[HostRule], *, is_own_runner: bool
-) -> tuple[HostCredential, ...]:
-    found = opened.own if is_own_runner else (*opened.own, *opened.shared)
-    return tuple(each for each in found if is_reachable(rules, each.host, each.port))
 
 
 def _parts(grants: Sequence[NetworkGrant]) -> Sequence[Sequence[NetworkGrant]]:

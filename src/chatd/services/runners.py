@@ -39,7 +39,7 @@ from chatd.domain.workspace.runners import (
     pod_holder,
     takes_new,
 )
-from chatd.domain.workspace.workspace_copies import DEFAULT_MAX_COPY_BYTES
+from chatd.domain.workspace.templates import DEFAULT_MAX_COPY_BYTES
 from chatd.log_event import LogEvent
 from chatd.sealed_secrets import KeyRing
 from chatd.services.host_credentials import CredentialDelivery, Receive

@@ -6,6 +6,8 @@ needs a secret fails there.
 """
 
 import asyncio
+import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +36,7 @@ from chatd.sealed_secrets import (
     parse_keys,
 )
 from chatd.store import sealed_columns
+from chatd.store.conn import Conn
 from chatd.store.notifications import publish
 from chatd.store.pool import Pool
 from chatd.store.sealed_columns import SEALED_COLUMNS, KeyRecord, SealedColumn
@@ -47,6 +50,25 @@ class WrongSecretKey(ChatdError):
     """The keys of this process are none of those that the database knows."""
 
     code = "wrong_secret_key"
+
+
+class OtherWorkspaceSecret(ChatdError):
+    """The running servers of this database have another secret of workspaces than this one."""
+
+    code = "other_workspace_secret"
+
+
+WORKSPACE_SECRET: Final = "CHATD_SECRET"
+"""Among the digests of settings: that of the secret from which the keys of agents and of the
+connections between replicas derive."""
+
+
+def workspace_secret_digest(secret: bytes) -> str:
+    """The database keeps it, so it is slow to compute for a secret that a person may have chosen,
+    and quick, at every start, for a random one as chatd makes it."""
+    if re.fullmatch(rb"[0-9a-f]{64}", secret):
+        return hashlib.sha256(b"chatd workspaces:" + secret).hexdigest()[:32]
+    return hashlib.scrypt(secret, salt=b"chatd workspaces", n=1 << 14, r=8, p=1, dklen=16).hex()
 
 
 class KeySource(Struct, frozen=True, kw_only=True):
@@ -153,7 +175,8 @@ class SecretKeys:
             self._pause.wake()
 
     async def start(self, pool: Pool) -> None:
-        """Create and register a key if the database knows none. Raises WrongSecretKey.
+        """Create and register a key if the database knows none. Raises WrongSecretKey, and
+        OtherWorkspaceSecret.
 
         The key file is created under the lock: of two hosts that start on an empty database, one
         creates a key, and the other starts without."""
@@ -171,7 +194,26 @@ class SecretKeys:
                 known = [record]
         self._report(start, known, held)
         self.ring.replace(held, current_key(known))
-        await self._renew(pool)
+        async with pool.transaction() as session:  # Of two that start together one is refused.
+            await sealed_columns.lock(session)
+            self._check_workspace_secret(await sealed_columns.list_processes(session, LEASE_TTL_S))
+            await self._renew(session)
+
+    def _check_workspace_secret(self, running: Sequence[ReplicaReport]) -> None:
+        """Without this check replicas would refuse each other, and workspaces of the other host,
+        only when a chat needs one."""
+        own = self._shown_report.settings.get(WORKSPACE_SECRET)
+        for other in running:
+            if own and other.settings.get(WORKSPACE_SECRET, own) != own:
+                here = self._source.path.parent
+                raise OtherWorkspaceSecret(
+                    f"The server on {other.name} runs on this database with another secret of"
+                    " workspaces, so neither would reach the workspaces of the other. Copy its"
+                    f" files secret and secret-keys to {here}: scp -p"
+                    f" <its host>:<its data directory>/secret* {here}/ (or set {WORKSPACE_SECRET}"
+                    f" there and here), then start again. If it no longer runs, wait for"
+                    f" {LEASE_TTL_S:g} seconds."
+                )
 
     def _report(
         self, start: KeyStart, known: Sequence[KeyRecord], held: Sequence[SecretKey]
@@ -214,9 +256,9 @@ class SecretKeys:
         with suppress(Unavailable):
             await sealed_columns.remove_holder(pool, self._process_id)
 
-    async def _renew(self, pool: Pool) -> None:
+    async def _renew(self, conn: Conn) -> None:
         report = replace(self._shown_report, key_ids=tuple(self.ring.key_ids))
-        await sealed_columns.renew_holder(pool, self._process_id, report)
+        await sealed_columns.renew_holder(conn, self._process_id, report)
 
 
 # Replacing the key of the secrets at rest, while replicas run.

@@ -17,7 +17,7 @@ from chatd.domain.ports import Env
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 from chatd.domain.workspace.entities import AgentRow, AgentSpec
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
-from chatd.domain.workspace.workspace_copies import copied_text, size_problem
+from chatd.domain.workspace.templates import copied_text, size_problem
 from chatd.store.conn import Conn
 from chatd.store.workspace import workspaces
 from chatd.workspaces.agents.agent_resolver import AgentConnector, StoredBindings

@@ -52,8 +52,7 @@ from chatd.domain.ids import ChatId, MessageId, WorkspaceId
 from chatd.domain.workspace.agent_api import AgentRefused
 from chatd.domain.workspace.entities import BuildId
 from chatd.domain.workspace.rules import workspace_ttl_s
-from chatd.domain.workspace.templates import generated_name
-from chatd.domain.workspace.workspace_copies import require_copyable, require_size
+from chatd.domain.workspace.templates import generated_name, require_copyable, require_size
 from chatd.store.chat import chats, transfer
 from chatd.store.chat.transfer import ForkRequest, ImportRequest
 from chatd.store.workspace import templates, workspaces

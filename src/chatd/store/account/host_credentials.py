@@ -57,13 +57,15 @@ DELETE_OWN: Final[LiteralString] = f"""
 DELETE_SHARED: Final[LiteralString] = f"""
     DELETE FROM host_credentials c WHERE c.id = $1 AND c.owner_id IS NULL RETURNING {_COLUMNS}"""
 
-# What a user's workspaces may use: in the order in which it counts.
+LIST_ACTIVE: Final[LiteralString] = """
+    SELECT id FROM users WHERE id = ANY ($1::uuid[]) AND deleted_at IS NULL AND status = 'active'"""
+# What the workspaces of these users may use, in the order in which it counts: each row once, with
+# the users that it is for. Those of the deployment are for all of them.
 LIST_USABLE: Final[LiteralString] = f"""
-    SELECT u.id AS user_id, {_COLUMNS}
-    FROM users u JOIN host_credentials c
-      ON c.owner_id = u.id OR (c.owner_id IS NULL AND c.group_id IS NULL) OR EXISTS (
-          SELECT FROM group_members m WHERE m.user_id = u.id AND m.group_id = c.group_id)
-    WHERE u.id = ANY ($1::uuid[]) AND u.deleted_at IS NULL AND u.status = 'active'
+    SELECT {_COLUMNS}, CASE WHEN c.owner_id IS NOT NULL THEN ARRAY[c.owner_id] ELSE ARRAY(
+        SELECT m.user_id FROM group_members m
+        WHERE m.group_id = c.group_id AND m.user_id = ANY ($1::uuid[])) END AS user_ids
+    FROM host_credentials c WHERE c.owner_id IS NULL OR c.owner_id = ANY ($1::uuid[])
     ORDER BY (c.owner_id IS NULL)::integer + (c.owner_id IS NULL AND c.group_id IS NULL)::integer,
         length(c.path) DESC, c.created_at DESC, c.id"""
 LIST_GIT: Final[LiteralString] = """
@@ -217,11 +219,13 @@ async def delete_shared(
 
 async def list_usable(
     conn: Conn, users: Sequence[UserId]
-) -> Sequence[tuple[UserId, StoredCredential]]:
-    """For the workspaces of these users, in the order in which they count. For the server itself:
-    no actor."""
-    rows = await conn.fetch(LIST_USABLE, list(users))
-    return [(UserId(row["user_id"]), _credential(row)) for row in rows]
+) -> tuple[Sequence[UserId], Sequence[tuple[StoredCredential, Sequence[UserId]]]]:
+    """Those of these users that are active, and the credentials for their workspaces in the order
+    in which they count, each with its users; one of the deployment is for all, and names none. For
+    the server itself: no actor."""
+    active = [UserId(row["id"]) for row in await conn.fetch(LIST_ACTIVE, list(users))]
+    rows = await conn.fetch(LIST_USABLE, active) if active else []
+    return active, [(_credential(row), [UserId(one) for one in row["user_ids"]]) for row in rows]
 
 
 async def list_git_tokens(conn: Conn, users: Sequence[UserId]) -> Sequence[StoredGitToken]:
