@@ -38,6 +38,7 @@ TABLE: list[tuple[Permission, str, str, str, bool]] = [
     ("chats.share", "am", "a", "a", False),
     ("shares.read", "amv", "av", "av", False),
     ("debug.read", "amv", "av", "av", False),
+    ("versions.read", "amv", "av", "av", False),
     ("policies.read", "amv", "av", "av", False),
     ("files.read", "amv", "amv", "av", True),
     ("files.write", "am", "", "", False),
