@@ -311,12 +311,20 @@ def test_a_printed_command_names_the_deployment_and_no_password(
 @pytest.mark.parametrize(
     ("public", "lines"),
     [
-        (None, ["page      http://127.0.0.1:7870/", "API       http://127.0.0.1:7870/api/v1"]),
+        (
+            None,
+            [
+                "page      http://127.0.0.1:7870/",
+                "API       http://127.0.0.1:7870/api/v1",
+                "help      http://127.0.0.1:7870/help/",
+            ],
+        ),
         (
             "https://chat.example.com/",
             [
                 "page      https://chat.example.com/",
                 "API       https://chat.example.com/api/v1",
+                "help      https://chat.example.com/help/",
                 "listens   http://127.0.0.1:7870",
             ],
         ),

@@ -269,7 +269,8 @@ def address_lines(listens: str, public: str | None) -> list[str]:
     page = f"{url}/"
     if not is_built():
         page = f"{url}/lite (the full page is not built: install Node 20, run make serve)"
-    lines = [f"  page      {page}", f"  API       {url}{API_PATH}, described at {url}/docs"]
+    api = f"  API       {url}{API_PATH}, described at {url}/docs"
+    lines = [f"  page      {page}", api, f"  help      {url}/help/"]
     return lines if url == listens else [*lines, f"  listens   {listens}"]
 
 
