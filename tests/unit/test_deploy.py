@@ -131,6 +131,9 @@ def test_alerts_name_metrics_and_events_that_exist() -> None:
     names: set[str] = set()
     for metric in registry.collect():
         names |= {metric.name, f"{metric.name}_total"}
+    # The metric that the chart scales by.
+    scaled = re.findall(r"name: (chatd_\w+)", (CHART / "templates/service.yaml").read_text())
+    assert set(scaled) == {"chatd_running_chats"} <= names
     source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     groups = load(CHART / "files" / "alerts.yaml")["groups"]
     for rule in (rule for group in groups for rule in group["rules"]):
