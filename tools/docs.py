@@ -17,7 +17,7 @@ from chatd.api.error_codes import ERROR_CODES
 from chatd.domain.chat.row import public_status, state_of
 from chatd.domain.chat.states import TRANSITIONS, State, Status, Transition, TransitionSide
 from chatd.domain.errors import InvariantBroken
-from tools import command_tables, limits_table, settings_table, terminal_tables
+from tools import command_tables, limits_table, log_table, settings_table, terminal_tables
 from tools.behaviour_index import INDEX, write_index
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +25,7 @@ KERNEL = ROOT / "docs" / "kernel.md"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 SOURCE = ROOT / "src" / "chatd"
 SETTINGS = ROOT / "docs" / "settings.md"
+LOG_EVENTS = ROOT / "docs" / "log-events.md"
 LIMITS = ROOT / "docs" / "limits.md"
 API = ROOT / "docs" / "api.md"
 ERRORS = ROOT / "docs" / "errors.md"
@@ -152,6 +153,7 @@ SECTIONS: dict[Path, dict[str, Section]] = {
     EVENTS: {"events": command_tables.event_fields},
     TERMINAL: {"keys": terminal_tables.keys, "commands": terminal_tables.commands},
     SETTINGS: {"settings": settings_table.rows},
+    LOG_EVENTS: {"events": log_table.rows},
     LIMITS: {"limits": limits_table.rows},
 }
 

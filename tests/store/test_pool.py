@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from chatd.domain.errors import InvariantBroken, Unavailable
-from chatd.store.conn import ConnectConfig, connect
+from chatd.domain.errors import ChatdError, InvariantBroken, Unavailable
+from chatd.store.conn import ConnectConfig, StatementWatch, connect, statement_name
+from chatd.store.model import model_configs
 from chatd.store.pool import Database, Pool, PoolConfig
 from tests.support.database import Clone, OwnServer
 from tests.support.eventually import eventually
@@ -361,3 +362,24 @@ async def test_a_session_left_open_is_named_and_ended(database: Clone) -> None:
     assert database.clean(patience_s=0) == ["forgetful (idle): SELECT 'what I did last'"]
     assert database.clean() == []
     session.terminate()
+
+
+async def test_a_slow_statement_is_reported_by_the_name_of_its_constant(dsn: str) -> None:
+    """Also one that fails. A fast one is not."""
+    times = iter([0.0, 2.0, 10.0, 10.5, 20.0, 23.0])
+    slow: list[tuple[str, float]] = []
+    watch = StatementWatch(
+        now=lambda: next(times), slow_s=1.0, report=lambda text, s: slow.append((text, s))
+    )
+    session = await connect(ConnectConfig(dsn=dsn, watch=watch))
+    try:
+        await session.fetch(model_configs.LIST_OVERRIDES)
+        await session.fetchval(OWN_PID)
+        with pytest.raises(ChatdError):
+            await session.fetchval("SELECT 1 / 0")
+    finally:
+        await session.close(timeout_s=5)
+    assert [(statement_name(text), s) for text, s in slow] == [
+        ("model.model_configs.LIST_OVERRIDES", 2.0),
+        ("SELECT 1 / 0", 3.0),
+    ]

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,9 +11,11 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from chatd.app.telemetry import Gauges, Telemetry
+from chatd.api.route import ApiMetrics
+from chatd.app.telemetry import Gauges, SlowStatements, Telemetry
 from chatd.settings.keys import setting_keys
 from chatd.settings.schema import ServerSettings, WorkerSettings
+from tests.support.clock import FakeClock
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -123,21 +127,99 @@ def test_every_value_of_the_chart_is_in_its_schema_and_used() -> None:
     check(load(CHART / "values.yaml"), schema, ".Values")
 
 
-def test_alerts_name_metrics_and_events_that_exist() -> None:
+# Dashboard and alerts
+
+ALERTS = CHART / "files" / "alerts.yaml"
+OF_PROMETHEUS = {"le", "instance"}
+"""Labels that Prometheus adds."""
+
+
+def dashboard_queries() -> dict[str, str]:
+    """By panel and letter."""
+    board = json.loads((DEPLOY / "grafana" / "chatd.json").read_text())
+    return {
+        f"{panel['title']} {target['refId']}": target["expr"]
+        for panel in board["panels"]
+        for target in panel.get("targets", ())
+    }
+
+
+def alert_rules() -> dict[str, Json]:
+    return {rule["alert"]: rule for group in load(ALERTS)["groups"] for rule in group["rules"]}
+
+
+def all_queries() -> dict[str, str]:
+    return {name: rule["expr"] for name, rule in alert_rules().items()} | dashboard_queries()
+
+
+@pytest.fixture(scope="module")
+def labels() -> dict[str, set[str]]:
+    """The labels of each sample, as the server exposes them once everything has happened."""
     registry = CollectorRegistry()
-    telemetry = Telemetry(registry)
-    Gauges(registry)
-    del telemetry
-    names: set[str] = set()
-    for metric in registry.collect():
-        names |= {metric.name, f"{metric.name}_total"}
-    # The metric that the chart scales by.
+    emit, api = Telemetry(registry), ApiMetrics(registry)
+    Gauges(registry).slots.labels("chats").set(1)
+    SlowStatements(registry, emit, FakeClock()).report("SELECT 1", 1.0)
+    emit("model_failed", error_kind="timeout", provider="p", duration_ms=1)
+    emit("prompt_extended", cause="tools", lost_tokens=1)
+    tokens = {f"{kind}_tokens": 1 for kind in ("input", "output", "cache_read", "cache_creation")}
+    emit("usage_recorded", provider="p", model="m", cost_micros=1, **tokens)
+    api.on_reply("GET", "/", 200, 0.1)
+    api.on_stream_open("sse")
+    samples = (sample for metric in registry.collect() for sample in metric.samples)
+    return {sample.name: set(sample.labels) for sample in samples}
+
+
+@pytest.fixture(scope="module")
+def source() -> str:
+    return "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+
+
+@pytest.mark.parametrize("name", all_queries())
+def test_a_query_uses_metrics_labels_and_events_that_exist(
+    name: str, labels: dict[str, set[str]], source: str
+) -> None:
+    query = all_queries()[name]
+    used = re.findall(r"\b(chatd_\w+)(?:{([^}]*)})?", query)
+    assert used
+    allowed = set(OF_PROMETHEUS)
+    for metric, selector in used:
+        assert metric in labels, metric
+        allowed |= labels[metric]
+        assert set(re.findall(r"(\w+)=~?\"", selector)) <= labels[metric], selector
+    grouped = {label for by in re.findall(r"by \(([^)]*)\)", query) for label in by.split(", ")}
+    assert grouped <= allowed
+    for matched in re.findall(r'event=~?"([^"]+)"', query):
+        assert all(f'"{event}"' in source for event in matched.split("|")), matched
+    assert all(query.count(a) == query.count(b) for a, b in ("()", "[]", "{}"))
+    assert query.count('"') % 2 == 0
+
+
+def test_prometheus_accepts_the_alerts_and_the_queries_of_the_dashboard(tmp_path: Path) -> None:
+    if (promtool := shutil.which("promtool")) is None:
+        pytest.skip("promtool is not installed (Debian's package prometheus)")
+    rules = [
+        {"record": "q", "expr": query.replace("$__rate_interval", "5m")}
+        for query in dashboard_queries().values()
+    ]
+    board = tmp_path / "board.yaml"
+    groups = [{"name": f"g{n}", "rules": [rule]} for n, rule in enumerate(rules)]
+    board.write_text(yaml.safe_dump({"groups": groups}))
+    for path in (ALERTS, board):
+        done = subprocess.run(
+            [promtool, "check", "rules", str(path)], capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_every_alert_has_its_section_for_the_night() -> None:
+    text = (ROOT / "docs" / "at-night.md").read_text()
+    assert re.findall(r"^### (Chatd\w+)$", text, re.MULTILINE) == list(alert_rules())
+    for name, rule in alert_rules().items():
+        assert rule["annotations"]["runbook"] == f"docs/at-night.md#{name.lower()}"
+        section = text.partition(f"### {name}\n")[2].partition("\n### ")[0]
+        assert all(f"**{word}**" in section for word in ("Means", "Look", "Do")), name
+
+
+def test_the_chart_scales_by_a_metric_that_exists(labels: dict[str, set[str]]) -> None:
     scaled = re.findall(r"name: (chatd_\w+)", (CHART / "templates/service.yaml").read_text())
-    assert set(scaled) == {"chatd_running_chats"} <= names
-    source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    groups = load(CHART / "files" / "alerts.yaml")["groups"]
-    for rule in (rule for group in groups for rule in group["rules"]):
-        assert set(re.findall(r"\bchatd_\w+", rule["expr"])) <= names, rule["alert"]
-        for matched in re.findall(r'event=~?"([^"]+)"', rule["expr"]):
-            for event in matched.split("|"):
-                assert f'"{event}"' in source, event
+    assert set(scaled) == {"chatd_running_chats"} <= labels.keys()

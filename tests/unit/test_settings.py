@@ -22,6 +22,7 @@ from chatd.settings.schema import (
     McpSettings,
     ModelEntry,
     OidcSettings,
+    OtelSettings,
     ProviderEntry,
     ServerSettings,
     Settings,
@@ -97,6 +98,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_DATABASE_URL": "postgres://db/chatd",
         "CHATD_DATABASE_POOL_SIZE": "3",
         "CHATD_DATABASE_STATEMENT_TIMEOUT_S": "4",
+        "CHATD_DATABASE_SLOW_STATEMENT_S": "0.25",
         "CHATD_DATABASE_LOCK_TIMEOUT_S": "0.5",
         "CHATD_DATABASE_START_WAIT_S": "7",
         "CHATD_LOG_LEVEL": "error",
@@ -188,6 +190,11 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_BACKUP_KEEP": "3",
         "CHATD_BACKUP_PASSPHRASE": "correct horse",
         "CHATD_BACKUP_WORKSPACES": "true",
+        "CHATD_OTEL_TRACES": "true",
+        "CHATD_OTEL_METRICS": "true",
+        "CHATD_OTEL_ENDPOINT": "http://127.0.0.1:4318",
+        "CHATD_OTEL_SAMPLE": "0.5",
+        "CHATD_OTEL_CONTENT": "true",
         "CHATD_WEBHOOKS_PRIVATE_ADDRESSES": "true",
         "CHATD_WEBHOOKS_PUSH_CONTACT": "mailto:ops@example.com",
         "CHATD_DEMO_KILL_WORKER": "false",
@@ -204,6 +211,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             url="postgres://db/chatd",
             pool_size=3,
             statement_timeout_s=4.0,
+            slow_statement_s=0.25,
             lock_timeout_s=0.5,
             start_wait_s=7.0,
         ),
@@ -223,6 +231,13 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             processes=4,
         ),
         sign_in=SignInSettings(passwords=False),
+        otel=OtelSettings(
+            traces=True,
+            metrics=True,
+            endpoint="http://127.0.0.1:4318",
+            sample=0.5,
+            content=True,
+        ),
         backup=BackupSettings(
             every_hours=12.0,
             directory="/mnt/backups",
@@ -625,7 +640,7 @@ def test_the_repr_of_settings_is_complete_except_the_password() -> None:
     database = DatabaseSettings(url="postgresql://ada:hunter2@db/chatd")
     assert repr(database) == (
         "DatabaseSettings(url='postgresql://ada:***@db/chatd', pool_size=10, "
-        "statement_timeout_s=15.0, lock_timeout_s=5.0, start_wait_s=60.0)"
+        "statement_timeout_s=15.0, slow_statement_s=1.0, lock_timeout_s=5.0, start_wait_s=60.0)"
     )
 
 

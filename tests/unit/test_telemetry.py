@@ -5,7 +5,13 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from chatd.app.telemetry import Telemetry, explained
+from chatd.app.telemetry import (
+    SLOW_STATEMENT_LOG_INTERVAL_S,
+    SlowStatements,
+    Telemetry,
+    explained,
+)
+from tests.support.clock import FakeClock
 
 
 @pytest.fixture
@@ -145,3 +151,19 @@ def test_prompts_that_do_not_extend_the_previous_one_are_counted_by_cause() -> N
         emit("prompt_extended", cause=cause, lost_tokens=lost)
     for name, expected in (("chatd_prompts_total", 2), ("chatd_prompt_lost_tokens_total", 1000)):
         assert registry.get_sample_value(name, {"cause": "tools"}) == expected
+
+
+def test_a_slow_statement_is_counted_each_time_and_logged_once_a_minute(
+    emit: Telemetry, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    slow = SlowStatements(registry, emit, clock)
+    assert slow.watch(0.0) is None
+    for _ in range(3):
+        slow.report("SELECT 1", 2.5)
+    clock.advance(SLOW_STATEMENT_LOG_INTERVAL_S)
+    slow.report("SELECT 1", 2.5)
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["WARNING", "DEBUG", "DEBUG", "WARNING"]
+    name = {"statement": "SELECT 1"}
+    assert registry.get_sample_value("chatd_slow_statements_total", name) == 4

@@ -31,7 +31,7 @@ from chatd.app.replica import (
     open_database_pools,
     replica_config,
 )
-from chatd.app.telemetry import Gauges, Telemetry
+from chatd.app.telemetry import Gauges, SlowStatements, Telemetry, open_collector
 from chatd.clock import new_change_id
 from chatd.domain.access.accounts import IdentityRules
 from chatd.domain.access.permissions import ADMIN_USER_ID
@@ -39,7 +39,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.diagnosis import SandboxFacts
 from chatd.domain.files import FileLimits
 from chatd.domain.ids import WorkerId
-from chatd.domain.ports import Clock, Env, ToolFamily, ToolSource
+from chatd.domain.ports import NO_TRACER, Clock, Env, ToolFamily, ToolSource
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.subagents import SubagentLimits
 from chatd.engine.subagents import SubagentService
@@ -147,12 +147,19 @@ class Composition:
         self.settings = settings
         self.role = role
         self.registry = CollectorRegistry()
+        emit = Telemetry(self.registry)
+        self.collector = open_collector(settings.otel, emit)
         self.env = env = Env(
             clock=clock,
-            emit=Telemetry(self.registry),
+            emit=emit,
+            tracer=self.collector or NO_TRACER,
             new_id=uuid4,
             new_change_id=new_change_id,
             jitter=random.random,
+        )
+        slow = SlowStatements(self.registry, emit, clock)
+        connect = msgspec.structs.replace(
+            connect, watch=slow.watch(settings.database.slow_statement_s)
         )
         replicating = replica_config(settings, connect, runs_chats=role.runs_chats)
         database = open_database_pools(replicating)
@@ -356,6 +363,9 @@ class Composition:
         )
         await ScheduledBackups(self.pool, request, schedule, self.env).run()
 
+    def _count_runners(self) -> int:
+        return 0 if self.runners is None else len(self.runners.links.all())
+
     def _gauges(self) -> Gauges:
         gauges, pool, replica, settings = (
             Gauges(self.registry),
@@ -373,6 +383,7 @@ class Composition:
         gauges.kept_history_bytes.set_function(lambda: replica.kept_histories.size)
         gauges.slots.labels("chats").set(settings.worker.slots)
         gauges.slots.labels("subagents").set(settings.worker.child_slots)
+        gauges.runners.set_function(self._count_runners)
         gauges.tick_age.set_function(tick_age)
         gauges.connections.set_function(lambda: pool.size)
         gauges.connections_limit.set(settings.database.pool_size)

@@ -29,6 +29,7 @@ from chatd.app.composition import (
 from chatd.app.database import connect_config, keep_database_up, open_database, wait_until_accepted
 from chatd.app.process_group import Membership
 from chatd.app.replica import Replica
+from chatd.app.telemetry import check_collector
 from chatd.domain.access.permissions import ADMIN_USER_ID, SystemActor
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.domain.ids import CredentialId
@@ -210,6 +211,8 @@ async def serve(
                 await built.models.withdraw()
                 await built.secret_keys.stop(built.pool)
             watch.cancel()
+        if built.collector is not None:
+            await built.collector.close()
         return 0 if built.workspaces is None else await built.workspaces.left_running()
     finally:
         await provider_registry.close()
@@ -278,6 +281,7 @@ def check_settings(settings: Settings, env: Mapping[str, str]) -> None:
     """Raises SettingsError before anything is started."""
     check_workspace_settings(settings, env)
     declared_servers(settings, env)
+    check_collector(settings.otel)
     try:
         Site(accounts_config(settings).site)
     except ValueError as error:

@@ -8,15 +8,20 @@ import logging
 import math
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.ports import Env
+from chatd.domain.ports import Clock, Emit, Env
 from chatd.log_event import LogEvent
+from chatd.settings.schema import OtelSettings, SettingsError
 from chatd.store.chat import workers
-from chatd.store.conn import DATABASE_CAUSES, Conn
+from chatd.store.conn import DATABASE_CAUSES, Conn, StatementWatch, statement_name
+
+if TYPE_CHECKING:
+    from chatd.app.traces import CollectorTracer
 
 log: Final = logging.getLogger("chatd")
 
@@ -108,7 +113,11 @@ _LEVELS: Final[Mapping[str, int]] = {
     "tool_failed": logging.WARNING,
     "open_call_delayed": logging.WARNING,
     "open_call_write_failed": logging.WARNING,
+    "slow_statement": logging.WARNING,
     "spend_warning": logging.INFO,
+    "traces_not_sent": logging.WARNING,
+    "model_fell_back": logging.WARNING,
+    "fallback_skipped": logging.INFO,
     "turn_ended": logging.INFO,
     "usage_estimated": logging.INFO,
     "call_never_sent": logging.INFO,
@@ -209,8 +218,13 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "template_skipped": "a template has a name that another has; it is left out",
     "open_call_delayed": "the database is slow or away; model calls wait until they are recorded",
     "open_call_write_failed": "the record of a model call could not be written or deleted",
+    "slow_statement": "the database took long for one statement of chatd; docs/monitoring.md says"
+    " how to look at it",
     "spend_warning": "a user has spent this share of the spend limit",
     "call_never_sent": "a replica died before it sent the request of a model call; no cost",
+    "traces_not_sent": "the collector of traces did not accept them; they are dropped, chats go on",
+    "model_fell_back": "a model failed, and a fallback answers in its place",
+    "fallback_skipped": "a fallback of a model cannot answer this chat",
     "usage_estimated": "recorded an estimate for a model call that its replica had not recorded",
     "usage_write_delayed": "the database is slow or away; usage is recorded later",
     "usage_write_failed": "usage of a discarded answer was not recorded",
@@ -220,14 +234,41 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
 }
 _DEFAULT_LEVEL: Final = logging.DEBUG
 BACKLOG_READ_INTERVAL_S: Final = 10.0
+SLOW_STATEMENT_LOG_INTERVAL_S: Final = 60.0
 # A drain is logged only if chats were running.
 _ONLY_WITH_CHATS: Final = frozenset({"drain_started", "drain_finished"})
+
+
+def level_of(event: str, *, has_error: bool) -> int:
+    """A failure without a level of its own is a warning."""
+    return _LEVELS.get(event, logging.WARNING if has_error else _DEFAULT_LEVEL)
+
+
+def explanation_of(event: str) -> str | None:
+    return _EXPLANATIONS.get(event)
 
 
 def explained(event: str, fields: Mapping[str, object]) -> LogEvent:
     """With the explanation of the event, or of the database error that caused it."""
     cause = DATABASE_CAUSES.get(str(fields.get("error_kind")))
     return LogEvent(event=event, fields=fields, explanation=cause or _EXPLANATIONS.get(event))
+
+
+def check_collector(settings: OtelSettings) -> None:
+    """Raises SettingsError if the extra is not installed that the settings need."""
+    needed = ("opentelemetry.sdk", "opentelemetry.exporter")
+    if (settings.traces or settings.metrics) and not all(map(find_spec, needed)):
+        text = "otel.traces and otel.metrics need an extra: pip install 'chatd[otel]'"
+        raise SettingsError(text)
+
+
+def open_collector(settings: OtelSettings, emit: Emit) -> "CollectorTracer | None":
+    """None if the settings ask for none: then nothing of OpenTelemetry's SDK is imported."""
+    if not (settings.traces or settings.metrics):
+        return None
+    from chatd.app.traces import CollectorTracer  # noqa: PLC0415 - an extra, and slow to import
+
+    return CollectorTracer(settings, emit)
 
 
 class Telemetry:
@@ -306,9 +347,7 @@ class Telemetry:
                 self._model_failures.labels(str(fields.get("provider", "")), kind).inc()
         if isinstance(duration_ms := fields.get("duration_ms"), int | float):
             self._durations.labels(event).observe(duration_ms / 1000)
-        # A failure without a level of its own is a warning.
-        failed = "error" in fields or "error_kind" in fields
-        level = _LEVELS.get(event, logging.WARNING if failed else _DEFAULT_LEVEL)
+        level = level_of(event, has_error="error" in fields or "error_kind" in fields)
         if event in _ONLY_WITH_CHATS and not any(fields.values()):
             level = _DEFAULT_LEVEL
         # Of several failures in a row the first is logged; all are counted.
@@ -332,6 +371,40 @@ class Telemetry:
         log.log(level, explained(event, shown), exc_info=cause)
 
 
+class SlowStatements:
+    """Reports slow statements by name: all are counted, each is logged at most once in
+    `SLOW_STATEMENT_LOG_INTERVAL_S`."""
+
+    def __init__(self, registry: CollectorRegistry, emit: Emit, clock: Clock) -> None:
+        self._counter = Counter(
+            "chatd_slow_statements",
+            "Statements that took longer than database.slow_statement_s.",
+            ["statement"],
+            registry=registry,
+        )
+        self._emit = emit
+        self._clock = clock
+        self._names: dict[str, str] = {}
+        self._logged: dict[str, tuple[float, int]] = {}
+
+    def watch(self, slow_s: float) -> StatementWatch | None:
+        if slow_s == 0:
+            return None
+        return StatementWatch(now=self._clock.monotonic, slow_s=slow_s, report=self.report)
+
+    def report(self, query: str, took_s: float) -> None:
+        if (name := self._names.get(query)) is None:
+            name = self._names[query] = statement_name(query)
+        self._counter.labels(name).inc()
+        now = self._clock.monotonic()
+        since, count = self._logged.get(name, (-math.inf, 0))
+        is_new = now - since >= SLOW_STATEMENT_LOG_INTERVAL_S
+        since, count = (now, 1) if is_new else (since, count + 1)
+        self._logged[name] = since, count
+        duration_ms = round(took_s * 1000)
+        self._emit("slow_statement", statement=name, duration_ms=duration_ms, failures=count)
+
+
 class Gauges:
     """Current state: of this process, read at every scrape; of all replicas, as last read."""
 
@@ -344,6 +417,7 @@ class Gauges:
             "kept_history_bytes", "Histories of chats that ran here lately, kept in memory."
         )
         self.slots = gauge("slots", "Chats that may run here at once.", "kind")
+        self.runners = gauge("runners", "Runners that are connected here.")
         self.tick_age = gauge(
             "tick_age_seconds", "Since the database last renewed this worker's lease."
         )

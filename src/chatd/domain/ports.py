@@ -10,9 +10,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 from uuid import UUID
 
 from msgspec import Raw, Struct
@@ -111,15 +111,88 @@ def _no_jitter() -> float:
     return 0.0
 
 
+SpanRole = Literal["internal", "client"]
+SpanAttributes = Mapping[str, str | int | float | bool | Sequence[str]]
+
+
+class TracedSpan(Protocol):
+    """A part of a trace that has begun."""
+
+    def set(self, attributes: SpanAttributes) -> None: ...
+
+    def fail(self, kind: str) -> None:
+        """It has failed, with an error of this kind."""
+        ...
+
+
+class Tracer(Protocol):
+    """Spans of work, for a collector of traces. `has_content`: texts may be in them."""
+
+    @property
+    def has_content(self) -> bool: ...
+
+    def span(
+        self,
+        name: str,
+        attributes: SpanAttributes,
+        *,
+        role: SpanRole = "internal",
+        turn: str | None = None,
+    ) -> AbstractContextManager[TracedSpan]:
+        """A span below the one that this task is in. With `turn` it begins the part of that turn's
+        trace that this worker runs."""
+        ...
+
+    def count_call(self, span: TracedSpan, duration_s: float) -> None:
+        """The span of a model call has all its attributes."""
+        ...
+
+
+class NoTracer:
+    """Satisfies `Tracer` and `TracedSpan`: nothing is traced."""
+
+    has_content = False
+
+    def span(
+        self,
+        name: str,
+        attributes: SpanAttributes,
+        *,
+        role: SpanRole = "internal",
+        turn: str | None = None,
+    ) -> AbstractContextManager[TracedSpan]:
+        del name, attributes, role, turn
+        return self
+
+    def __enter__(self) -> TracedSpan:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def set(self, attributes: SpanAttributes) -> None:
+        pass
+
+    def fail(self, kind: str) -> None:
+        pass
+
+    def count_call(self, span: TracedSpan, duration_s: float) -> None:
+        pass
+
+
+NO_TRACER: Final = NoTracer()
+
+
 class Env(Struct, frozen=True, kw_only=True):
-    """Dependencies that tests replace: time, ids, chance and the event sink. `jitter` is a random
-    number from 0 to 1, which lengthens a delay."""
+    """Dependencies that tests replace: time, ids, chance, the event sink and the tracer. `jitter`
+    is a random number from 0 to 1, which lengthens a delay."""
 
     clock: Clock
     emit: Emit
     new_id: Callable[[], UUID]
     new_change_id: Callable[[], ChangeId]
     jitter: Callable[[], float] = _no_jitter
+    tracer: Tracer = NO_TRACER
 
 
 class FileStore(Protocol):

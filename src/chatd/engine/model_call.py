@@ -271,6 +271,15 @@ class SpendExceeded(ModelCallError):
     """The call reached a spend limit. The attempt still has the partial answer."""
 
 
+_GEN_AI_PROVIDERS: Final = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "google": "gcp.gemini",
+    "openai-compat": "openai",
+}
+"""The names of the semantic conventions, where they differ from the kinds of providers."""
+
+
 def _ignore() -> None:
     pass
 
@@ -366,6 +375,51 @@ class ModelCall:
         """Publish live parts of an answer to `recorder`; a summary is shown when it is complete.
         A text that the answer continues is shown when the provider has taken it. Raises
         ModelCallError, SpendRefused."""
+        config, started_at = self.record.config, self._env.clock.monotonic()
+        facts = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": _GEN_AI_PROVIDERS.get(self._choice.kind, self._choice.kind),
+            "gen_ai.request.model": config.model,
+            "gen_ai.conversation.id": str(attempt.chat.id),
+            "chatd.call.kind": self._kind,
+            "chatd.model.name": config.name,
+        }
+        tracer = self._env.tracer
+        with tracer.span(f"chat {config.model}", facts, role="client") as span:
+            try:
+                answer = await self._run(attempt, request, spend_guard, recorder)
+                if answer.finished is not None:
+                    span.set({"gen_ai.response.finish_reasons": [answer.finished.reason]})
+                return answer
+            except ModelCallError as error:
+                span.fail(error.classified.kind)
+                raise
+            finally:
+                usage = self._assembler.usage
+                if self._is_charged:
+                    read = usage.cache_read_tokens + usage.cache_creation_tokens
+                    span.set(
+                        {
+                            "gen_ai.usage.input_tokens": usage.input_tokens + read,
+                            "gen_ai.usage.output_tokens": usage.output_tokens,
+                            "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
+                        }
+                    )
+                now = self._env.clock.monotonic()
+                if self.first_part_at is not None:
+                    first_s = round(self.first_part_at - started_at, 4)
+                    span.set({"gen_ai.server.time_to_first_token": first_s})
+                    self._env.emit("model_first_token", duration_ms=first_s * 1000)
+                self._env.emit("model_called", duration_ms=(now - started_at) * 1000)
+                tracer.count_call(span, now - started_at)
+
+    async def _run(
+        self,
+        attempt: Attempt,
+        request: ModelRequest,
+        spend_guard: SpendGuard,
+        recorder: PartRecorder,
+    ) -> Answer:
         self._continues = request.continues
         rough = estimate_input_tokens(request)
         estimate = spend_guard.estimate_input(self.record.config, rough)

@@ -157,7 +157,22 @@ class ToolBatchRun:
 
     async def _answer(self, call: ToolCallPart) -> None:
         clock, started_at = self._env.clock, self._env.clock.monotonic()
-        output = await self._output(self._context.tools[call.tool_name], call)
+        tracer = self._env.tracer
+        facts = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.tool_name,
+            "gen_ai.tool.call.id": call.tool_call_id,
+            "gen_ai.tool.type": "function",
+        }
+        with tracer.span(f"execute_tool {call.tool_name}", facts) as span:
+            output = await self._output(self._context.tools[call.tool_name], call)
+            if output.is_error:
+                span.fail("tool_error")
+            if tracer.has_content:
+                given = "" if call.args is UNSET else bytes(call.args).decode(errors="replace")
+                span.set(
+                    {"gen_ai.tool.call.arguments": given, "gen_ai.tool.call.result": output.text}
+                )
         if output.wait is not None:
             self._waits.append(output.wait)
             return

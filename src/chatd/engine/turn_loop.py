@@ -52,7 +52,15 @@ from chatd.domain.mcp.tools import mcp_origin
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError, ToolSpec
-from chatd.domain.ports import Env, ModelSource, Tool, ToolContext, ToolEffect, ToolSource
+from chatd.domain.ports import (
+    Env,
+    ModelSource,
+    SpanAttributes,
+    Tool,
+    ToolContext,
+    ToolEffect,
+    ToolSource,
+)
 from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.domain.text import utc_text
 from chatd.domain.tool_modes import allows_client_tools, allows_tool, refusal_text
@@ -186,13 +194,22 @@ class TurnLoop:
             await self._load_previous(attempt)
         try:
             while attempt.should_continue:
-                if attempt.is_draining:
-                    release = ReleaseChat(worker_id=attempt.worker_id, epoch=attempt.chat.epoch)
-                    await self._committer.commit(attempt, release)
-                    return
-                await self._run_step(attempt)
+                with self._env.tracer.span(
+                    "invoke_agent chatd", _turn_facts(attempt.chat), turn=_turn_name(attempt.chat)
+                ):
+                    await self._run_turn(attempt)
         finally:
             attempt.leave_history(self._deps.kept_histories)
+
+    async def _run_turn(self, attempt: Attempt) -> None:
+        """Until the turn ends, is released or waits. The next one may follow from the queue."""
+        turn = attempt.chat.turn_message_id
+        while attempt.should_continue and attempt.chat.turn_message_id == turn:
+            if attempt.is_draining:
+                release = ReleaseChat(worker_id=attempt.worker_id, epoch=attempt.chat.epoch)
+                await self._committer.commit(attempt, release)
+                return
+            await self._run_step(attempt)
 
     async def interrupt(self, attempt: Attempt) -> None:
         """Commit the partial answer or the finished tool results; then run the queue."""
@@ -242,7 +259,9 @@ class TurnLoop:
             task=type(action).__name__,
             attempt=attempt.chat.attempt,
         )
-        return await self._run_action(attempt, context, action)
+        name = type(action).__name__
+        with self._env.tracer.span(f"step {name}", {"chatd.attempt": attempt.chat.attempt}):
+            return await self._run_action(attempt, context, action)
 
     async def _load(self, attempt: Attempt) -> TurnContext:
         await attempt.load_history(self._conn, self._deps.kept_histories)
@@ -358,6 +377,23 @@ class TurnLoop:
             delay=lambda _: ROW_READ_RETRY_DELAY_S,
             budget_s=None,
         )
+
+
+def _turn_name(chat: Chat) -> str:
+    """The same on every worker that runs a part of the turn."""
+    return f"{chat.id}:{chat.turn_message_id or chat.history_version}"
+
+
+def _turn_facts(chat: Chat) -> SpanAttributes:
+    facts: dict[str, str | int] = {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "chatd",
+        "gen_ai.conversation.id": str(chat.id),
+        "chatd.worker.epoch": chat.epoch,
+    }
+    if chat.parent_chat_id is not None:
+        facts["chatd.parent_chat.id"] = str(chat.parent_chat_id)
+    return facts
 
 
 async def _load_turn_context(

@@ -9,6 +9,7 @@ import logging
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import Context, copy_context
 from functools import cache
 from typing import Any, Final, cast
 
@@ -82,6 +83,7 @@ class _Call(Struct, kw_only=True, eq=False):
     args: dict[str, Any]
     show: Callable[[str], None]
     reply: asyncio.Future[ToolOutput]
+    context: Context
 
 
 class McpConnection:
@@ -124,7 +126,9 @@ class McpConnection:
         reply = asyncio.get_running_loop().create_future()
         self.open_calls += 1
         try:
-            self._inbox.put_nowait(_Call(tool=tool, args=dict(args), show=show, reply=reply))
+            self._inbox.put_nowait(
+                _Call(tool=tool, args=dict(args), show=show, reply=reply, context=copy_context())
+            )
             return await reply
         finally:
             self.open_calls -= 1
@@ -214,7 +218,8 @@ class McpConnection:
             if _sends_changes(client):
                 watches.append(group.create_task(self._listen(client)))
             while (call := await self._inbox.get()) is not None:
-                task = group.create_task(self._answer(client, call))
+                # In the caller's context, so that the request has the place of the trace in it.
+                task = group.create_task(self._answer(client, call), context=call.context)
                 call.reply.add_done_callback(_canceller(task))
             for watch in watches:
                 watch.cancel()

@@ -37,6 +37,10 @@ class DatabaseSettings(msgspec.Struct, frozen=True, kw_only=True):
     statement_timeout_s: Annotated[
         TimeoutSeconds, Meta(description="Maximum run time of a statement")
     ] = 15.0
+    slow_statement_s: Annotated[
+        float,
+        Meta(ge=0, le=3600, description="Log statements that take this long; 0: none"),
+    ] = 1.0
     lock_timeout_s: Annotated[
         TimeoutSeconds, Meta(description="Maximum time a statement waits for a lock")
     ] = 5.0
@@ -642,6 +646,35 @@ class McpServerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return f"McpServerEntry(slug={self.slug!r})"
 
 
+class OtelSettings(msgspec.Struct, frozen=True, kw_only=True):
+    traces: Annotated[
+        bool,
+        Meta(description="Send traces of turns to an OpenTelemetry collector; needs chatd[otel]"),
+    ] = False
+    metrics: Annotated[
+        bool, Meta(description="Send metrics of model calls there; needs chatd[otel]")
+    ] = False
+    endpoint: Annotated[
+        Annotated[str, Meta(pattern="^https?://.")] | None,
+        Meta(
+            description="Address of the collector (OTLP over HTTP); without it the OTEL_* variables"
+            " decide",
+            extra={"expected": "an address such as http://127.0.0.1:4318"},
+        ),
+    ] = None
+    sample: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Share of the turns that are traced; without it OTEL_TRACES_SAMPLER"),
+    ] = None
+    content: Annotated[
+        bool,
+        Meta(
+            description="Also send arguments and results of tools, and texts of errors; they may"
+            " contain secrets"
+        ),
+    ] = False
+
+
 class BackupSettings(msgspec.Struct, frozen=True, kw_only=True):
     every_hours: Annotated[
         float,
@@ -689,6 +722,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     chats: ChatSettings = ChatSettings()
     audit: AuditSettings = AuditSettings()
     backup: BackupSettings = BackupSettings()
+    otel: OtelSettings = OtelSettings()
     demo: DemoSettings = DemoSettings()
     files: FileSettings = FileSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()

@@ -7,6 +7,7 @@ of chatd's (`errors`).
 
 import asyncio
 import re
+import sys
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -149,6 +150,7 @@ def _text(error: Exception) -> str:
 T = TypeVar("T")
 Row: TypeAlias = asyncpg.Record
 Reply: TypeAlias = Coroutine[Any, Any, T]
+MAX_STATEMENT_NAME_CHARS: Final = 60
 StatementHook: TypeAlias = Callable[[str], None]
 
 
@@ -161,6 +163,14 @@ class Conn(Protocol):
     def execute(self, query: LiteralString, *args: object) -> Reply[str]: ...
 
 
+class StatementWatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Reports each statement that took at least `slow_s`, with its text and its seconds."""
+
+    now: Callable[[], float]
+    slow_s: float
+    report: Callable[[str, float], None]
+
+
 class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
     dsn: str
     application_name: str = "chatd"
@@ -170,6 +180,7 @@ class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
     idle_in_transaction_s: float = 15
     reply_margin_s: float = 5
     settings: Mapping[str, str] = {}
+    watch: StatementWatch | None = None
 
     @property
     def reply_timeout_s(self) -> float:
@@ -251,10 +262,16 @@ class DatabaseSession:
 
     The methods return `_send`'s coroutine: a coroutine of their own would cost every statement."""
 
-    __slots__ = ("_driver", "_in_transaction", "_on_statement", "_unusable")
+    __slots__ = ("_driver", "_in_transaction", "_on_statement", "_unusable", "_watch")
 
-    def __init__(self, driver: _Driver, on_statement: StatementHook | None = None) -> None:
+    def __init__(
+        self,
+        driver: _Driver,
+        on_statement: StatementHook | None = None,
+        watch: StatementWatch | None = None,
+    ) -> None:
         self._driver = driver
+        self._watch = watch
         self._on_statement = on_statement
         self._in_transaction = False
         self._unusable = False
@@ -356,6 +373,8 @@ class DatabaseSession:
     async def _send(self, query: str, call: Awaitable[T]) -> T:
         if self._on_statement is not None:
             self._on_statement(query)
+        watch = self._watch
+        started_at = 0.0 if watch is None else watch.now()
         try:
             return await call
         except asyncio.CancelledError:
@@ -372,6 +391,9 @@ class DatabaseSession:
             if is_lost or fault.code == "database_read_only":
                 self._unusable = True
             raise fault from error
+        finally:
+            if watch is not None and (took_s := watch.now() - started_at) >= watch.slow_s:
+                watch.report(query, took_s)
 
 
 _open = cast(
@@ -432,11 +454,23 @@ async def connect(
     except DRIVER_ERRORS as error:
         raise translate_driver_error(error, sent=False) from error
     _declare_arrays(driver)
-    return DatabaseSession(driver, on_statement)
+    return DatabaseSession(driver, on_statement, config.watch)
 
 
 def _milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000))
+
+
+def statement_name(query: str) -> str:
+    """The constant of the store that has this text, such as `chat.apply.APPLY`; else how it
+    begins. Statements contain no values."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("chatd.store."):
+            for constant, value in vars(module).items():
+                text = value.text if isinstance(value, NamedStatement) else value
+                if isinstance(text, str) and text == query:
+                    return f"{name.removeprefix('chatd.store.')}.{constant}"
+    return " ".join(query.split())[:MAX_STATEMENT_NAME_CHARS]
 
 
 _ENCODER = msgspec.json.Encoder()

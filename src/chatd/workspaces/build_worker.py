@@ -469,7 +469,14 @@ class BuildWorker:
             self._pause.wake()
 
     async def _run_contained(self, building: BuildRun) -> bool:
-        return await self._contained("build", lambda: self._run_build(building))
+        build = building.context.build
+        facts = {
+            "chatd.build.id": str(building.lease.id),
+            "chatd.workspace.id": str(build.workspace_id),
+            "chatd.build.transition": build.transition,
+        }
+        with self._env.tracer.span(f"build {build.transition}", facts):
+            return await self._contained("build", lambda: self._run_build(building))
 
     async def _run_build(self, building: BuildRun) -> None:
         try:
