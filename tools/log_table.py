@@ -20,6 +20,7 @@ COMPUTED: Final = ("limit_forgotten", "limit_learned")
 MEANINGS: Final = {
     "acquire_failed": "the database did not answer; waiting chats are acquired later",
     "answer_continued": "after a crash or a deploy an answer went on from the text so far",
+    "browser_not_read": "the browser of a workspace could not be read",
     "chat_compacted": "a chat was summarized",
     "chat_list_poll_failed": "the database did not answer; lists of chats are late",
     "chat_list_read_failed": "the database did not answer; lists of chats are late",
@@ -98,8 +99,11 @@ def _names(argument: ast.expr) -> Iterator[str]:
 
 
 def meaning_of(event: str) -> str:
-    """Raises KeyError for an event that nothing explains."""
-    return explanation_of(event) or MEANINGS[event]
+    """Raises LookupError for an event that nothing explains."""
+    found = explanation_of(event) or MEANINGS.get(event)
+    if found is None:
+        raise LookupError(f"Say what {event} means, in tools/log_table.py or app/telemetry.py.")
+    return found
 
 
 def rows() -> Iterator[str]:

@@ -31,7 +31,7 @@ from chatd.app.replica import (
     open_database_pools,
     replica_config,
 )
-from chatd.app.telemetry import Gauges, SlowStatements, Telemetry, open_collector
+from chatd.app.telemetry import Gauges, SlowStatements, Telemetry, open_tracer
 from chatd.clock import new_change_id
 from chatd.domain.access.accounts import IdentityRules
 from chatd.domain.access.permissions import ADMIN_USER_ID
@@ -39,7 +39,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.diagnosis import SandboxFacts
 from chatd.domain.files import FileLimits
 from chatd.domain.ids import WorkerId
-from chatd.domain.ports import NO_TRACER, Clock, Env, ToolFamily, ToolSource
+from chatd.domain.ports import Clock, Env, ToolFamily, ToolSource
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.subagents import SubagentLimits
 from chatd.engine.subagents import SubagentService
@@ -129,6 +129,26 @@ class LifecycleCallbacks(msgspec.Struct, frozen=True, kw_only=True):
     stopping: Callable[[int], None] = lambda _running: None
 
 
+def _build_env(settings: Settings, registry: CollectorRegistry, clock: Clock) -> Env:
+    emit = Telemetry(registry)
+    return Env(
+        clock=clock,
+        emit=emit,
+        tracer=open_tracer(settings.otel, emit),
+        new_id=uuid4,
+        new_change_id=new_change_id,
+        jitter=random.random,
+    )
+
+
+def _watch_statements(
+    connect: ConnectConfig, settings: Settings, registry: CollectorRegistry, env: Env
+) -> ConnectConfig:
+    slow = SlowStatements(registry, env.emit, env.clock)
+    watch = slow.watch(settings.database.slow_statement_s)
+    return msgspec.structs.replace(connect, watch=watch)
+
+
 class Composition:
     """What a process is made of. `workspaces` exist where chats run, `workspace_control` also where
     only the API is served."""
@@ -147,24 +167,11 @@ class Composition:
         self.settings = settings
         self.role = role
         self.registry = CollectorRegistry()
-        emit = Telemetry(self.registry)
-        self.collector = open_collector(settings.otel, emit)
-        self.env = env = Env(
-            clock=clock,
-            emit=emit,
-            tracer=self.collector or NO_TRACER,
-            new_id=uuid4,
-            new_change_id=new_change_id,
-            jitter=random.random,
-        )
-        slow = SlowStatements(self.registry, emit, clock)
-        connect = msgspec.structs.replace(
-            connect, watch=slow.watch(settings.database.slow_statement_s)
-        )
+        self.env = env = _build_env(settings, self.registry, clock)
+        self.connect = connect = _watch_statements(connect, settings, self.registry, env)
         replicating = replica_config(settings, connect, runs_chats=role.runs_chats)
         database = open_database_pools(replicating)
         self.pool = pool = database.pool
-        self.connect = connect
         self.keys_from = keys_from
         self.changes = changes = ConfigChanges()
         workspaces: WorkspaceServicesConfig | None = None

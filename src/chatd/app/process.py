@@ -211,8 +211,7 @@ async def serve(
                 await built.models.withdraw()
                 await built.secret_keys.stop(built.pool)
             watch.cancel()
-        if built.collector is not None:
-            await built.collector.close()
+        await built.env.tracer.close()
         return 0 if built.workspaces is None else await built.workspaces.left_running()
     finally:
         await provider_registry.close()

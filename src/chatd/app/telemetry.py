@@ -9,19 +9,16 @@ import math
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.ports import Clock, Emit, Env
+from chatd.domain.ports import NO_TRACER, Clock, Emit, Env, Tracer
 from chatd.log_event import LogEvent
 from chatd.settings.schema import OtelSettings, SettingsError
 from chatd.store.chat import workers
 from chatd.store.conn import DATABASE_CAUSES, Conn, StatementWatch, statement_name
-
-if TYPE_CHECKING:
-    from chatd.app.traces import CollectorTracer
 
 log: Final = logging.getLogger("chatd")
 
@@ -262,10 +259,10 @@ def check_collector(settings: OtelSettings) -> None:
         raise SettingsError(text)
 
 
-def open_collector(settings: OtelSettings, emit: Emit) -> "CollectorTracer | None":
-    """None if the settings ask for none: then nothing of OpenTelemetry's SDK is imported."""
+def open_tracer(settings: OtelSettings, emit: Emit) -> Tracer:
+    """Nothing of OpenTelemetry's SDK is imported if the settings do not ask for it."""
     if not (settings.traces or settings.metrics):
-        return None
+        return NO_TRACER
     from chatd.app.traces import CollectorTracer  # noqa: PLC0415 - an extra, and slow to import
 
     return CollectorTracer(settings, emit)

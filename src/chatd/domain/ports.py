@@ -147,6 +147,10 @@ class Tracer(Protocol):
         """The span of a model call has all its attributes."""
         ...
 
+    async def close(self) -> None:
+        """Send what is left, for a short time."""
+        ...
+
 
 class NoTracer:
     """Satisfies `Tracer` and `TracedSpan`: nothing is traced."""
@@ -177,6 +181,9 @@ class NoTracer:
         pass
 
     def count_call(self, span: TracedSpan, duration_s: float) -> None:
+        pass
+
+    async def close(self) -> None:
         pass
 
 
