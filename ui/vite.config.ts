@@ -61,7 +61,7 @@ const everywhere = [
   /node_modules\/(?:react|react-dom|scheduler|use-sync-external-store|@radix-ui|@floating-ui|@tanstack\/(?:react-query|query-core)|wouter)\//,
   /node_modules\/(?:react-remove-scroll|react-remove-scroll-bar|react-style-singleton|use-callback-ref|use-sidecar|aria-hidden)\//,
   /lucide-react\/dist\/esm\/(?!icons)/,
-  /lucide-react\/dist\/esm\/icons\/(?:book-open|circle-question-mark|clock|copy|cpu|file-text|globe|image|message-square|paperclip|pause|play|square|undo-2)\./,
+  /lucide-react\/dist\/esm\/icons\/(?:book-open|circle-question-mark|clock|copy|cpu|file-text|globe|image|message-square|paperclip|pause|play|square|undo-2|unplug)\./,
   /src\/(?:api|chat-state|connection|components\/(?!lightbox)|platform\/(?!toaster)|app\/(?:columns|sidebar|top-bar))/,
 ];
 
@@ -84,7 +84,7 @@ export default defineConfig({
         advancedChunks: {
           groups: [
             { name: "base", test: (id) => everywhere.some((one) => one.test(id)), priority: 1 },
-            { name: "timeline", test: /src\/(?:text\/(?!compare-lines|computer-actions|git-diff|highlight)|timeline\/(?!tools\/computer-card))/ },
+            { name: "timeline", test: /src\/(?:text\/(?!compare-lines|computer-actions|git-diff|highlight)|timeline\/(?!tools\/(?:computer|workspace)-card))/ },
           ],
         },
       },

@@ -80,6 +80,7 @@ async def test_the_page_may_load_only_from_its_server_and_cannot_be_framed(page:
         "script-src": "'self'",
         "style-src": "'self'",
         "img-src": "'self' data: blob:",
+        "media-src": "'self'",
         "font-src": "'self'",
         "connect-src": "'self'",
         "manifest-src": "'self'",

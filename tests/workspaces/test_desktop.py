@@ -271,6 +271,47 @@ async def test_viewers_that_leave_while_the_desktop_starts_take_no_place(tmp_pat
         process.end(signal.SIGTERM)
 
 
+@pytest.mark.skipif(not shutil.which("ffprobe"), reason="needs Debian's package ffmpeg")
+async def test_a_recording_can_be_played_also_if_the_agent_was_killed(tmp_path: Path) -> None:
+    """Starts an X server of its own: the agent is killed. Records for a second."""
+    process = AgentProcess(tmp_path, desktop=(640, 480))
+    process.start()
+    screen, name = Screen(640, 480), "00000000-0000-4000-8000-00000000000f"
+    try:
+        async with workbench(process, process.home) as bench:
+            assert not (await bench.conn.stop_recording("none")).video
+            place = Path(DesktopPlace.of(str(process.run_dir)).directory)
+            part = place / f"recording-{name}.part.mp4"
+
+            async def has_pictures() -> bool:
+                return part.exists() and part.stat().st_size > 2000
+
+            for _ in range(2):
+                assert await bench.conn.start_recording(name) == ""  # the second goes on with it
+            await bench.conn.act(
+                [InputAction(kind="move", points=((9, 9),))], key=bench.key("move")
+            )
+            await eventually(has_pictures, within_s=40)
+            process.end(signal.SIGKILL)
+        process.start()
+        async with workbench(process, process.home) as again:
+            found = await again.conn.stop_recording(name)
+            assert (found.video, found.poster) == (True, True)
+            assert (await again.conn.stop_recording(name)) == found
+            video, poster = tmp_path / "video.mp4", tmp_path / "poster.jpg"
+            for file in (video, poster):
+                data, kind = b"", "mp4" if file is video else "jpg"
+                while piece := await again.conn.read_recording(name, kind, len(data)):
+                    data += piece
+                file.write_bytes(data)
+                assert run(["ffprobe", "-v", "error", str(file)], {"PATH": os.defpath}) == 0
+            refused = await raised(AgentRefused, again.conn.read_recording("none", "mp4", 0))
+            assert refused.code == "no_recording"
+            assert (await again.conn.screenshot(screen)).image
+    finally:
+        process.end(signal.SIGTERM)
+
+
 async def test_a_workspace_without_a_desktop_says_so(tmp_path: Path) -> None:
     process = AgentProcess(tmp_path)
     process.start()

@@ -317,8 +317,8 @@ PAGE_ADDRESSES: Final = frozenset({"c", "new", "search", "settings", "admin", EM
 """The first segments of the page's own addresses, beside `/`: ui/src/platform/routes.ts."""
 PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:;"
-    " font-src 'self'; connect-src 'self'; manifest-src 'self'; worker-src 'self';"
-    " frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+    " media-src 'self'; font-src 'self'; connect-src 'self'; manifest-src 'self';"
+    " worker-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
 
 

@@ -84,7 +84,7 @@ from chatd.store.pool import Pool, PoolConfig
 from chatd.tools.browser import BrowserTools
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools, ToolOrders
-from chatd.tools.computer import ComputerTools
+from chatd.tools.computer import ComputerTools, DesktopRecordings
 from chatd.tools.files import SavedResultTools, save_results
 from chatd.tools.plans import QuestionTools
 from chatd.tools.skills import SkillDirectory, SkillTools, no_workspace_skills
@@ -305,11 +305,16 @@ class Composition:
             QuestionTools(),
             SkillTools(skills, workspaces),
         ]
+        recordings: DesktopRecordings | None = None
         if workspaces is not None:
+            if self.settings.workspaces.desktop_recordings:
+                recordings = DesktopRecordings(workspaces, files, env)
             families += [workspaces.tools, workspaces.mcp_tools, ChatFileTools(workspaces, files)]
-            families.append(ComputerTools(workspaces, files, workspaces.load_screen, env))
+            families.append(
+                ComputerTools(workspaces, files, workspaces.load_screen, env, recordings)
+            )
             families.append(BrowserTools(workspaces, workspaces.load_spec, env))
-        families.append(SubagentTools(subagents))
+        families.append(SubagentTools(subagents, recordings))
         load = _no_instructions if workspaces is None else workspaces.chat_instructions
         save = save_results(workspaces, files)
         tools = ChatTools(families, load, skills, ToolOrders(pool, env), save)

@@ -20,10 +20,13 @@ from chatd.domain.errors import InvalidInput, UnsupportedFile
 PDF: Final = "application/pdf"
 JSON: Final = "application/json"
 PLAIN_TEXT: Final = "text/plain"
+MP4: Final = "video/mp4"
+"""Only chatd's own recordings: it is not taken from users, and no model is sent it."""
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 TEXT_TYPES: Final = frozenset({PLAIN_TEXT, "text/markdown", "text/csv", JSON})
-STORED_TYPES: Final = (*sorted(IMAGE_TYPES), PDF, *sorted(TEXT_TYPES))
-UPLOAD_TYPES: Final = ("application/octet-stream", *STORED_TYPES)
+_TAKEN_TYPES: Final = (*sorted(IMAGE_TYPES), PDF, *sorted(TEXT_TYPES))
+STORED_TYPES: Final = (*_TAKEN_TYPES, MP4)
+UPLOAD_TYPES: Final = ("application/octet-stream", *_TAKEN_TYPES)
 
 _OPAQUE_TYPES: Final = frozenset({"", "application/octet-stream", "binary/octet-stream"})
 _ALIASES: Final[Mapping[str, str]] = {
@@ -257,11 +260,17 @@ class FileInspection:
     the file, at least some kilobytes if the file has them."""
 
     def __init__(
-        self, declared: str | None, name: str | None, *, takes_markup: bool = False
+        self,
+        declared: str | None,
+        name: str | None,
+        *,
+        takes_markup: bool = False,
+        is_recording: bool = False,
     ) -> None:
         """`takes_markup`: a text that begins as HTML or SVG is taken if it is stored as plain text,
-        which is how it is served too: no browser runs it. Raises UnsupportedFile."""
-        self._expected = expected_type(declared, name)
+        which is how it is served too: no browser runs it. `is_recording`: it must be an MP4. Raises
+        UnsupportedFile."""
+        self._expected = MP4 if is_recording else expected_type(declared, name)
         self._name = name
         self._takes_markup = takes_markup
         self._media_type = ""
@@ -300,6 +309,11 @@ class FileInspection:
         return self._media_type
 
     def _begin(self, head: bytes) -> None:
+        if self._expected == MP4:
+            if head[4:8] != b"ftyp":
+                raise _broken(MP4, "it does not begin as one")
+            self._media_type = MP4
+            return
         found = detect_type(head)
         self._media_type = settle_type(self._expected, self._name, found)
         self._is_text = found is None
@@ -353,6 +367,8 @@ class FileInspection:
         match self._media_type:
             case "image/webp":
                 return self._size >= self._riff_bytes
+            case "video/mp4":
+                return True
             case "image/gif":
                 return self._tail.rstrip(b"\0").endswith(b";")
             case _:

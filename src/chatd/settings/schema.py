@@ -498,6 +498,13 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
             " its chat",
         ),
     ] = 2 << 30
+    desktop_recordings: Annotated[
+        bool,
+        Meta(
+            description="Record what subagents do at the desktop of a workspace that has ffmpeg,"
+            " and put the video into the chat that waits for them"
+        ),
+    ] = True
     runners_per_user: Annotated[
         int,
         Meta(

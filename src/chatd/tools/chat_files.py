@@ -1,4 +1,4 @@
-"""Writes the files that tools put into a chat: one file for each call, whichever worker makes it.
+"""Writes the files that tools put into a chat: once for each call, whichever worker makes it.
 
 The bytes are judged and stored piece by piece; the memory of a file is bounded by one chunk of the
 store.
@@ -7,6 +7,7 @@ store.
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from hashlib import sha256
+from typing import Literal
 
 from msgspec import Struct
 
@@ -22,6 +23,9 @@ from chatd.store.conn import DuplicateRow
 from chatd.store.file_stores import DeadUpload, FileStores
 from chatd.store.pool import Pool
 
+FileOfCall = Literal["", "recording", "poster"]
+"""A call has one file, or several of which each has a name."""
+
 
 class _Received(Struct, frozen=True, kw_only=True):
     media_type: str
@@ -36,9 +40,9 @@ class ChatFileWriter:
         self._limits = limits
         self._env = env
 
-    async def find(self, context: ToolContext) -> StoredFile | None:
+    async def find(self, context: ToolContext, part: FileOfCall = "") -> StoredFile | None:
         """The file that an earlier attempt at this call has stored."""
-        key = _request_key(context)
+        key = _request_key(context, part)
         return await retry_unavailable(
             self._env.clock, lambda: files.find_of_call(self._pool, context.chat.id, key)
         )
@@ -70,14 +74,22 @@ class ChatFileWriter:
         pieces: AsyncGenerator[bytes],
         *,
         is_result: bool = False,
+        part: FileOfCall = "",
     ) -> StoredFile:
         """Raises ToolError for a file that cannot be stored, and StaleFence. Nothing is kept of a
         file that is not complete."""
         max_files = MAX_FILES_PER_CHAT // 2 if is_result else MAX_FILES_PER_CHAT
         async with aclosing(pieces):
             try:
-                inspection = FileInspection(declared_type, name, takes_markup=is_result)
-                return await self._store(context, name, inspection, pieces, max_files)
+                inspection = FileInspection(
+                    declared_type,
+                    name,
+                    takes_markup=is_result,
+                    is_recording=part == "recording",
+                )
+                return await self._store(
+                    context, name, inspection, pieces, max_files=max_files, part=part
+                )
             except InvalidInput as error:
                 raise ToolError(f"{name} cannot be used: it {error.detail}.") from None
             except UnsupportedFile as error:
@@ -91,7 +103,9 @@ class ChatFileWriter:
         name: str,
         inspection: FileInspection,
         pieces: AsyncGenerator[bytes],
+        *,
         max_files: int,
+        part: FileOfCall,
     ) -> StoredFile:
         clock, store, file_id = self._env.clock, self._stores.current, FileId(self._env.new_id())
         await retry_unavailable(
@@ -107,11 +121,13 @@ class ChatFileWriter:
         )
         try:
             received = await self._write(store, file_id, inspection, pieces)
-            return await self._finish(context, file_id, name, received, max_files)
+            return await self._finish(
+                context, file_id, name, received, max_files=max_files, part=part
+            )
         except Exception as error:
             # A cancelled task writes nothing more; maintenance removes what it left.
             await self._remove(store, file_id)
-            stored = await self.find(context) if _may_be_stored(error) else None
+            stored = await self.find(context, part) if _may_be_stored(error) else None
             if stored is None:
                 raise
             return stored
@@ -145,14 +161,16 @@ class ChatFileWriter:
         file_id: FileId,
         name: str,
         received: _Received,
+        *,
         max_files: int,
+        part: FileOfCall,
     ) -> StoredFile:
         new = NewFile(
             name=name,
             media_type=received.media_type,
             size_bytes=received.size,
             sha256=received.sha256,
-            request_key=_request_key(context),
+            request_key=_request_key(context, part),
         )
         return await retry_unavailable(
             self._env.clock,
@@ -175,8 +193,8 @@ class ChatFileWriter:
                 await self._stores.remove_bytes(self._pool, left)
 
 
-def _request_key(context: ToolContext) -> str:
-    return f"tool:{context.call_key}"
+def _request_key(context: ToolContext, part: FileOfCall) -> str:
+    return f"tool:{context.call_key}" + (f":{part}" if part else "")
 
 
 def _may_be_stored(error: Exception) -> bool:

@@ -4,8 +4,9 @@ Each call is done once: the workspace agent knows it by its key. A call whose ou
 followed by a screenshot, which shows it.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -26,12 +27,15 @@ from chatd.domain.computer_use import (
 )
 from chatd.domain.errors import ToolError, Unavailable
 from chatd.domain.files import clean_file_name
+from chatd.domain.ids import ChatId, MessageId
+from chatd.domain.media_types import MP4
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import Env, Tool, ToolContext, WorkspaceAccess
 from chatd.domain.workspace.agent_api import (
     ActedOnDesktop,
     AgentApi,
     AgentRefused,
+    AgentUnreachable,
     DesktopPicture,
 )
 from chatd.domain.workspace.entities import DEFAULT_SCREEN
@@ -70,9 +74,15 @@ class ComputerTools:
     of the screen from the template of the chat's workspace."""
 
     def __init__(
-        self, access: WorkspaceAccess, files: ChatFileWriter, load_screen: LoadScreen, env: Env
+        self,
+        access: WorkspaceAccess,
+        files: ChatFileWriter,
+        load_screen: LoadScreen,
+        env: Env,
+        recordings: "DesktopRecordings | None" = None,
     ) -> None:
         self._access = access
+        self._recordings = recordings
         self._load_screen = load_screen
         self._env = env
         self._attach = attach_screenshot(access, files)
@@ -85,14 +95,19 @@ class ComputerTools:
         except Unavailable as error:
             self._env.emit("screen_not_read", chat_id=chat.id, error_kind=error.code)
             screen = None
-        return (computer(self._access, screen or Screen(*DEFAULT_SCREEN)), self._attach)
+        screen = screen or Screen(*DEFAULT_SCREEN)
+        return (computer(self._access, screen, self._recordings), self._attach)
 
 
-def computer(access: WorkspaceAccess, screen: Screen) -> WorkspaceTool:
+def computer(
+    access: WorkspaceAccess, screen: Screen, recordings: "DesktopRecordings | None" = None
+) -> WorkspaceTool:
     async def handle(context: ToolContext, args: Raw) -> ToolOutput:
         agent = await access.connect(context)
         native = await _read_screen(agent)
         call = read_call(args, native)
+        if recordings is not None:
+            await recordings.start(context, agent)
         note = await _act(agent, call, context.call_key)
         picture = await agent.screenshot(call.picture, call.region, settles=bool(call.actions))
         return _shown(call, note, picture, native)
@@ -183,3 +198,80 @@ def attach_screenshot(access: WorkspaceAccess, files: ChatFileWriter) -> Workspa
 
 async def _pieces(data: bytes) -> AsyncGenerator[bytes]:
     yield data
+
+
+# Recordings
+
+RECORDING_START_TIMEOUT_S: Final = 20.0
+RECORDING_TIMEOUT_S: Final = 45.0
+"""To end a recording and store it; less than the time of the call that waits for the subagent."""
+MAX_KNOWN_RECORDINGS: Final = 1000
+_RECORDING_ERRORS: Final = (AgentRefused, AgentUnreachable, ToolError, Unavailable, TimeoutError)
+
+
+class DesktopRecordings:
+    """Videos of what subagents do at a desktop, one for each turn. Best effort: an action and a
+    wait go on without one, and the log says why."""
+
+    def __init__(self, access: WorkspaceAccess, files: ChatFileWriter, env: Env) -> None:
+        self._access = access
+        self._files = files
+        self._env = env
+        self._started: dict[tuple[ChatId, MessageId | None], None] = {}
+
+    async def start(self, context: ToolContext, agent: AgentApi) -> None:
+        """Asks once for each turn; the workspace agent goes on with one that runs."""
+        chat = context.chat
+        turn = (chat.id, chat.turn_message_id)
+        if turn in self._started:
+            return
+        self._started[turn] = None
+        while len(self._started) > MAX_KNOWN_RECORDINGS:
+            del self._started[next(iter(self._started))]
+        try:
+            async with asyncio.timeout(RECORDING_START_TIMEOUT_S):
+                refusal = await agent.start_recording(str(chat.id))
+        except _RECORDING_ERRORS as error:
+            refusal = str(error) or type(error).__name__
+        if refusal:
+            self._env.emit("desktop_not_recorded", chat_id=chat.id, reason=refusal)
+
+    async def collect(self, context: ToolContext, child: ChatId) -> tuple[FilePart, ...]:
+        """End the recording of a subagent, and store video and poster in its parent's chat."""
+        try:
+            async with asyncio.timeout(RECORDING_TIMEOUT_S):
+                return await self._collect(context, child)
+        except _RECORDING_ERRORS as error:
+            reason = str(error) or type(error).__name__
+            self._env.emit("desktop_not_recorded", chat_id=child, reason=reason)
+            return ()
+
+    async def _collect(self, context: ToolContext, child: ChatId) -> tuple[FilePart, ...]:
+        video = await self._files.find(context, "recording")
+        poster = await self._files.find(context, "poster")
+        if video is None:
+            agent = await self._access.connect(context)
+            found = await agent.stop_recording(str(child))
+            if not found.video:
+                return ()
+            if found.poster and poster is None:
+                pieces = _recorded(agent, child, "jpg")
+                poster = await self._files.store(
+                    context, "recording.jpg", "image/jpeg", pieces, part="poster"
+                )
+            pieces = _recorded(agent, child, "mp4")
+            video = await self._files.store(context, "recording.mp4", MP4, pieces, part="recording")
+        stored = (video,) if poster is None else (video, poster)
+        return tuple(
+            FilePart(media_type=file.media_type, file_id=str(file.id), name=file.name)
+            for file in stored
+        )
+
+
+async def _recorded(
+    agent: AgentApi, child: ChatId, kind: Literal["mp4", "jpg"]
+) -> AsyncGenerator[bytes]:
+    offset = 0
+    while piece := await agent.read_recording(str(child), kind, offset):
+        offset += len(piece)
+        yield piece

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final, get_args
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.chat.row import AgentWait, Chat
@@ -19,6 +20,7 @@ from chatd.domain.subagents import (
     SubagentType,
     can_spawn,
 )
+from chatd.tools.computer import DesktopRecordings
 from chatd.tools.tool import NOT_BLANK, WorkspaceTool, argument, json_output, workspace_tool
 
 DEFAULT_LISTED_AGENTS: Final = 10
@@ -97,17 +99,19 @@ class ListSubagentModelsArguments(Struct, frozen=True):
 class SubagentTools:
     """Satisfies `ports.ToolFamily`: tools of root chats."""
 
-    def __init__(self, subagents: Subagents) -> None:
-        self._tools = subagent_tools(subagents)
+    def __init__(self, subagents: Subagents, recordings: DesktopRecordings | None = None) -> None:
+        self._tools = subagent_tools(subagents, recordings)
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         return self._tools if can_spawn(chat) else ()
 
 
-def subagent_tools(subagents: Subagents) -> tuple[Tool, ...]:
+def subagent_tools(
+    subagents: Subagents, recordings: DesktopRecordings | None = None
+) -> tuple[Tool, ...]:
     return (
         _spawn_agent(subagents),
-        _wait_agent(subagents),
+        _wait_agent(subagents, recordings),
         _message_agent(subagents),
         _interrupt_agent(subagents),
         _list_agents(subagents),
@@ -146,7 +150,7 @@ def _spawn_agent(subagents: Subagents) -> WorkspaceTool:
     )
 
 
-def _wait_agent(subagents: Subagents) -> WorkspaceTool:
+def _wait_agent(subagents: Subagents, recordings: DesktopRecordings | None) -> WorkspaceTool:
     async def handle(context: ToolContext, args: WaitAgentArguments) -> ToolOutput:
         """Does not wait itself: it tells what to wait for, and is run again when the subagent is
         settled or the time is over."""
@@ -156,7 +160,10 @@ def _wait_agent(subagents: Subagents) -> WorkspaceTool:
             return error_output(WAIT_AWAY_TEXT)
         if isinstance(found, AgentWait):
             return ToolOutput(text="", wait=found)
-        return json_output(found)
+        is_over = not found.timed_out and not found.interrupted
+        if recordings is None or found.type != "computer_use" or not is_over:
+            return json_output(found)
+        return replace(json_output(found), files=await recordings.collect(context, found.chat_id))
 
     return workspace_tool(
         WAIT_TOOL,

@@ -8970,6 +8970,7 @@ export interface operations {
                     "text/csv": string;
                     "text/markdown": string;
                     "text/plain": string;
+                    "video/mp4": string;
                 };
             };
         };
@@ -10312,6 +10313,7 @@ export interface operations {
                     "text/csv": string;
                     "text/markdown": string;
                     "text/plain": string;
+                    "video/mp4": string;
                 };
             };
             206: {
@@ -10328,6 +10330,7 @@ export interface operations {
                     "text/csv": string;
                     "text/markdown": string;
                     "text/plain": string;
+                    "video/mp4": string;
                 };
             };
         };
@@ -10380,6 +10383,7 @@ export interface operations {
                     "text/csv": string;
                     "text/markdown": string;
                     "text/plain": string;
+                    "video/mp4": string;
                 };
             };
             206: {
@@ -10396,6 +10400,7 @@ export interface operations {
                     "text/csv": string;
                     "text/markdown": string;
                     "text/plain": string;
+                    "video/mp4": string;
                 };
             };
         };

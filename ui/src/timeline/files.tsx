@@ -12,12 +12,20 @@ const PREVIEWS = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"])
 export function FileList({ files }: { readonly files: readonly FileChip[] }) {
   return (
     <div className="timeline-files">
-      {files.map((file, index) => (
-        <FileItem key={index} file={file} />
-      ))}
+      {files.map((file, index) =>
+        file.media_type === "video/mp4" ? (
+          <video key={index} className="timeline-video" controls preload="none" src={urlOf(file) ?? ""} poster={posterOf(files)} aria-label={file.name ?? ""} />
+        ) : (
+          file.name !== POSTER && <FileItem key={index} file={file} />
+        ),
+      )}
     </div>
   );
 }
+
+/** The picture of a recording, which stands beside it. */
+const POSTER = "recording.jpg";
+const posterOf = (files: readonly FileChip[]) => files.map((file) => (file.name === POSTER ? (urlOf(file) ?? "") : "")).join("");
 
 function FileItem({ file }: { readonly file: FileChip }) {
   const [hasFailed, setFailed] = useState(false);

@@ -36,6 +36,7 @@ VNC_CHUNK_BYTES = 48 * 1024
 VNC_KEEPALIVE_S = 15.0
 VNC_WRITE_TIMEOUT_S = 10.0
 MAX_SEEN_CHATS = 256
+MAX_RECORDING_READ_BYTES = 1 << 20
 
 NO_DESKTOP_TEXT = (
     "This workspace has no desktop. Create one from a template with a desktop, or set `desktop` in"
@@ -117,6 +118,9 @@ class DesktopRoutes:
             AgentRoute("GET", DESKTOP_API_PREFIX, self._state),
             AgentRoute("POST", f"{DESKTOP_API_PREFIX}/act", self._act),
             AgentRoute("GET", f"{DESKTOP_API_PREFIX}/screenshot", self._screenshot),
+            AgentRoute("POST", f"{DESKTOP_API_PREFIX}/recordings/{{}}/start", self._record),
+            AgentRoute("POST", f"{DESKTOP_API_PREFIX}/recordings/{{}}/stop", self._stop_recording),
+            AgentRoute("GET", f"{DESKTOP_API_PREFIX}/recordings/{{}}/file", self._read_recording),
             AgentRoute("POST", f"{DESKTOP_API_PREFIX}/take", self._take),
             AgentRoute("POST", f"{DESKTOP_API_PREFIX}/release", self._release),
             AgentRoute("GET", f"{DESKTOP_API_PREFIX}/stream/{{}}/output", self._stream),
@@ -203,6 +207,27 @@ class DesktopRoutes:
             self._takeover.see(request.caller.chat_id)
         facts = {"x": x, "y": y, "taken_by": taken_by, "note": server.note, "starts": server.starts}
         body = json.dumps(facts).encode() + b"\n" + image
+        return AgentHttpReply(200, body, content_type="application/octet-stream")
+
+    async def _record(self, request: AgentRouteRequest) -> AgentHttpReply:
+        server = self._get()
+        request.json().reject_unknown()
+        return json_reply({"refusal": await server.start_recording(request.parameter)})
+
+    async def _stop_recording(self, request: AgentRouteRequest) -> AgentHttpReply:
+        server = self._get()
+        request.json().reject_unknown()
+        found = await server.stop_recording(request.parameter)
+        facts = {"video": found is not None, "poster": found is not None and bool(found.poster)}
+        return json_reply(facts)
+
+    async def _read_recording(self, request: AgentRouteRequest) -> AgentHttpReply:
+        server, fields = self._get(), request.query()
+        kind, offset, limit = fields.text("kind"), fields.count("offset"), fields.count("limit")
+        fields.reject_unknown()
+        if not 1 <= limit <= MAX_RECORDING_READ_BYTES:
+            raise AgentError(400, f"limit must be from 1 to {MAX_RECORDING_READ_BYTES}")
+        body = await server.read_recording(request.parameter, kind, offset, limit)
         return AgentHttpReply(200, body, content_type="application/octet-stream")
 
     # --- people ---------------------------------------------------------------------------------

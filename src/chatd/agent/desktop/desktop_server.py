@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chatd.agent.desktop.desktop_actions import ActionOutcome, DesktopAction, DesktopInput
+from chatd.agent.desktop.recorder import DesktopRecorder, RecordedFiles
 from chatd.agent.desktop.x_display import (
     COOKIE_BYTES,
     DisplayLost,
@@ -123,6 +124,8 @@ class DesktopServer:
         self._children: list[subprocess.Popen[bytes]] = []
         self._started_at = float("-inf")
         self._lock = asyncio.Lock()
+        self._recorder = DesktopRecorder(place.directory)
+        self._recording = asyncio.Lock()
         self.starts = 0
         self.note = ""
 
@@ -149,6 +152,30 @@ class DesktopServer:
                 display = await self._ensure()
                 return await self._run(lambda: _capture(display, size, region))
 
+    async def start_recording(self, name: str) -> str:
+        """Why nothing is recorded; empty if it is. Raises AgentError if there is no desktop."""
+        await self.ensure_started()
+        size, env = (self.size.width, self.size.height), self._variables()
+        async with self._recording:
+            return await asyncio.to_thread(self._recorder.start, name, size, env)
+
+    async def stop_recording(self, name: str) -> RecordedFiles | None:
+        async with self._recording:
+            return await asyncio.to_thread(self._recorder.stop, name, self._variables())
+
+    async def read_recording(self, name: str, kind: str, offset: int, limit: int) -> bytes:
+        """Raises AgentError."""
+
+        def read() -> bytes:
+            with open(self._recorder.find(name, kind), "rb") as file:
+                file.seek(offset)
+                return file.read(limit)
+
+        return await asyncio.to_thread(read)
+
+    def _variables(self) -> dict[str, str]:
+        return self._environment.build_variables(self.place.variables(), None)
+
     async def ensure_started(self) -> None:
         async with self._lock:
             await self._ensure()
@@ -159,6 +186,7 @@ class DesktopServer:
     # --- life -----------------------------------------------------------------------------------
 
     async def close(self) -> None:
+        await asyncio.to_thread(self._recorder.close)
         await asyncio.to_thread(self._end)
         shutil.rmtree(self.place.directory, ignore_errors=True)
         if self._pool is not None:
@@ -206,7 +234,7 @@ class DesktopServer:
 
     def _start(self) -> XDisplay:
         place = self.place
-        env = self._environment.build_variables(place.variables(), None)
+        env = self._variables()
         if shutil.which(X_SERVER, path=env.get("PATH")) is None:
             package = DESKTOP_PACKAGES[X_SERVER]
             text = f"The workspace has no {X_SERVER}. Install the Debian package {package} in it."

@@ -225,6 +225,13 @@ class BrowserPage(Struct, frozen=True, kw_only=True):
     image: bytes = b""
 
 
+class DesktopRecording(Struct, frozen=True, kw_only=True):
+    """Which files there are of a recording that has ended."""
+
+    video: bool = False
+    poster: bool = False
+
+
 class AgentApi(Protocol):
     """A connection to one agent on behalf of one chat.
 
@@ -287,6 +294,16 @@ class AgentApi(Protocol):
         self, size: Screen, region: PictureRegion | None = None, *, settles: bool = False
     ) -> DesktopPicture:
         """A PNG of this size. `settles`: taken when the screen stays the same for a moment."""
+        ...
+
+    async def start_recording(self, name: str) -> str:
+        """Record the desktop until `stop_recording`, or a limit. Returns why not."""
+        ...
+
+    async def stop_recording(self, name: str) -> DesktopRecording: ...
+
+    async def read_recording(self, name: str, kind: Literal["mp4", "jpg"], offset: int) -> bytes:
+        """The next bytes of a recording that has ended; none after the last."""
         ...
 
     async def use_browser(self, action: BrowserAction, *, key: str) -> BrowserPage: ...

@@ -7,7 +7,7 @@ and repeats a lost request.
 
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -24,6 +24,7 @@ from chatd.domain.workspace.agent_api import (
     BrowserAction,
     BrowserPage,
     DesktopPicture,
+    DesktopRecording,
     DesktopState,
     DiffScope,
     FileDiff,
@@ -74,6 +75,7 @@ KNOWN_ERROR_CODES: Final = frozenset(
         "key_reused",
         "no_browser",
         "no_desktop",
+        "no_recording",
         "no_resources",
         "no_route",
         "no_shell",
@@ -203,6 +205,10 @@ class BrowserActBody(BrowserPage, frozen=True, kw_only=True):
     running: bool = False
 
 
+class RecordingBody(Struct, frozen=True, kw_only=True):
+    refusal: str = ""
+
+
 class PictureFacts(Struct, frozen=True, kw_only=True):
     x: int = 0
     y: int = 0
@@ -282,6 +288,9 @@ MAX_GIT_CHANGES_BYTES: Final = 24 << 20
 MAX_MCP_RESULT_BYTES: Final = 24 << 20
 """The agent reads at most 16 MiB of a server's reply; JSON escapes can multiply that."""
 MAX_SCREENSHOT_BYTES: Final = 10 << 20
+RECORDING_READ_BYTES: Final = 1 << 20
+RECORDING_STOP_WAIT_S: Final = 30.0
+"""ffmpeg ends the file, copies it and makes its poster."""
 PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 GIT_DIFF_TIMEOUT_S: Final = 30.0
 OUTPUT_POLL_S: Final = 60.0
@@ -604,6 +613,23 @@ class HttpAgentClient:
         if not image.startswith(PNG_SIGNATURE):
             raise AgentUnreachable("The workspace agent sent a reply that cannot be read.")
         return msgspec.structs.replace(decode_reply(line, BrowserPage), image=image)
+
+    async def start_recording(self, name: str) -> str:
+        with explain_outdated():
+            raw = await self._post(f"/desktop/recordings/{_segment(name)}/start", b"{}")
+        return decode_reply(raw, RecordingBody).refusal
+
+    async def stop_recording(self, name: str) -> DesktopRecording:
+        with explain_outdated():
+            raw = await self._post(
+                f"/desktop/recordings/{_segment(name)}/stop", b"{}", wait_s=RECORDING_STOP_WAIT_S
+            )
+        return decode_reply(raw, DesktopRecording)
+
+    async def read_recording(self, name: str, kind: Literal["mp4", "jpg"], offset: int) -> bytes:
+        query = {"kind": kind, "offset": offset, "limit": RECORDING_READ_BYTES}
+        path = f"/desktop/recordings/{_segment(name)}/file"
+        return await self._get(path, query, max_body_bytes=RECORDING_READ_BYTES)
 
     async def _get(
         self,

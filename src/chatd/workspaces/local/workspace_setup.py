@@ -158,6 +158,11 @@ MISSING_DESKTOP_TEXT: Final = (
 )
 
 
+FIND_RECORDER_WORDS: Final = ("/bin/sh", "-c", "command -v ffmpeg || ! command -v Xvnc")
+MISSING_RECORDER_TEXT: Final = (
+    "The workspace has no ffmpeg: what subagents do at its desktop is not recorded. Install the"
+    " Debian package ffmpeg where the workspace finds its programs."
+)
 _FIND_BROWSER: Final = (
     "for each in chromium-headless-shell chromium chromium-browser google-chrome; do"
     " command -v $each && exit; done; exit 1"
@@ -175,7 +180,8 @@ def wanted_programs(spec: TemplateSpec) -> list[tuple[str, tuple[str, ...], str]
     what the log of the build says if they are missing: the part is started much later."""
     desktop = ("desktop", FIND_DESKTOP_WORDS, MISSING_DESKTOP_TEXT)
     browser = ("browser", FIND_BROWSER_WORDS, MISSING_BROWSER_TEXT)
-    return [*([desktop] if spec.desktop else []), *([browser] if spec.browser else [])]
+    recorder = ("recorder", FIND_RECORDER_WORDS, MISSING_RECORDER_TEXT)
+    return [*([desktop, recorder] if spec.desktop else []), *([browser] if spec.browser else [])]
 
 
 async def check_programs(setup: WorkspaceSetup) -> None:

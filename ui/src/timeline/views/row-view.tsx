@@ -17,7 +17,6 @@ import { EditCard, ReadCard, ReadsLine, SearchCard, WriteCard } from "../tools/f
 import { type CardProps, useOpen } from "../tools/frame";
 import { AttachCard, BrowserCard, GenericCard, SkillCard, WebLink, WebSearchCard } from "../tools/other-cards";
 import { QuestionCard } from "../tools/question-card";
-import { TemplatesCard, WorkspaceCard } from "../tools/workspace-card";
 import { ActivityLine, CalloutView, NoteLine } from "./callouts";
 import { MarkLine } from "./mark-line";
 
@@ -79,6 +78,8 @@ function Sources({ row }: { readonly row: SourcesRow }) {
   );
 }
 
+const workspaceCards = () => import("../tools/workspace-card");
+
 const CARDS: Readonly<Record<CardKind, ComponentType<CardProps>>> = {
   "agent-message": MessageAgentCard,
   "agent-stop": InterruptAgentCard,
@@ -98,9 +99,9 @@ const CARDS: Readonly<Record<CardKind, ComponentType<CardProps>>> = {
   search: SearchCard,
   skill: SkillCard,
   spawn: SpawnCard,
-  templates: TemplatesCard,
+  templates: lazy(async () => ({ default: (await workspaceCards()).TemplatesCard })),
   web: WebSearchCard,
-  workspace: WorkspaceCard,
+  workspace: lazy(async () => ({ default: (await workspaceCards()).WorkspaceCard })),
   write: WriteCard,
 };
 
