@@ -1,6 +1,7 @@
 """`chatd doctor`, `config check`, `upgrade check` and `debug bundle` beside a running server, and
 without one."""
 
+import socket
 import tarfile
 from pathlib import Path
 
@@ -105,6 +106,28 @@ def test_a_wrong_key_and_an_unreachable_database_are_told_with_their_remedies(
     assert "s3cret-word" not in away.out + away.err
 
 
+def test_a_taken_port_and_a_provider_that_does_not_answer_are_found(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    closed = {"kind": "openai-compat", "base_url": f"http://127.0.0.1:{free_port()}/v1"}
+    server.request("POST", "/providers", {"name": "closed", **closed})
+    model = {"name": "shut", "provider": "closed", "model": "m"}
+    server.request("POST", "/models", model)
+    try:
+        found = server.call("doctor", *on_database(server), "--providers", "--json")
+        assert (found.code, verdicts(found)["provider closed"]) == (1, "failed")
+    finally:
+        server.done("providers", "rm", "closed", "--with-models", "--yes")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        env = {"CHATD_SERVER_PORT": port, "CHATD_WORKSPACES_ENABLED": "false"}
+        where = ("--data-dir", tmp_path, "--database-url", server.dsn)
+        found = server.call("doctor", *where, "--json", env=env)
+    assert (found.code, verdicts(found)["port"]) == (1, "failed")
+
+
 def test_settings_that_a_server_refuses_are_all_listed(
     tmp_path: Path, server: ServerProcess
 ) -> None:
@@ -142,6 +165,9 @@ LOGGED = (
 )
 
 
+STORED = ("planted-words-of-a-message", "sk-planted-key-of-a-provider")
+
+
 def test_a_debug_bundle_has_what_a_report_needs_and_no_secret(
     server: ServerProcess, tmp_path: Path
 ) -> None:
@@ -150,6 +176,10 @@ def test_a_debug_bundle_has_what_a_report_needs_and_no_secret(
         '[[mcp_servers]]\nslug = "x"\nurl = "https://u:planted-url-password@mcp.example.com/"\n'
         'headers = { "X-Key" = "planted-header-value" }\n'
     )
+    # What the database has: the words of a chat, and the key of a provider.
+    server.create_chat(f"answer fast {STORED[0]}")
+    key = {"name": "planted", "kind": "openai", "api_keys": [STORED[1]]}
+    server.request("POST", "/providers", key)
     log = tmp_path / "chatd.log"
     log.write_text(
         f"{' and '.join(LOGGED[:4])}\nAuthorization: Bearer planted.bearer.token\n"
@@ -170,8 +200,9 @@ def test_a_debug_bundle_has_what_a_report_needs_and_no_secret(
             entry.name.removeprefix("chatd-debug/"): archive.extractfile(entry).read().decode()  # pyright: ignore[reportOptionalMemberAccess]
             for entry in archive
         }
+    server.done("providers", "rm", "planted", "--yes")
     secrets = [
-        *LOGGED,
+        *(*LOGGED, *STORED),
         token_file(server).read_text().strip(),
         (server.directory / "data" / "secret-keys").read_text().strip(),
     ]
