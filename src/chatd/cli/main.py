@@ -21,7 +21,7 @@ from chatd.cli.operator import operator_commands
 from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port
 
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
-    "Work with agents": ("chat", "run", "chats", "workspaces", "models", "usage"),
+    "Work with agents": ("chat", "run", "acp", "chats", "workspaces", "models", "usage"),
     "Your account at a server": (
         *("login", "logout", "whoami", "mcp", "skills", "files", "tokens", "credentials"),
     ),

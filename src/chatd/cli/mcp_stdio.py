@@ -350,10 +350,10 @@ class StdioBridge:
     async def _write(self, message: Json) -> None:
         line = msgspec.json.encode(message) + b"\n"
         async with self._writing:
-            await asyncio.to_thread(_write_line, line)
+            await asyncio.to_thread(write_line, line)
 
 
-def _write_line(line: bytes) -> None:
+def write_line(line: bytes) -> None:
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 

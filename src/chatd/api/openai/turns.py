@@ -219,6 +219,8 @@ def list_items(
             case ToolCallPart() if part.cut or part.tool_name == SUMMARY_TOOL_NAME:
                 continue
             case ToolCallPart():
+                if not is_done and part.tool_name in client_tools:
+                    break  # Its commit may give it another id.
                 if isinstance(part.args, UnsetType) and part.args_text is None:
                     if is_done:
                         continue

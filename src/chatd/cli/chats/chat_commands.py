@@ -28,6 +28,7 @@ from chatd.cli.options import (
 def register(app: typer.Typer) -> None:
     app.command()(chat)
     app.command()(run)
+    app.command()(acp)
     app.add_typer(chats, name="chats")
 
 
@@ -105,6 +106,52 @@ def has_screen(stdin: TextIO, stdout: TextIO, env: Mapping[str, str]) -> bool:
 def open_bare() -> None:
     """`chatd` without a command, on a terminal."""
     chat()
+
+
+def acp(
+    url: Url = None,
+    token_file: TokenFile = None,
+    profile: Profile = None,
+    data_dir: DataDir = None,
+    *,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", metavar="NAME", help="The model of new chats")
+    ] = None,
+    remote: Annotated[
+        bool,
+        typer.Option("--remote", help="Work in workspaces of the server, not in the directory"),
+    ] = False,
+    network: HereNetwork = None,
+    no_sandbox: NoSandbox = False,
+    yes: Yes = False,
+) -> None:
+    """Be the agent of an editor, by the Agent Client Protocol on standard input and output.
+
+    For Zed, JetBrains, Neovim and others that start their agents themselves. Sessions are chats of
+    the server; they work in the directory that the editor has open, as with --here.
+    """
+    from chatd.cli import api_session, process, target
+    from chatd.cli.acp import agent
+    from chatd.cli.chats import here_commands
+
+    with api_session.report_errors():
+        flags = {"url": url, "token_file": token_file, "profile": profile, "data_dir": data_dir}
+        choice = here_commands.read_choice(
+            here=not remote, network=network, no_sandbox=no_sandbox, yes=yes
+        )
+        if choice is None:
+            server = target.find_server(url, token_file, profile, data_dir).server
+            work = agent.run_agent(server, None, model=model)
+        else:
+            found, hidden = here_commands.find_target(flags)
+            directory = agent.DirectoryChoice(
+                network=choice.network,
+                sandbox=choice.sandbox,
+                agreed=choice.agreed,
+                hidden=tuple(hidden),
+            )
+            work = agent.run_agent(found.server, directory, model=model)
+        process.run_to_completion(work)
 
 
 # `chatd run`
