@@ -199,6 +199,21 @@ async def test_if_all_fail_the_own_model_is_tried_again_after_the_delay(
     assert (len(second.requests), chat.setbacks) == (1, None)
 
 
+async def test_after_a_failed_turn_the_own_model_is_asked_first(
+    rig: EngineRig, second: FakeCompatible
+) -> None:
+    """Its key may have been repaired."""
+    for api in (rig.api, second):
+        api.reply(401, {"error": {"message": "bad key"}})
+    chat_id = await rig.create("hi")
+    chat = await rig.wait_state(chat_id, "E0")
+    assert (present(chat.last_error).kind, chat.fallback) == ("auth", None)
+    say(rig.api, "repaired")
+    await rig.send(chat_id, "again")
+    await rig.wait_state(chat_id, "W")
+    assert (await rig.transcript(chat_id))[-1] == "assistant: repaired"
+
+
 async def test_a_fallback_answers_the_steps_of_a_turn_and_reads_tool_results(
     dsn: str, second: FakeCompatible
 ) -> None:

@@ -376,7 +376,9 @@ class Change(Struct, frozen=True, kw_only=True):
         return self._stop("waiting", None)
 
     def fail(self, error: ChatError) -> Self:
-        return self._stop("error", error)
+        """After a failed turn the chat's own model is asked first, not its fallback."""
+        changed = self if self.after.fallback is None else self._set(setbacks=None)
+        return changed._stop("error", error)
 
     def wait_for_action(self) -> Self:
         return self._stop("requires_action", None)
