@@ -15,10 +15,20 @@ import pytest
 from aiohttp import web
 
 from chatd.api import previews
+from chatd.domain.access.shares import MAX_SHARED_PREVIEWS
 from chatd.domain.workspace.previews import read_label
 from tests.api.workspace_api import WorkspaceApi, end_build, workspace_api
 from tests.support.api.accounts import listening_changes
-from tests.support.api.server import ME, OTHER_USER, ApiOptions, ApiReply, Json, authorized
+from tests.support.api.server import (
+    ME,
+    OTHER_OWNER,
+    OTHER_USER,
+    ApiOptions,
+    ApiReply,
+    Json,
+    authorized,
+    message_body,
+)
 from tests.support.eventually import eventually
 from tests.workspaces.agent_process import AGENT, Workbench, running_agent
 
@@ -395,6 +405,71 @@ async def test_a_preview_ends_with_the_credential_and_belongs_to_the_owner(
         return (await browser.get("/")).status == 401
 
     await eventually(is_refused)
+
+
+async def test_readers_see_a_preview_that_the_owner_shares_until_it_is_revoked(
+    api: WorkspaceApi, workspace_id: str, shown: Shown
+) -> None:
+    made = await api.ask("POST", "/chats", message_body("hi", workspace_id=workspace_id))
+    path = f"/chats/{made.json['id']}"
+    mine = {"port": shown.port, "path": "/"}
+
+    async def read_link() -> ApiReply:
+        route = f"/workspaces/{workspace_id}/previews"
+        return await api.ask("POST", route, mine, token=OTHER_USER)
+
+    async def share(*, shared: bool, port: int = shown.port, token: str = ME) -> ApiReply:
+        body = {"port": port, "shared": shared}
+        return await api.ask("PATCH", f"{path}/previews", body, token=token)
+
+    assert (await share(shared=True)).json["ports"] == [shown.port]
+    assert (await read_link()).status == 404  # not a reader
+    await api.ask("PATCH", f"{path}/acl", {"user_roles": {str(OTHER_OWNER): "read"}})
+    assert (await share(shared=False)).json["ports"] == []
+    assert (await read_link()).status == 404  # a reader, and it is not shared
+    assert (await share(shared=True, token=OTHER_USER)).status == 403
+    await share(shared=True)
+    found = await api.ask("GET", f"{path}/previews", token=OTHER_USER)
+    assert (found.json["ports"], found.json["workspace_id"]) == ([shown.port], workspace_id)
+    link = await read_link()
+    assert link.status == 201, link.content
+    browser = Browser(api, link.json)
+    await browser.enter()
+    assert (await browser.get("/")).status == 200
+    # No other port, no list of ports, nothing of the viewer.
+    mine["port"] = shown.port + 1
+    assert (await read_link()).status == 404
+    ports = await api.ask("GET", f"/workspaces/{workspace_id}/ports", token=OTHER_USER)
+    assert ports.status == 404
+    await share(shared=False)
+
+    async def is_refused() -> bool:
+        return (await browser.get("/")).status == 401
+
+    await eventually(is_refused)
+    for port in range(1, MAX_SHARED_PREVIEWS + 1):
+        assert (await share(shared=True, port=port)).status == 200
+    full = await share(shared=True, port=4000)
+    assert (full.status, full.json["code"]) == (409, "too_many_previews")
+
+
+async def test_a_preview_reaches_the_address_that_listens_and_no_other(
+    api: WorkspaceApi, workspace_id: str
+) -> None:
+    """Another program of the machine may have the same port at 127.0.0.1."""
+    server = await asyncio.start_server(greet, "127.0.0.2", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        browser = Browser(api, (await link(api, workspace_id, port=port)).json)
+        await browser.enter()
+        assert await (await browser.get("/")).text() == "from 127.0.0.2"
+
+
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    body = f"from {writer.get_extra_info('sockname')[0]}".encode()
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    writer.close()
 
 
 async def test_an_open_socket_of_a_preview_ends_with_the_credential(

@@ -138,6 +138,11 @@ async def _share(pool: Pool, who: UserActor) -> object:
         return await shares.update(session, who, CHAT, ShareRequest(users={READER: "read"}))
 
 
+async def _share_preview(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        return await shares.share_preview(session, who, CHAT, 3000, shared=True)
+
+
 async def _mark_deleted(pool: Pool, who: UserActor) -> object:
     async with pool.transaction() as session:
         return await updates.mark_deleted(session, who, ARCHIVED)
@@ -291,6 +296,11 @@ CASES: Final[Mapping[str, Case]] = {
     "workspace.bindings.get": lambda pool, who, _: bindings.get(pool, who, CHAT),
     "workspace.bindings.bind": lambda pool, who, _: bindings.bind(
         pool, who, CHAT, expected=None, workspace_id=workspace_id(1)
+    ),
+    "chat.shares.list_previews": lambda pool, who, _: shares.list_previews(pool, who, CHAT),
+    "chat.shares.share_preview": lambda pool, who, _: _share_preview(pool, who),
+    "chat.shares.can_see_preview": lambda pool, who, _: shares.can_see_preview(
+        pool, who, workspace_id(1), 3000
     ),
     "workspace.bindings.get_spec": lambda pool, who, _: bindings.get_spec(pool, who, CHAT),
     "workspace.bindings.save_bound_agent": lambda pool, who, _: bindings.save_bound_agent(

@@ -58,6 +58,15 @@ test("a program behind a preview reaches neither the session nor the page of its
   expect(frame.url()).not.toContain("ticket");
   expect(await frame.content(), "the workspace sees no cookie of chatd").not.toContain("chatd_");
 
+  await test.step("readers see it only on request", async () => {
+    const shared = async () => (await server.api<{ ports: number[] }>("GET", `/chats/${chatId}/previews`)).ports;
+    expect(await shared()).toEqual([]);
+    await page.getByRole("switch", { name: "Readers see it" }).click();
+    await expect.poll(shared).toEqual([PORT]);
+    await page.getByRole("switch", { name: "Readers see it" }).click();
+    await expect.poll(shared).toEqual([]);
+  });
+
   await test.step("cookies, the parent, the top and forms", async () => {
     expect(await frame.evaluate(() => document.cookie)).toBe("");
     const tried = await frame.evaluate(() => {

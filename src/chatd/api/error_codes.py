@@ -358,6 +358,11 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "The file is not the one that was loaded. Nothing was saved.",
         "Load it again, and save with its new version.",
     ),
+    "too_many_previews": ErrorCode(
+        409,
+        "The chat shares 20 previews with its readers.",
+        "Stop sharing one first.",
+    ),
     "previews_off": ErrorCode(
         409,
         "This server has no host names for previews.",

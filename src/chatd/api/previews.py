@@ -11,7 +11,7 @@ import html
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -44,6 +44,8 @@ from chatd.domain.workspace.previews import (
 )
 from chatd.log_event import LogEvent
 from chatd.store.account import credentials
+from chatd.store.chat import shares
+from chatd.store.conn import Conn
 from chatd.store.sealed_columns import PREVIEW_COOKIES, shared_key
 from chatd.store.workspace import workspaces
 
@@ -113,6 +115,14 @@ _NOT_OPEN: Final = (
     " or with `chatd workspaces preview`. In a frame a browser may refuse its cookie: open it in a"
     " tab then."
 )
+
+
+async def may_preview(conn: Conn, actor: UserActor, target: PreviewTarget) -> bool:
+    """The owner of the workspace may, and readers of a chat that the owner lets see this port."""
+    with suppress(Forbidden):
+        if await workspaces.can_preview(conn, actor, target.workspace_id):
+            return True
+    return await shares.can_see_preview(conn, actor, target.workspace_id, target.port)
 
 
 class PreviewSite:
@@ -318,10 +328,7 @@ class _PreviewAccess:
         actor = await credentials.check(self._deps.pool, asked, grant.credential_id)
         if actor is None:
             return False
-        try:
-            return await workspaces.can_preview(self._deps.pool, actor, target.workspace_id)
-        except Forbidden:
-            return False
+        return await may_preview(self._deps.pool, actor, target)
 
     async def _signing_key(self) -> bytes:
         if self._key is None:

@@ -320,6 +320,20 @@ FILES_AND_WORKSPACES: Final = (
         {"port": 3000},
         records="preview.open",
     ),
+    row("GET /chats/{chat_id}/previews", "read", "chat:read"),
+    row(
+        "PATCH /chats/{chat_id}/previews",
+        "write",
+        "chat:write",
+        {"port": 3000, "shared": True},
+        says="no_workspace",
+    ),
+    row(
+        "PATCH /chats/{chat_id}/previews",
+        "control",
+        "chat:write",
+        {"port": 3000, "shared": False},
+    ),
     row("GET /workspaces/{workspace_id}/builds", "read unshared", "chat:read"),
     row(
         "POST /workspaces/{workspace_id}/builds",

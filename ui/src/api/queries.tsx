@@ -27,6 +27,7 @@ export const queryKeys = {
   chat: (chatId: string | null) => ["chat", chatId],
   chatCost: (chatId: string, answer: unknown) => ["chat-cost", chatId, answer],
   chatAccess: (chatId: string) => ["acl", chatId],
+  sharedPreviews: (chatId: string) => ["panel", "previews", chatId],
   chatMatches: (chatId: string, words: string) => ["chat-matches", chatId, words],
   chatSearch: (words: string, limit: number) => ["chat-search", words, limit],
   directory: (text: string) => ["directory", text],

@@ -804,6 +804,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/previews": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_shared"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch: operations["share"];
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/desktop": {
         parameters: {
             query?: never;
@@ -4554,6 +4570,10 @@ export interface components {
             history_version: number;
             attempt: number;
         };
+        PreviewShareBody: {
+            port: number;
+            shared: boolean;
+        };
         ProcessItem: {
             id: string;
             command: string;
@@ -5150,6 +5170,12 @@ export interface components {
         SetupReply: {
             needed: boolean;
             message: string | null;
+        };
+        SharedPreviewsReply: {
+            /** Format: uuid */
+            chat_id: string;
+            workspace_id: string | null;
+            ports: number[];
         };
         SignInMethodsReply: {
             password: boolean;
@@ -7599,6 +7625,52 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PreviewReply"];
+                };
+            };
+        };
+    };
+    list_shared: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SharedPreviewsReply"];
+                };
+            };
+        };
+    };
+    share: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PreviewShareBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SharedPreviewsReply"];
                 };
             };
         };

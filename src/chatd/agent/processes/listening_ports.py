@@ -52,16 +52,20 @@ class ListeningPort:
 
 
 def list_ports(proc: str = "/proc") -> list[ListeningPort]:
-    """By number. Of several sockets of a port, one of IP version 4 counts."""
+    """By number. Of several sockets of a port, 127.0.0.1 comes first, then version 4."""
     sockets = {inode: (port, host) for port, host, inode in _sockets(proc)}
     found: dict[int, ListeningPort] = {}
     for pid, inode in _descriptors(proc) if sockets else ():
         if (known := sockets.get(inode)) is None:
             continue
         port, host = known
-        if port not in found or (found[port].host, host) == ("::1", "127.0.0.1"):
+        if port not in found or _preference(host) < _preference(found[port].host):
             found[port] = ListeningPort(port, host, pid, _command(proc, pid))
     return [found[port] for port in sorted(found)][:MAX_LISTED_PORTS]
+
+
+def _preference(host: str) -> int:
+    return {"127.0.0.1": 0, "::1": 2}.get(host, 1)
 
 
 def _sockets(proc: str) -> Iterator[tuple[int, str, str]]:
@@ -86,8 +90,11 @@ def loopback_host(address: str) -> str | None:
     None: nowhere."""
     mapped = address.removeprefix(_V4_IN_V6) if len(address) == 32 else address
     if len(mapped) == 8:  # the bytes of an address of version 4, the last one first
-        is_reached = mapped == _V4_ANY or mapped.endswith(_V4_LOOPBACK)
-        return "127.0.0.1" if is_reached else None
+        if mapped == _V4_ANY:
+            return "127.0.0.1"
+        # Exactly there: at 127.0.0.1 another program of the machine may have the same port.
+        own = ".".join(str(byte) for byte in reversed(bytes.fromhex(mapped)))
+        return own if mapped.endswith(_V4_LOOPBACK) else None
     # A socket of both families takes connections of version 4; one of version 6 only does not.
     return "::1" if address in (_V6_ANY, _V6_LOOPBACK) else None
 

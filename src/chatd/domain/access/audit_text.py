@@ -93,6 +93,8 @@ _PHRASES: Final[Mapping[str, str]] = {
     "template.delete": "deleted {object}",
     "template.update": "changed {fields} of {object}",
     "preview.open": "opened a preview of a port of {object}",
+    "preview.share": "let the readers of {object}{of} see a preview",
+    "preview.unshare": "no longer lets the readers of {object}{of} see a preview",
     "terminal.open": "opened a terminal in {object}",
     "ticket.revoke": "revoked a ticket{of}",
     "token.create": "made {object}{of}",

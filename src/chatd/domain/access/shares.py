@@ -17,6 +17,9 @@ T = TypeVar("T", UserId, GroupId)
 MAX_READERS: Final = 100
 """Users and groups with which one chat is shared."""
 
+MAX_SHARED_PREVIEWS: Final = 20
+"""Ports of a workspace that the readers of one chat see."""
+
 ShareRole = Literal["read", ""]
 """An empty role removes the reader."""
 
@@ -98,3 +101,19 @@ def decide_shares(actor: Actor, target: ShareTarget, request: ShareRequest) -> S
 
 def _with_role(roles: Mapping[T, ShareRole | None]) -> frozenset[T]:
     return frozenset(reader for reader, role in roles.items() if role)
+
+
+def require_preview_share(
+    ports: Collection[int], *, shared: bool, is_root: bool, has_workspace: bool
+) -> None:
+    """For one chat, of which `ports` are shared already. Raises Conflict."""
+    if not is_root:
+        text = "A subagent is shared with its root chat. Share a preview of that chat."
+        raise Conflict(text, code="not_a_root_chat")
+    if not shared:
+        return
+    if not has_workspace:
+        raise Conflict("The chat has no workspace, so it has no previews.", code="no_workspace")
+    if len(ports) >= MAX_SHARED_PREVIEWS:
+        text = f"A chat shares at most {MAX_SHARED_PREVIEWS} previews. Stop sharing one first."
+        raise Conflict(text, code="too_many_previews")

@@ -13,6 +13,7 @@ from chatd.domain.access.permissions import (
     Permission,
     UserActor,
     require_permission,
+    require_share_change,
     require_sharing,
 )
 from chatd.domain.access.shares import (
@@ -22,11 +23,12 @@ from chatd.domain.access.shares import (
     ShareTarget,
     UnknownReaders,
     decide_shares,
+    require_preview_share,
 )
 from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import NotFound
-from chatd.domain.ids import ChatId, GroupId, UserId
+from chatd.domain.ids import ChatId, GroupId, UserId, WorkspaceId
 from chatd.store import notifications
 from chatd.store.account import audit
 from chatd.store.chat import chats
@@ -139,6 +141,27 @@ LIST_RECENTLY_ACTIVE: Final[LiteralString] = f"""
     ORDER BY c.updated_at DESC LIMIT $3"""
 
 
+# A share of a preview counts while its chat has the workspace of then.
+LIST_PREVIEWS: Final[LiteralString] = f"""
+    SELECT p.port FROM chats c JOIN preview_shares p ON p.chat_id = c.id
+      AND p.workspace_id = c.workspace_id
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$2", "$3")} ORDER BY p.port"""
+# The owner and the workspace are those that the caller has read under the lock of the chat.
+ADD_PREVIEW: Final[LiteralString] = """
+    INSERT INTO preview_shares (chat_id, workspace_id, port)
+    SELECT c.id, c.workspace_id, $3 FROM chats c
+    WHERE c.id = $1 AND c.owner_id = $2 AND c.workspace_id = $4 AND c.deleted_at IS NULL
+    ON CONFLICT (chat_id, port) DO UPDATE SET workspace_id = excluded.workspace_id"""
+REMOVE_PREVIEW: Final[LiteralString] = "DELETE FROM preview_shares WHERE chat_id = $1 AND port = $2"
+CAN_SEE_PREVIEW: Final[LiteralString] = f"""
+    SELECT EXISTS (
+        SELECT FROM preview_shares p
+        JOIN chats c ON c.id = p.chat_id AND c.workspace_id = p.workspace_id
+        JOIN workspaces w ON w.id = p.workspace_id AND w.owner_id = c.owner_id
+        WHERE p.workspace_id = $1 AND p.port = $2 AND NOT w.deleted AND c.deleted_at IS NULL
+          AND {chat_condition("$3", "$4")})"""
+
+
 class SharedChat(Struct, frozen=True, kw_only=True):
     """A root chat and its readers."""
 
@@ -188,6 +211,81 @@ async def update(
     await notifications.publish(session, ConfigChange(kind="share", id=str(chat.id)))
     after = await _load(session, actor, chat_id, "chats.share")
     return SharedChat(chat_id=chat.id, readers=after)
+
+
+class SharedPreviews(Struct, frozen=True, kw_only=True):
+    """The ports of a root chat's workspace whose previews its readers may open."""
+
+    chat_id: ChatId
+    workspace_id: WorkspaceId | None
+    ports: tuple[int, ...]
+
+
+async def list_previews(conn: Conn, actor: UserActor, chat_id: ChatId) -> SharedPreviews:
+    """Of the chat's root. Raises NotFound."""
+    chat = await chats.get(conn, actor, chat_id)
+    root = chat if chat is None or chat.is_root else await chats.get(conn, actor, chat.root_chat_id)
+    if root is None:
+        raise NotFound("There is no such chat.")
+    return await _load_previews(conn, actor, root, "chats.read")
+
+
+async def _load_previews(
+    conn: Conn, actor: UserActor, root: Chat, permission: Permission
+) -> SharedPreviews:
+    rows = await conn.fetch(LIST_PREVIEWS, root.id, *chat_reach(actor, permission))
+    ports = tuple(row["port"] for row in rows)
+    return SharedPreviews(chat_id=root.id, workspace_id=root.workspace_id, ports=ports)
+
+
+async def share_preview(
+    session: DatabaseSession,
+    actor: UserActor,
+    chat_id: ChatId,
+    port: int,
+    *,
+    shared: bool,
+    ip: str | None = None,
+) -> SharedPreviews:
+    """Let the readers of a chat open previews of the port, or no longer. Raises NotFound,
+    Forbidden, Conflict."""
+    await _require(session, actor, chat_id, "chats.share")
+    await chats.lock(session, chat_id)
+    chat = await _require(session, actor, chat_id, "chats.share")
+    require_share_change(actor, chat.owner_id, adds=shared)
+    before = await _load_previews(session, actor, chat, "chats.share")
+    if shared == (port in before.ports):
+        return before
+    require_preview_share(
+        before.ports,
+        shared=shared,
+        is_root=chat.is_root,
+        has_workspace=chat.workspace_id is not None,
+    )
+    if shared:
+        await session.execute(ADD_PREVIEW, chat_id, actor.user_id, port, chat.workspace_id)
+    else:
+        await session.execute(REMOVE_PREVIEW, chat_id, port)
+    await audit.record(
+        session,
+        actor,
+        action="preview.share" if shared else "preview.unshare",
+        object_type="chat",
+        object_id=chat.id,
+        ip=ip,
+        detail={"owner_id": str(chat.owner_id), "port": port},
+    )
+    await notifications.publish(session, ConfigChange(kind="share", id=str(chat.id)))
+    return await _load_previews(session, actor, chat, "chats.share")
+
+
+async def can_see_preview(
+    conn: Conn, actor: UserActor, workspace_id: WorkspaceId, port: int
+) -> bool:
+    """Whether the port is shared with the actor, as a reader of a chat or its owner. An
+    administrator has no more rights here than others."""
+    reach = (actor.user_id, actor.reads_shared)
+    return await conn.fetchval(CAN_SEE_PREVIEW, workspace_id, port, *reach)
 
 
 async def is_enabled(conn: Conn) -> bool:

@@ -256,8 +256,8 @@ async def load_snapshot(
 
 
 async def can_preview(conn: Conn, actor: UserActor, workspace_id: WorkspaceId) -> bool:
-    """Whether the actor may see previews of the workspace's ports. Raises Forbidden for one who may
-    only read the workspace."""
+    """Whether the actor may see previews of all of the workspace's ports. Raises Forbidden for one
+    who may only read the workspace."""
     found = await load_snapshot(conn, actor, workspace_id, "workspaces.write")
     return found is not None and found.workspace is not None and not found.workspace.deleted
 

@@ -62,6 +62,7 @@ ETC: Final = (
     "/etc/alternatives",
     "/etc/ca-certificates",
     "/etc/crypto-policies",
+    "/etc/fonts",
     "/etc/ld.so.cache",
     "/etc/localtime",
     "/etc/mime.types",

@@ -121,7 +121,10 @@ function useUpload(workspaceId: string | null, directory: string, tree: Tree) {
     if (workspaceId === null || !event.dataTransfer.types.includes("Files")) return;
     event.preventDefault();
     setOver(event.type === "dragover");
-    if (event.type === "drop") take([...event.dataTransfer.files]);
+    if (event.type !== "drop") return;
+    const isDirectory = [...event.dataTransfer.items].some((item) => item.webkitGetAsEntry()?.isDirectory === true);
+    if (isDirectory) toast({ text: "Directories cannot be dropped here: use chatd workspaces push.", tone: "danger" });
+    else take([...event.dataTransfer.files]);
   };
   return {
     isOver,

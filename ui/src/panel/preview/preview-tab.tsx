@@ -1,11 +1,11 @@
-/** The ports of the chat's workspace, each a site of its own: in a frame here, or in a tab of the browser. */
+/** The ports of the chat's workspace, each a site of its own: in a frame here, or in a tab of the browser. Readers of a chat see those that its owner shares. */
 import "@/styles/preview.css";
-import { useQuery } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Container, ExternalLink, MonitorOff, RefreshCw } from "lucide-react";
 import { type SubmitEvent, useState } from "react";
 import { api, ApiError } from "@/api/client";
 import { queryKeys } from "@/api/queries";
-import { Button, classes, EmptyState, ErrorNote, errorWords, IconButton, Skeleton } from "@/components";
+import { Button, classes, EmptyState, ErrorNote, errorWords, IconButton, Skeleton, Switch } from "@/components";
 import { useChatDetails } from "@/connection";
 import { openPanel } from "@/platform/actions";
 import { toast } from "@/platform/toasts";
@@ -18,19 +18,62 @@ export function PreviewTab({ chatId }: { readonly chatId: string }) {
   const chat = details.data;
   if (chat === undefined)
     return <div className="panel-scroll is-top">{details.error === null ? <Skeleton rows={4} /> : <ErrorNote error={details.error} />}</div>;
-  if (chat.is_owner === false)
-    return (
-      <EmptyState icon={MonitorOff} title="Previews are not shared">
-        Only the owner of this chat opens the ports of its workspace.
-      </EmptyState>
-    );
+  if (chat.is_owner === false) return <ReaderPreviews chatId={chatId} />;
   if (chat.workspace_id == null)
     return (
       <EmptyState icon={Container} title="No workspace yet">
         This chat has no workspace yet. It gets one when the agent first works with files.
       </EmptyState>
     );
-  return <Previews key={chat.workspace_id} workspaceId={chat.workspace_id} />;
+  return <OwnerPreviews key={chat.workspace_id} chatId={chatId} workspaceId={chat.workspace_id} isRoot={chat.parent_chat_id == null} />;
+}
+
+function useShared(chatId: string) {
+  return useQuery({
+    queryKey: queryKeys.sharedPreviews(chatId),
+    queryFn: ({ signal }) => api.GET("/api/v1/chats/{chat_id}/previews", { path: { chat_id: chatId }, signal }),
+    refetchInterval: POLL_MS,
+    staleTime: 0,
+    retry: false,
+  });
+}
+
+function ReaderPreviews({ chatId }: { readonly chatId: string }) {
+  const shared = useShared(chatId);
+  const found = shared.data;
+  if (found === undefined)
+    return <div className="panel-scroll is-top">{shared.error === null ? <Skeleton rows={4} /> : <ErrorNote error={shared.error} />}</div>;
+  if (found.workspace_id == null || found.ports.length === 0)
+    return (
+      <EmptyState icon={MonitorOff} title="No preview is shared">
+        The owner of this chat lets its readers see none of its workspace&apos;s ports now.
+      </EmptyState>
+    );
+  return <Previews key={found.workspace_id} workspaceId={found.workspace_id} ports={found.ports.map((port) => ({ port }))} emptyText="" />;
+}
+
+function OwnerPreviews({ chatId, workspaceId, isRoot }: { readonly chatId: string; readonly workspaceId: string; readonly isRoot: boolean }) {
+  const client = useQueryClient();
+  const shared = useShared(chatId);
+  const list = useQuery({
+    queryKey: queryKeys.workspace(workspaceId, "ports"),
+    queryFn: ({ signal }) => api.GET("/api/v1/workspaces/{workspace_id}/ports", { path: { workspace_id: workspaceId }, query: { limit: 100 }, signal }),
+    refetchInterval: POLL_MS,
+    staleTime: 0,
+    retry: false,
+  });
+  if (list.error !== null && list.data === undefined) return <NoPorts error={list.error} onRetry={() => void list.refetch()} />;
+  const share = async (port: number, isShared: boolean) => {
+    try {
+      const body = { port, shared: isShared };
+      client.setQueryData(queryKeys.sharedPreviews(chatId), await api.PATCH("/api/v1/chats/{chat_id}/previews", { path: { chat_id: chatId }, body }));
+    } catch (caught) {
+      toast({ text: errorWords(caught).text, tone: "danger" });
+    }
+  };
+  const sharing = isRoot ? { ports: shared.data?.ports ?? [], onChange: share } : undefined;
+  const emptyText = list.isPending ? "Looking for ports" : "No program listens on a port.";
+  return <Previews workspaceId={workspaceId} ports={list.data?.items ?? []} emptyText={emptyText} sharing={sharing} />;
 }
 
 interface Shown {
@@ -40,18 +83,18 @@ interface Shown {
   readonly origin: string;
 }
 
-function Previews({ workspaceId }: { readonly workspaceId: string }) {
-  const list = useQuery({
-    queryKey: queryKeys.workspace(workspaceId, "ports"),
-    queryFn: ({ signal }) => api.GET("/api/v1/workspaces/{workspace_id}/ports", { path: { workspace_id: workspaceId }, query: { limit: 100 }, signal }),
-    refetchInterval: POLL_MS,
-    staleTime: 0,
-    retry: false,
-  });
+interface PreviewsProps {
+  readonly workspaceId: string;
+  readonly ports: readonly { readonly port: number; readonly command?: string }[];
+  readonly emptyText: string;
+  /** The ports that readers see, and how the owner changes that. */
+  readonly sharing?: { readonly ports: readonly number[]; readonly onChange: (port: number, isShared: boolean) => Promise<void> } | undefined;
+}
+
+function Previews({ workspaceId, ports, emptyText, sharing }: PreviewsProps) {
   const [shown, setShown] = useState<Shown | null>(null);
   const [error, setError] = useState<unknown>(null);
   const [path, setPath] = useState("/");
-  const ports = list.data?.items ?? [];
 
   const link = (port: number, start: string) =>
     api.POST("/api/v1/workspaces/{workspace_id}/previews", { path: { workspace_id: workspaceId }, body: { port, path: start } });
@@ -87,7 +130,6 @@ function Previews({ workspaceId }: { readonly workspaceId: string }) {
     else toast(`A port is a number from 1 to ${MAX_PORT}.`);
   };
 
-  if (list.error !== null && list.data === undefined) return <NoPorts error={list.error} onRetry={() => void list.refetch()} />;
   return (
     <div className="preview-tab">
       <div className="panel-bar preview-ports" role="group" aria-label="Ports">
@@ -104,7 +146,7 @@ function Previews({ workspaceId }: { readonly workspaceId: string }) {
             <span>{programOf(one.command ?? "")}</span>
           </button>
         ))}
-        {ports.length === 0 && <span className="tone-muted">{list.isPending ? "Looking for ports" : "No program listens on a port."}</span>}
+        {ports.length === 0 && <span className="tone-muted">{emptyText}</span>}
       </div>
       <form className="panel-bar preview-address" onSubmit={go} key={shown?.port ?? 0}>
         <label className="ui-field preview-number">
@@ -124,6 +166,12 @@ function Previews({ workspaceId }: { readonly workspaceId: string }) {
           </>
         )}
       </form>
+      {shown !== null && sharing !== undefined && (
+        <div className="panel-bar preview-share">
+          <Switch label="Readers see it" checked={sharing.ports.includes(shown.port)} onChange={(isShared) => void sharing.onChange(shown.port, isShared)} />
+          <span className="tone-muted">Readers of this chat see port {shown.port}</span>
+        </div>
+      )}
       {error !== null && (
         <div className="panel-scroll is-top">
           <ErrorNote error={error} />

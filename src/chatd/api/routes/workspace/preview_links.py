@@ -1,4 +1,5 @@
-"""Routes that list the ports of a workspace, and make links to previews of them."""
+"""Routes that list the ports of a workspace, make links to previews of them, and share these with
+the readers of a chat."""
 
 import secrets
 from collections.abc import Mapping
@@ -8,24 +9,32 @@ from urllib.parse import urlencode
 from uuid import NAMESPACE_OID, uuid5
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import PORT_CODES
 from chatd.api.pages import ItemPosition, Paging, cut_whole
-from chatd.api.previews import OPEN_PATH, TICKET_PARAMETER, local_path, ticket_digest
+from chatd.api.previews import (
+    OPEN_PATH,
+    TICKET_PARAMETER,
+    local_path,
+    may_preview,
+    ticket_digest,
+)
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.builds import require_workspaces
 from chatd.api.routes.workspace.workspace_files import explain_refusal
 from chatd.domain.access.secret_text import SECRET_BYTES, secret_text
-from chatd.domain.description import UPDATED_AT, describe
+from chatd.domain.description import CHAT_ID, UPDATED_AT, WORKSPACE_ID, describe
 from chatd.domain.errors import NotFound
-from chatd.domain.ids import CredentialId, WorkspaceId
+from chatd.domain.ids import ChatId, CredentialId, WorkspaceId
 from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.workspace.agent_api import AgentRefused
 from chatd.domain.workspace.previews import MAX_PORT, ListeningPort, PreviewTarget
 from chatd.store.account import audit, credentials
 from chatd.store.account.credentials import NewCredential
+from chatd.store.chat import shares
 from chatd.store.workspace import workspaces
 
 PREVIEW_LINK_LIFETIME: Final = timedelta(minutes=2)
@@ -62,11 +71,32 @@ class PreviewReply(Struct, frozen=True, kw_only=True):
     expires_at: Annotated[datetime, describe("Until when the link works.", UPDATED_AT)]
 
 
+class PreviewShareBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether readers see a port."""
+
+    openapi_example: ClassVar[Mapping[str, object]] = {"port": 3000, "shared": True}
+
+    port: Annotated[int, Meta(ge=1, le=MAX_PORT), describe("The port.", 3000)]
+    shared: Annotated[bool, describe("Whether the readers of the chat may open previews of it.")]
+
+
+class SharedPreviewsReply(Struct, frozen=True, kw_only=True):
+    """Which ports of a chat's workspace its readers see."""
+
+    chat_id: Annotated[ChatId, describe("The root chat.", CHAT_ID)]
+    workspace_id: Annotated[
+        WorkspaceId | None,
+        describe("Its workspace, for links to the previews; null without one.", WORKSPACE_ID),
+    ]
+    ports: Annotated[tuple[int, ...], describe("The ports, by number.", [3000])]
+
+
 class PortPage(ListPage[ListeningPort], frozen=True, kw_only=True):
     """A page of the ports on which a workspace's processes listen."""
 
 
 _PREVIEW: Final = BodySpec(PreviewBody)
+_SHARE: Final = BodySpec(PreviewShareBody)
 
 
 class PreviewRoutes:
@@ -96,14 +126,52 @@ class PreviewRoutes:
                     "A preview is a site of its own, with a host name of its own. The link works"
                     " once and for two minutes; the browser that opened it sees the preview for at"
                     " most 12 hours, and not longer than the credential of this request is valid."
-                    " Nothing needs to listen on the port yet."
+                    " Nothing needs to listen on the port yet. The owner makes links to every port,"
+                    " a reader of a chat to those that the owner shares with its readers."
                 ),
                 handle=self.create_preview,
                 body_spec=_PREVIEW,
                 replies={201: PreviewReply},
                 errors=("previews_off", "workspaces_off"),
             ),
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/previews",
+                permission="chats.read",
+                summary="List the ports whose previews the readers of a chat may open",
+                handle=self.list_shared,
+                replies={200: SharedPreviewsReply},
+            ),
+            ApiRoute(
+                endpoint="PATCH /chats/{chat_id}/previews",
+                permission="chats.share",
+                summary="Let the readers of a chat open previews of a port, or no longer",
+                description=(
+                    "Off by default, and only for the workspace that the chat has now. Previews"
+                    " that are open end within a minute of the revocation. An administrator can"
+                    " only revoke."
+                ),
+                handle=self.share,
+                body_spec=_SHARE,
+                replies={200: SharedPreviewsReply},
+                errors=(
+                    *("no_workspace", "not_a_root_chat", "sharing_disabled", "too_many_previews"),
+                ),
+            ),
         )
+
+    async def list_shared(self, request: ApiRequest) -> ApiReply:
+        actor = request.caller.actor
+        found = await self._deps.read(shares.list_previews, actor, request.chat_id)
+        return reply(SharedPreviewsReply(**asdict(found)))
+
+    async def share(self, request: ApiRequest) -> ApiReply:
+        deps, actor, body = self._deps, request.caller.actor, await request.body(_SHARE)
+        ip = deps.accounts.site.address(request.scope)
+        async with deps.pool.transaction() as session:
+            found = await shares.share_preview(
+                session, actor, request.chat_id, body.port, shared=body.shared, ip=ip
+            )
+        return reply(SharedPreviewsReply(**asdict(found)))
 
     async def list_ports(self, request: ApiRequest) -> ApiReply:
         paging = Paging(request, request.query(ListQuery), ItemPosition)
@@ -122,7 +190,9 @@ class PreviewRoutes:
 
     async def create_preview(self, request: ApiRequest) -> ApiReply:
         deps, caller, body = self._deps, request.caller, await request.body(_PREVIEW)
-        target = PreviewTarget(await self._require(request), body.port)
+        target = PreviewTarget(request.workspace_id, body.port)
+        if not await deps.read(may_preview, caller.actor, target):
+            await self._require(request)  # which says why
         require_workspaces(deps)
         place = deps.accounts.site.preview_place(request.scope, target)
         secret = secret_text(secrets.token_bytes(SECRET_BYTES))
