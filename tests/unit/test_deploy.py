@@ -23,7 +23,7 @@ CHART = DEPLOY / "helm" / "chatd"
 # Read by the command line or by services, not settings.
 OTHER_VARIABLES = {
     *("CHATD_ADMIN_TOKEN", "CHATD_SECRET", "CHATD_SECRET_KEYS", "CHATD_RUNNER_TOKEN"),
-    *("CHATD_COMMIT", "CHATD_UI"),
+    *("CHATD_COMMIT", "CHATD_CONFIG", "CHATD_UI"),
 }
 Json = dict[str, Any]
 

@@ -81,7 +81,10 @@ def test_every_place_of_the_walks_exists() -> None:
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-READ_HERE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")]
+READ_HERE = [
+    ROOT / f"{name}.md"
+    for name in ("README", "CONTRIBUTING", "ARCHITECTURE", "CHANGELOG", "SECURITY")
+]
 REFERENCE = {"benchmarks.md", "commands.md", "errors.md", "limits.md", "settings.md"}
 MAX_PAGE_BYTES = 25_000
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(#[^)\s]+)?\)")
