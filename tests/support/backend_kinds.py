@@ -108,6 +108,8 @@ def _open_kubernetes(place: BackendPlace) -> BackendRig:
     return BackendRig(backend, TemplateSpec(image=IMAGE), reach.open)
 
 
+# Never `machine`: the suite runs hostile commands, such as `kill -9 -1`, which would end every
+# process of the host where nothing isolates them. `test_here.py` has its tests.
 OPENERS: dict[str, Callable[[BackendPlace], BackendRig]] = {
     "sandbox": _open_sandbox,
     "container": _open_container,
