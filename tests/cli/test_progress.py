@@ -85,7 +85,7 @@ def test_a_machine_that_is_away_is_told_once() -> None:
     progress = ProgressLines(SENT)
     away = WaitingCall(tool_call_id=ToolCallId("c"), waits_for="The machine is not connected.")
     state = shown(said(1, "hi"), status="running", waiting_calls=(away,))
-    told = ["The machine is not connected. The chat goes on when it is back."]
+    told = ["The machine is not connected. The chat goes on by itself."]
     assert [progress.lines(state), progress.lines(state)] == [told, []]
 
 

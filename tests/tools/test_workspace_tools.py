@@ -15,12 +15,23 @@ from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, templates, workspaces
 from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.build_backend import BuildFailed
+from chatd.workspaces.build_requests import BuildWaits, WaitTimeouts
+from tests.support.clock import FakeClock
 from tests.support.factories import CHAT, HARNESS, OWNER, member
-from tests.support.workspaces import TEMPLATE, new_workspace, no_other_host, template, version
+from tests.support.runners import insert_runner, runner
+from tests.support.workspaces import (
+    TEMPLATE,
+    insert_template,
+    new_workspace,
+    no_other_host,
+    template,
+    version,
+)
 from tests.tools.workspace_tool_caller import (
     BRIEF_AGENT,
     BRIEF_BUILD,
     BRIEF_SCRIPTS,
+    FakeAgents,
     open_workspace_tools,
 )
 
@@ -162,6 +173,29 @@ async def test_a_build_past_the_timeout_keeps_running(pool: Pool) -> None:
         stopped = await caller.result_of("stop_workspace")
         assert "Call stop_workspace later to wait for it." in stopped["error"]
         caller.backend.go.set()
+
+
+async def test_a_build_that_no_connected_runner_takes_says_so(pool: Pool, clock: FakeClock) -> None:
+    await insert_template(pool)
+    made = await workspaces.create(pool, HARNESS, new_workspace(1, host_id="laptop"))
+    await insert_runner(pool, runner("laptop"), connected=False)
+    told: list[str] = []
+
+    async def wait_for(text: str) -> None:
+        told.append(text)
+
+    waits = BuildWaits(pool, FakeAgents().ping, clock, WaitTimeouts())
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(waits.build(made.build.id, wait_for))
+        while not any(told):
+            await clock.advance_past("build")
+            await clock.wait_for_sleeper("build")
+        assert "The runner laptop is not connected since" in told[-1]
+        await pool.execute("UPDATE runners SET disconnected_at = NULL, seen_at = now()")
+        await clock.advance_past("build")
+        await clock.wait_for_sleeper("build")
+        waiting.cancel()
+    assert told[-1] == ""
 
 
 @pytest.mark.covers("workspaces-1")

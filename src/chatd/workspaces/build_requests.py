@@ -36,9 +36,10 @@ from chatd.domain.workspace.rules import (
     start_version,
     workspace_ttl_s,
 )
+from chatd.domain.workspace.runners import explain_wait
 from chatd.domain.workspace.templates import choose_name, generated_name, resolve_parameters
 from chatd.store.conn import Conn
-from chatd.store.workspace import builds, templates, workspaces
+from chatd.store.workspace import builds, runners, templates, workspaces
 from chatd.store.workspace.builds import NewBuild
 from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken
 from chatd.workspaces.templates import UsableTemplate
@@ -83,6 +84,11 @@ class PollBackoff:
         self._pause_s = FIRST_POLL_INTERVAL_S
         self._tag = tag
 
+    @property
+    def is_long(self) -> bool:
+        """Whether the wait takes longer than most."""
+        return self._pause_s >= MAX_POLL_INTERVAL_S
+
     async def more(self) -> bool:
         left = self._until - self._clock.monotonic()
         if left <= 0:
@@ -99,18 +105,32 @@ class BuildWaits:
         self._clock = clock
         self._timeouts = timeouts
 
-    async def build(self, build_id: BuildId) -> Build:
-        """The ended build. Raises BuildTimeout. Goes on while the database is unavailable."""
+    async def build(self, build_id: BuildId, wait_for: Callable[[str], Awaitable[None]]) -> Build:
+        """The ended build. `wait_for` is told why it does not begin or go on: its runner is not
+        connected, or none takes it. Raises BuildTimeout. Goes on while the database is
+        unavailable."""
         poll = PollBackoff(self._clock, self._timeouts.build_s, "build")
         while True:
             try:
                 found = await builds.get(self._conn, WORKER, build_id)
+                reason = await self._reason(build_id) if poll.is_long else ""
             except Unavailable:
-                found = None
+                found, reason = None, ""
             if found is not None and not found.active:
+                await wait_for("")
                 return found
+            await wait_for(reason)
             if not await poll.more():
                 raise BuildTimeout("The build has not ended in time; it is still running.")
+
+    async def _reason(self, build_id: BuildId) -> str:
+        waiting = await runners.list_waiting(
+            self._conn, WORKER, builds=[build_id], also_taken=True, limit=1
+        )
+        if not waiting:
+            return ""
+        found, now = await runners.list_waited_for(self._conn, waiting)
+        return explain_wait(waiting[0].needs, waiting[0].runner_id, found, now)
 
     async def agent(self, agent: AgentRow, result: ProvisionResult) -> ProvisionResult:
         """`result` with the agent's status added. A problem of the agent is no failure of the
@@ -242,7 +262,7 @@ class BuildRequests:
             workspace_id=str(created.workspace.id),
             build_id=str(created.build.id),
         )
-        return await self._finish(context.chat, created.workspace.id, created.build.id, result)
+        return await self._finish(context, created.workspace.id, created.build.id, result)
 
     async def start(
         self, context: ToolContext, seen: WorkspaceSnapshot, after: int, given: Mapping[str, str]
@@ -271,7 +291,7 @@ class BuildRequests:
         result = replace(
             workspace_result(seen), started=True, build_id=str(build.id), message=message
         )
-        return await self._finish(context.chat, seen.workspace.id, build.id, result)
+        return await self._finish(context, seen.workspace.id, build.id, result)
 
     async def stop(
         self, context: ToolContext, seen: WorkspaceSnapshot, after: int
@@ -287,7 +307,7 @@ class BuildRequests:
             return None
         self._wake_worker()
         result = replace(workspace_result(seen), stopped=True)
-        failed = await self.wait_for_build(build.id, result, "stop_workspace")
+        failed = await self.wait_for_build(context, build.id, result, "stop_workspace")
         return failed or replace(result, build_id=str(build.id))
 
     async def find_answering_agent(self, seen: WorkspaceSnapshot) -> AgentRow | None:
@@ -299,13 +319,17 @@ class BuildRequests:
         return agent if await self._waits.is_healthy(agent) else None
 
     async def wait_for_build(
-        self, build_id: BuildId, result: ProvisionResult, tool: str = "start_workspace"
+        self,
+        context: ToolContext,
+        build_id: BuildId,
+        result: ProvisionResult,
+        tool: str = "start_workspace",
     ) -> ProvisionResult | None:
         """None if the build succeeded, else the result to report. `tool` is the tool to call
         again."""
         result = replace(result, build_id=str(build_id))
         try:
-            build = await self._waits.build(build_id)
+            build = await self._waits.build(build_id, context.wait_for)
         except BuildTimeout as error:
             text = f"{error.message} Call {tool} later to wait for it."
             return _failure(result, text, code=error.code)
@@ -330,10 +354,14 @@ class BuildRequests:
         return result
 
     async def _finish(
-        self, chat: Chat, workspace_id: WorkspaceId, build_id: BuildId, result: ProvisionResult
+        self,
+        context: ToolContext,
+        workspace_id: WorkspaceId,
+        build_id: BuildId,
+        result: ProvisionResult,
     ) -> ProvisionResult:
         """Wait for the build, then for the agent."""
-        if (failed := await self.wait_for_build(build_id, result)) is not None:
+        if (failed := await self.wait_for_build(context, build_id, result)) is not None:
             return failed
         snapshot = await workspaces.load_snapshot(self._conn, WORKER, workspace_id)
         agents = () if snapshot is None else snapshot.agents
@@ -343,7 +371,8 @@ class BuildRequests:
             return replace(result, agent_status="no_agent", agent_error=error.message)
         except AmbiguousAgent as error:
             return replace(result, agent_status="selection_error", agent_error=error.message)
-        return await self.wait_for_agent(chat, result, AwaitAgent(agent=agent, dial=True))
+        step = AwaitAgent(agent=agent, dial=True)
+        return await self.wait_for_agent(context.chat, result, step)
 
     def _new_build(
         self, context: ToolContext, workspace: Workspace, after: int, version: VersionId

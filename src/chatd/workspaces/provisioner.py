@@ -63,7 +63,7 @@ class WorkspaceProvisioner:
             match next_for_create(seen):
                 case AwaitBuild(build_id=build_id):
                     if (
-                        failed := await self._requests.wait_for_build(build_id, result)
+                        failed := await self._requests.wait_for_build(context, build_id, result)
                     ) is not None:
                         return failed
                 case AlreadyStopped():
@@ -93,7 +93,7 @@ class WorkspaceProvisioner:
                     return no_workspace_result(deleted=deleted)
                 case AwaitBuild(build_id=build_id):
                     if (
-                        failed := await self._requests.wait_for_build(build_id, result)
+                        failed := await self._requests.wait_for_build(context, build_id, result)
                     ) is not None:
                         return failed
                 case AwaitAgent() | ReportAmbiguousAgent() as step:
@@ -114,7 +114,9 @@ class WorkspaceProvisioner:
                     return no_workspace_result(deleted=deleted)
                 case AwaitBuild(build_id=build_id):
                     # Whether it succeeds or not, the rows afterwards decide.
-                    late = await self._requests.wait_for_build(build_id, result, "stop_workspace")
+                    late = await self._requests.wait_for_build(
+                        context, build_id, result, "stop_workspace"
+                    )
                     if late is not None and late.error_code == "build_late":
                         return late
                 case AlreadyStopped():

@@ -262,7 +262,7 @@ def retry_line(retry: RetryState) -> str:
 
 
 def waits_line(text: str) -> str:
-    return f"{safe_line(text, MAX_LINE)} The chat goes on when it is back."
+    return f"{safe_line(text, MAX_LINE)} The chat goes on by itself."
 
 
 def activity(shown: ShownChat) -> str:

@@ -99,7 +99,8 @@ LIST_WAITING: Final[LiteralString] = f"""
     JOIN templates t ON t.id = w.template_id
     JOIN template_versions v ON v.id = b.template_version_id
     LEFT JOIN users u ON u.id = w.owner_id
-    WHERE b.completed_at IS NULL AND b.status = 'pending' AND {workspace_condition("$1")}
+    WHERE b.completed_at IS NULL AND (b.status = 'pending' OR $7::boolean)
+      AND {workspace_condition("$1")}
       AND ($2::uuid[] IS NULL OR b.id = ANY ($2)) AND ($3::text IS NULL OR w.host_id = $3)
       AND ($4::timestamptz IS NULL OR (b.created_at, b.id) > ($4, $5::uuid))
     ORDER BY b.created_at, b.id LIMIT $6"""
@@ -268,15 +269,17 @@ async def list_waiting(
     builds: Iterable[BuildId] | None = None,
     runner_id: RunnerId | None = None,
     after: tuple[datetime, BuildId] | None = None,
+    also_taken: bool = False,
     limit: int,
 ) -> list[WaitingBuild]:
-    """Builds that no worker has taken yet, the oldest first: of the workspaces that the actor may
-    read; of `builds`; of the workspaces that `runner_id` has."""
+    """Builds that no worker has taken yet (`also_taken`: or that have not ended), the oldest first:
+    of the workspaces that the actor may read; of `builds`; of the workspaces that `runner_id`
+    has."""
     at, last = after or (None, None)
     reach = workspace_reach(actor, "workspaces.read")
     chosen = None if builds is None else list(builds)
     runner = None if runner_id is None else strip_unstorable(runner_id)
-    rows = await conn.fetch(LIST_WAITING, reach, chosen, runner, at, last, limit)
+    rows = await conn.fetch(LIST_WAITING, reach, chosen, runner, at, last, limit, also_taken)
     return [_waiting(row) for row in rows]
 
 

@@ -150,9 +150,8 @@ def retry_lines(retry: RetryState, canvas: Canvas, *, is_open: bool) -> Lines:
 
 
 def waits_lines(text: str, canvas: Canvas) -> Lines:
-    said = f"{text} What runs there goes on, and the chat does when it is back."
-    body = paragraph(said, canvas.width - 2, Style())
-    return _callout("◷", "The chat waits for its machine", body, canvas, canvas.palette.warn)
+    body = paragraph(f"{text} It goes on by itself.", canvas.width - 2, Style())
+    return _callout("◷", "The chat waits for a machine", body, canvas, canvas.palette.warn)
 
 
 def held_lines(queued: int, canvas: Canvas) -> Lines:

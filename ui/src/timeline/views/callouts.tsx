@@ -119,8 +119,8 @@ function Waits({ text }: { readonly text: string }) {
     <div className="timeline-callout" role="status">
       <Icon of={Unplug} />
       <div className="ui-grow">
-        <h4>The chat waits for its machine</h4>
-        <p>{text} What runs there goes on, and the chat does when it is back.</p>
+        <h4>The chat waits for a machine</h4>
+        <p>{text} It goes on by itself.</p>
       </div>
     </div>
   );
