@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.workspace.agent_api import AgentUnreachable, WorkspaceUnavailable
@@ -44,6 +45,13 @@ async def test_no_command_waits_for_input_and_no_server_variable_leaks(
         "CHATD_CHAT_ID",
         "CHATD_CHAT_AGENT",
     }
+
+
+async def test_a_command_learns_its_place_in_the_trace(bench: Workbench) -> None:
+    caller = ToolCaller(bench)
+    context = replace(caller.context(), traceparent="00-1a-2b-01")
+    args = Raw(b'{"command": "echo at $TRACEPARENT"}')
+    assert "at 00-1a-2b-01" in (await caller.tools["execute"].run(context, args)).text
 
 
 async def test_a_command_runs_in_the_given_directory(bench: Workbench) -> None:

@@ -130,8 +130,8 @@ def test_every_value_of_the_chart_is_in_its_schema_and_used() -> None:
 # Dashboard and alerts
 
 ALERTS = CHART / "files" / "alerts.yaml"
-OF_PROMETHEUS = {"le", "instance"}
-"""Labels that Prometheus adds."""
+OF_PROMETHEUS = {"le", "instance", "process"}
+"""Labels that Prometheus adds, and a server with several processes."""
 
 
 def dashboard_queries() -> dict[str, str]:

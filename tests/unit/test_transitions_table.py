@@ -41,7 +41,7 @@ ILLEGAL = [
 
 
 def test_the_cases_cover_every_cell_of_the_table() -> None:
-    assert len(LEGAL) + len(IDLE) + len(ILLEGAL) == len(CELLS) == 15 * 32
+    assert len(LEGAL) + len(IDLE) + len(ILLEGAL) == len(CELLS) == 15 * 33
 
 
 @pytest.mark.covers("O13", "V4")

@@ -204,6 +204,12 @@ class CollectorTracer:
             if isinstance(count := known.get(name), int):
                 self._tokens.record(count, {**labels, "gen_ai.token.type": kind})
 
+    def place(self) -> str | None:
+        found = trace.get_current_span().get_span_context()
+        if not found.is_valid:
+            return None
+        return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+
     async def close(self) -> None:
         """Send what is left, for a short time."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()

@@ -147,6 +147,10 @@ class Tracer(Protocol):
         """The span of a model call has all its attributes."""
         ...
 
+    def place(self) -> str | None:
+        """Where this task is in its trace, as a `traceparent`, for programs that continue it."""
+        ...
+
     async def close(self) -> None:
         """Send what is left, for a short time."""
         ...
@@ -182,6 +186,9 @@ class NoTracer:
 
     def count_call(self, span: TracedSpan, duration_s: float) -> None:
         pass
+
+    def place(self) -> str | None:
+        return None
 
     async def close(self) -> None:
         pass
@@ -292,13 +299,14 @@ async def _go_on(text: str) -> None:
 class ToolContext(Struct, frozen=True, kw_only=True):
     """The chat, call and fence a tool runs under. `show` sends output to viewers while the tool
     runs; it never blocks. `wait_for` tells them why the call cannot go on now, and with an empty
-    text that it does; it never fails."""
+    text that it does; it never fails. `traceparent` is its place in the trace, if there is one."""
 
     chat: Chat
     call_id: ToolCallId
     fence: Fence
     show: Callable[[str], None] = _discard
     wait_for: Callable[[str], Awaitable[None]] = _go_on
+    traceparent: str | None = None
 
     @property
     def call_key(self) -> str:

@@ -261,6 +261,7 @@ class ToolBatchRun:
             fence=self._fence,
             show=lambda text: self._publish_output(call, text),
             wait_for=lambda text: self._commit_waits({call.tool_call_id: text}),
+            traceparent=self._env.tracer.place(),
         )
 
     async def _commit_waits(self, waits: Mapping[ToolCallId, str]) -> None:

@@ -209,6 +209,14 @@ class ExecuteArguments(Struct, frozen=True, kw_only=True):
     ] = None
 
 
+def _command_environment(context: ToolContext) -> dict[str, str]:
+    """With the place in the trace, so that programs with traces of their own continue it."""
+    own = {**COMMAND_ENVIRONMENT, "CHATD_CHAT_ID": str(context.chat.id)}
+    if context.traceparent is not None:
+        own["TRACEPARENT"] = context.traceparent
+    return own
+
+
 def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ExecuteArguments) -> ToolOutput:
         parsed = parse_command(args.command, background=args.run_in_background)
@@ -218,7 +226,7 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
             parsed.command,
             key=context.call_key,
             workdir=args.workdir.strip() or None,
-            env={**COMMAND_ENVIRONMENT, "CHATD_CHAT_ID": str(context.chat.id)},
+            env=_command_environment(context),
             background=parsed.background,
             wait_s=0 if parsed.background else QUICK_COMMAND_S,
         )
