@@ -361,6 +361,12 @@ async def test_errors_have_the_shape_that_clients_know(
         await client.responses.create(
             model="scripted", input="hello", tools=[{"type": "web_search"}]
         )
+    with pytest.raises(openai.BadRequestError, match="effort must be one of"):
+        await client.responses.create(
+            model="scripted", input="hello", extra_body={"reasoning": {"effort": "huge"}}
+        )
+    with pytest.raises(openai.APIStatusError, match="characters"):
+        await client.responses.create(model="scripted", input="x" * 1_000_001)
     picture: ChatCompletionMessageParam = {
         "role": "user",
         "content": [{"type": "image_url", "image_url": {"url": "http://127.0.0.1/a.png"}}],

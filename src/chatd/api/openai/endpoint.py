@@ -5,7 +5,7 @@ without the client, on any replica, and the client finds it again by its id.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Final, TypeVar
 
@@ -69,7 +69,7 @@ from chatd.api.streams import (
 )
 from chatd.domain.access.permissions import Permission, require_permission
 from chatd.domain.chat.commands import InterruptChat
-from chatd.domain.errors import ChatdError, Conflict, Unavailable
+from chatd.domain.errors import ChatdError, Conflict
 from chatd.stream.fanout import PING
 
 OPENAI_PREFIX: Final = "/v1"
@@ -250,8 +250,10 @@ class OpenAiEndpoint:
         writer = CompletionWriter(head, with_usage=bool(options and options.include_usage))
         end = await self._stream(exchange, begun, writer, asks_here=False)
         if end is CLIENT_GONE_END:
-            # There is no way back to this stream: who closes it has pressed «stop».
-            await self._interrupt(exchange.caller, begun)
+            # There is no way back to this stream: who closes it has pressed «stop». Nobody is told
+            # if that fails.
+            with suppress(ChatdError):
+                await self._interrupt(exchange.caller, begun)
 
     # Responses
 
@@ -332,10 +334,8 @@ class OpenAiEndpoint:
         turn = await self._turns.read(caller, begun, asks_here=False)
         if turn.is_over:
             return
-        try:
+        with suppress(Conflict):
             await run_operation(self._deps, caller, begun.chat.id, InterruptChat())
-        except (Conflict, Unavailable):
-            return
 
     async def _answer(
         self,

@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 from uuid import UUID
 
 import msgspec
@@ -43,11 +43,15 @@ from chatd.domain.chat.parts import (
     validate_json,
 )
 from chatd.domain.ids import ChatId, FileId, MessageId, ToolCallId, UserId
+from chatd.domain.model.protocol import Effort
 
 CLIENT_TOOL_TIMEOUT_S: Final = 86_400.0
 """How long a chat waits for the output of a function."""
 MAX_FILES: Final = 20
 """Images and files of one request."""
+MAX_TEXT_CHARS: Final = 4_000_000
+"""Of all messages of one request together."""
+MAX_MESSAGE_CHARS: Final = 1_000_000
 
 Role = Literal["user", "assistant", "tool"]
 
@@ -87,7 +91,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """A request of either endpoint. `tools` of None: the request does not say."""
 
     model: str | None
-    effort: str | None
+    effort: Effort | None
     instructions: str | None
     tools: tuple[ClientTool, ...] | None
     messages: tuple[GivenMessage, ...]
@@ -114,7 +118,7 @@ def read_completion(body: CompletionBody) -> Asked:
         reader.add_message(item, f"messages[{index}]")
     return Asked(
         model=body.model,
-        effort=body.reasoning_effort,
+        effort=_effort(body.reasoning_effort, "reasoning_effort"),
         instructions=reader.instructions,
         tools=_tools(body.tools),
         messages=reader.finished(),
@@ -138,7 +142,7 @@ def read_response(body: ResponseBody) -> Asked:
     told = [text for text in (body.instructions, reader.instructions) if text]
     return Asked(
         model=body.model,
-        effort=body.reasoning.effort if body.reasoning else None,
+        effort=_effort(body.reasoning and body.reasoning.effort, "reasoning.effort"),
         instructions="\n\n".join(told) if told else None,
         tools=_tools(body.tools),
         messages=reader.finished(may_be_empty=bool(reader.approvals)),
@@ -148,6 +152,14 @@ def read_response(body: ResponseBody) -> Asked:
         if where
         else None,
     )
+
+
+def _effort(given: str | None, param: str) -> Effort | None:
+    try:
+        return msgspec.convert(given, Effort | None)
+    except msgspec.ValidationError:
+        words = ", ".join(get_args(Effort))
+        raise Refused(f"The effort must be one of {words}.", param=param) from None
 
 
 def _check_common(body: RequestBody, output: str | None, param: str) -> None:
@@ -196,6 +208,7 @@ class _Reader:
         self._messages: list[GivenMessage] = []
         self._system: list[str] = []
         self._files = 0
+        self._chars = 0
         self.approvals: list[GivenApproval] = []
 
     @property
@@ -287,6 +300,19 @@ class _Reader:
         self._messages.append(GivenMessage(role="tool", text=text, call_id=call_id))
 
     def _read(self, content: Content, where: str) -> tuple[str, tuple[GivenFile, ...]]:
+        text, files = self._read_parts(content, where)
+        self._chars += len(text)
+        if len(text) > MAX_MESSAGE_CHARS or self._chars > MAX_TEXT_CHARS:
+            raise Refused(
+                f"A message can have {MAX_MESSAGE_CHARS:,} characters, all messages of a request"
+                f" {MAX_TEXT_CHARS:,}.",
+                status=413,
+                code="too_large",
+                param=where,
+            )
+        return text, files
+
+    def _read_parts(self, content: Content, where: str) -> tuple[str, tuple[GivenFile, ...]]:
         if content is None or isinstance(content, str):
             return content or "", ()
         texts: list[str] = []
