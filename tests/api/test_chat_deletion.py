@@ -6,7 +6,7 @@ import pytest
 
 from chatd.domain.chat.states import State
 from chatd.engine.call_records import UsageWriter
-from chatd.engine.maintenance import maintenance_tasks
+from chatd.engine.maintenance import SearchIndexing, maintenance_tasks
 from chatd.store import retention
 from tests.support.api.server import OTHER_USER, ApiServer, message_body
 from tests.support.api.sse_viewer import event_source
@@ -110,7 +110,7 @@ async def test_the_rows_of_a_deleted_chat_are_removed_later_and_its_usage_stays(
     await server.ask("DELETE", f"/chats/{CHAT}")
     spent = await pool.fetchval("SELECT count(*) FROM usage_events")
     env = env_with(FakeClock())
-    tasks = maintenance_tasks(pool, env, UsageWriter(pool, env))
+    tasks = maintenance_tasks(pool, env, UsageWriter(pool, env), SearchIndexing(pool, env.clock))
     (remove,) = (task for task in tasks if task.name == "remove_deleted")
     await remove.work()
     assert await tree_rows(server) == 3, "replicas that missed the hint still find the mark"

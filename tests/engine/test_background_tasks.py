@@ -8,7 +8,7 @@ from chatd.aio import BackgroundTasks, PeriodicTask
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
 from chatd.engine.call_records import UsageWriter
-from chatd.engine.maintenance import maintenance_tasks
+from chatd.engine.maintenance import SearchIndexing, maintenance_tasks
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import Events, change_id
@@ -114,7 +114,9 @@ async def test_maintenance_deletes_old_idempotency_keys_and_rolls_up_usage(pool:
         CHAT,
     )
     env = env_of(FakeClock(), Events())
-    for task in maintenance_tasks(pool, env, UsageWriter(pool, env)):
+    for task in maintenance_tasks(
+        pool, env, UsageWriter(pool, env), SearchIndexing(pool, env.clock)
+    ):
         await task.work()
     assert await pool.fetchval("SELECT count(*) FROM chat_requests") == 23
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 35

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from chatd.domain.chat.lease import LEASE_TTL_S, NO_NEW_WORK_AFTER_S
+from chatd.aio import run_other_tasks
+from chatd.domain.chat.lease import LEASE_TTL_S, UNANSWERED_NO_NEW_WORK_S, UNANSWERED_TTL_S
 from chatd.engine.lease import WorkerLease
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, advancing, engine_rig_with, pass_time
@@ -35,7 +36,7 @@ async def test_a_worker_with_an_old_lease_calls_no_model(
         rig.call_tools(("c1", "echo", "{}"))
         chat_id = await rig.ask("go", "after the break")
         await gate.reached.wait()
-        rig.replica.lease.renew(clock.monotonic() - NO_NEW_WORK_AFTER_S)
+        rig.replica.lease.renew(clock.monotonic() - UNANSWERED_NO_NEW_WORK_S)
         with rig.replica.worker.reserve_slot(root=True) as free:
             assert free is None
         gate.open()
@@ -66,6 +67,36 @@ async def test_an_expired_lease_cancels_all_runners_and_a_renewed_one_continues(
         assert await rig.transcript(chat_id) == ["user: go", "assistant: whole"]
 
 
+@pytest.mark.promise("P3")
+async def test_a_worker_that_gets_no_answer_gives_up_its_chats_before_others_take_them(
+    dsn: str, clock: FakeClock, proxy: Proxy, api: FakeCompatible, gate: Gate
+) -> None:
+    async with engine_rig_with(proxy.dsn, api, clock=clock) as rig:
+        chat_id = await rig.ask("go", "half", gate)
+        await gate.reached.wait()
+        proxy.stall()
+        clock.advance(UNANSWERED_TTL_S)
+        await rig.events.wait("lease_lost")
+        await rig.events.wait("chat_task_left", chat_id=chat_id)
+        await api.requests[0].disconnected.wait()
+        proxy.resume()
+
+
+async def test_a_refused_heartbeat_lengthens_the_lease_and_an_unanswered_one_shortens_it(
+    clock: FakeClock,
+) -> None:
+    lease = WorkerLease(clock)
+    lease.renew(clock.monotonic())
+    lease.on_failure("database_down")
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        waiting = group.create_task(lease.wait_expired())
+        await clock.wait_for_sleeper("lease")
+        clock.advance(UNANSWERED_TTL_S + 1)
+        await run_other_tasks()
+        assert not waiting.done()
+        lease.on_failure("timeout")
+
+
 async def test_a_worker_reserves_no_slot_before_it_is_registered(
     dsn: str, proxy: Proxy, api: FakeCompatible
 ) -> None:
@@ -88,7 +119,7 @@ async def test_a_lease_counts_from_when_its_heartbeat_was_sent(clock: FakeClock)
     lease = WorkerLease(clock)
     assert lease.health == "no_new_work"
     sent_at = clock.monotonic()
-    clock.advance(NO_NEW_WORK_AFTER_S)
+    clock.advance(UNANSWERED_NO_NEW_WORK_S)
     lease.renew(sent_at)
     assert lease.health == "no_new_work"
 

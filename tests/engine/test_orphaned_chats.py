@@ -8,7 +8,11 @@ from msgspec.structs import replace
 
 from chatd.domain.chat import user_transitions
 from chatd.domain.chat.commands import ReapChat
-from chatd.domain.chat.lease import DEATHS_TO_ISOLATE, LEASE_MARGIN_S, LEASE_TTL_S, MAX_LONE_DEATHS
+from chatd.domain.chat.lease import (
+    DEATHS_TO_ISOLATE,
+    MAX_LONE_DEATHS,
+    OWN_HEARTBEATS_TO_REAP_LEASES_S,
+)
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
@@ -122,7 +126,8 @@ async def test_a_chat_that_stalls_its_workers_fails_unless_the_database_may_have
         await rig.pool.execute(
             "UPDATE chat_workers SET renewed_at = now() WHERE worker_id = $1", stalled
         )
-        for _ in range(round((LEASE_TTL_S + LEASE_MARGIN_S) / slow.heartbeat_interval_s) + 3):
+        beats = round(OWN_HEARTBEATS_TO_REAP_LEASES_S / slow.heartbeat_interval_s) + 3
+        for _ in range(beats):
             await clock.wait_for_sleeper("heartbeat")
             clock.advance(slow.heartbeat_interval_s)
         await rig.events.wait("chat_reaped", chat_id=bad)

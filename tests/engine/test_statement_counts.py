@@ -8,10 +8,21 @@ import pytest
 
 from bench.round_trips import SHARED_STATEMENTS
 from chatd.domain.tool_policy.rules import ToolRule
-from chatd.store import tool_policies
-from chatd.store.chat import apply, chats, idempotency, message_pages, messages, runs, subagents
+from chatd.engine.worker import WorkerConfig
+from chatd.store import search, tool_policies
+from chatd.store.chat import (
+    apply,
+    chats,
+    idempotency,
+    message_pages,
+    messages,
+    runs,
+    subagents,
+    workers,
+)
 from chatd.store.conn import NamedStatement
 from chatd.store.model import spend
+from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.tools import GatedTool
 
@@ -97,3 +108,29 @@ async def test_the_number_of_statements_of_a_turn_does_not_grow_with_the_chat(ds
             await rig.send(chat_id, "and now?")
             await wait_chat_task_left(rig, chat_id, 3 + 2 * turn)
             assert sent.take_counts() == {"LOAD": 1, "APPLY_LAST_STEP": 2, "HISTORY_SINCE": 1}
+
+
+@pytest.mark.covers("T06")
+async def test_an_idle_replica_renews_its_lease_every_two_seconds_and_leaves_the_index_alone(
+    dsn: str, clock: FakeClock
+) -> None:
+    """The index is looked at after a change."""
+    sent: list[str] = []
+
+    async def pass_half_seconds(count: int) -> Counter[str]:
+        sent.clear()
+        for _ in range(count):
+            await clock.wait_for_sleeper("heartbeat")
+            clock.advance(0.5)
+        await clock.wait_for_sleeper("heartbeat")
+        return Counter(sent)
+
+    async with engine_rig(dsn, on_statement=sent.append, clock=clock, worker=WorkerConfig()) as rig:
+        await rig.replica.worker.registered.wait()
+        await pass_half_seconds(80)
+        idle = await pass_half_seconds(120)
+        assert idle[workers.HEARTBEAT] == 30
+        assert idle[search.TRY_LOCK] == 0
+        chat_id = await rig.ask("hi", "hello")
+        await wait_chat_task_left(rig, chat_id, 1)
+        assert (await pass_half_seconds(60))[search.TRY_LOCK] >= 1

@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.chat.lease import LEASE_TTL_S
+from chatd.domain.chat.lease import SILENT_AFTER_S
 from chatd.domain.chat.states import Transition
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.store.chat import workers
@@ -129,7 +129,7 @@ class ReplicaActions:
         for replica in self._simulation.replicas:
             if replica.id in result.dead:
                 since = self._simulation.now - replica.observations.history.last_at
-                assert since > LEASE_TTL_S, "a live worker counted as dead"
+                assert since > SILENT_AFTER_S, "a live worker counted as dead"
 
     async def act_late(self) -> None:
         """The chat may have changed since the heartbeat."""

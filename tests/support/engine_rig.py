@@ -514,6 +514,6 @@ async def pass_time(clock: FakeClock, seconds: float) -> None:
     """Advance the clock in steps that let the worker renew its lease in between."""
     while seconds > 0:
         await clock.wait_for_sleeper("heartbeat")
-        step = min(seconds, 10.0)
+        step = min(seconds, 5.0)
         clock.advance(step)
         seconds -= step

@@ -6,6 +6,9 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.chat.lease import (
+    OWN_HEARTBEATS_TO_REAP_LEASES_S,
+    SILENT_AFTER_S,
+    UNANSWERED_TTL_S,
     HeartbeatHistory,
     LeaseHealth,
     ReapScope,
@@ -40,9 +43,9 @@ def steadily(start: float, end: float, step: float = 1.0) -> list[float]:
         pytest.param([100.0, 101.0, 102.0], 102.0, "locks", id="three times over two seconds"),
         pytest.param([100.0, 101.0, 102.0], 104.0, "locks", id="and the next heartbeat is late"),
         pytest.param([100.0, 101.0, 102.0], 104.1, "none", id="then the process was suspended"),
-        pytest.param(steadily(100, 129), 129.0, "locks", id="not yet a lease long"),
-        pytest.param(steadily(100, 130), 130.0, "leases", id="as long as a lease"),
-        pytest.param(steadily(100, 130), 133.0, "none", id="a lease long, then suspended"),
+        pytest.param(steadily(100, 114), 114.0, "locks", id="not yet long enough"),
+        pytest.param(steadily(100, 115), 115.0, "leases", id="long enough"),
+        pytest.param(steadily(100, 130), 133.0, "none", id="long enough, then suspended"),
         pytest.param([*steadily(100, 130), FAILED], 130.0, "none", id="failed just now"),
         pytest.param(
             [*steadily(100, 130), FAILED, 132.0, 133.0], 133.0, "none", id="back for a moment"
@@ -69,8 +72,8 @@ def test_a_gap_of_two_intervals_is_a_slow_heartbeat() -> None:
 
 
 def test_slow_intervals_need_the_same_time_and_no_more_heartbeats() -> None:
-    assert may_reap(history_of(0.0, 10.0, 20.0, interval_s=10.0), 20.0) == "locks"
-    assert may_reap(history_of(0.0, 15.0, 30.0, interval_s=10.0), 30.0) == "leases"
+    assert may_reap(history_of(0.0, 5.0, 14.0, interval_s=10.0), 14.0) == "locks"
+    assert may_reap(history_of(0.0, 5.0, 15.0, interval_s=10.0), 15.0) == "leases"
 
 
 def test_the_reap_scope_only_grows_while_heartbeats_succeed() -> None:
@@ -121,8 +124,8 @@ QUICK = steadily(40.25, 42.5, 0.25)
     [
         pytest.param(LIVED, False, id="renews, with its lock"),
         pytest.param([(at, round(at), False) for at in steadily(0, 40)], False, id="without"),
-        pytest.param([*LIVED, *seen_at(QUICK[:4], 40, has_lock=False)], False, id="gone for 1 s"),
-        pytest.param([*LIVED, *seen_at(QUICK[:6], 40, has_lock=False)], True, id="gone for 1.5 s"),
+        pytest.param([*LIVED, *seen_at(QUICK[:2], 40, has_lock=False)], False, id="gone for 0.5 s"),
+        pytest.param([*LIVED, *seen_at(QUICK[:3], 40, has_lock=False)], True, id="gone for 0.75 s"),
         pytest.param(
             [*LIVED, *seen_at(QUICK[:6], 40, has_lock=False), (42.0, 41, False)],
             False,
@@ -137,10 +140,10 @@ QUICK = steadily(40.25, 42.5, 0.25)
             [*LIVED, *seen_at([41.0, 42.0], 40, has_lock=False)], False, id="gone in two heartbeats"
         ),
         pytest.param(
-            [*LIVED, *seen_at(steadily(41, 72), 40, has_lock=True)], False, id="stalled for 32 s"
+            [*LIVED, *seen_at(steadily(41, 50), 40, has_lock=True)], False, id="stalled for 10 s"
         ),
         pytest.param(
-            [*LIVED, *seen_at(steadily(41, 73), 40, has_lock=True)], True, id="stalled for 33 s"
+            [*LIVED, *seen_at(steadily(41, 51), 40, has_lock=True)], True, id="stalled for 11 s"
         ),
         pytest.param(
             [*alive(0, 1), *seen_at([1.25, 1.5, 1.75], 1, has_lock=False)],
@@ -161,13 +164,13 @@ QUICK = steadily(40.25, 42.5, 0.25)
             id="the observer lost the database",
         ),
         pytest.param(
-            [*LIVED, *seen_at(QUICK[:6], None, has_lock=False)], False, id="unregistered for 1.25 s"
+            [*LIVED, *seen_at(QUICK[:3], None, has_lock=False)], False, id="unregistered for 0.5 s"
         ),
         pytest.param(
-            [*LIVED, *seen_at(QUICK[:7], None, has_lock=False)], True, id="unregistered for 1.5 s"
+            [*LIVED, *seen_at(QUICK[:4], None, has_lock=False)], True, id="unregistered for 0.75 s"
         ),
         pytest.param(
-            [*LIVED, *seen_at(steadily(41, 60), None, has_lock=True)],
+            [*LIVED, *seen_at(steadily(41, 51), None, has_lock=True)],
             False,
             id="unregistered, with its lock",
         ),
@@ -222,8 +225,8 @@ def test_a_reaper_has_watched_a_worker_that_it_saw_renew_since_the_database_last
 @pytest.mark.parametrize("jump", [3600_000_000, -3600_000_000])
 def test_a_jump_of_the_databases_clock_is_a_renewal(jump: int) -> None:
     """The renewal is compared with the one before, and never with a clock."""
-    sights = [*LIVED, *seen_at(steadily(41, 60), 40 + jump, has_lock=True)]
-    assert observe(*sights).dead(60.0) == ()
+    sights = [*LIVED, *seen_at(steadily(41, 50), 40 + jump, has_lock=True)]
+    assert observe(*sights).dead(50.0) == ()
 
 
 def test_a_slow_reply_does_not_make_a_worker_look_older() -> None:
@@ -242,17 +245,28 @@ def test_a_worker_without_its_lock_is_looked_at_early_until_it_is_judged() -> No
 
 
 @pytest.mark.parametrize(
-    ("age_s", "expected"),
+    ("age_s", "unanswered", "down"),
     [
-        (0.0, "ok"),
-        (19.9, "ok"),
-        (20.0, "no_new_work"),
-        (29.9, "no_new_work"),
-        (30.0, "cancel_runs"),
-        (3600.0, "cancel_runs"),
+        (0.0, "ok", "ok"),
+        (5.9, "ok", "ok"),
+        (6.0, "no_new_work", "ok"),
+        (8.9, "no_new_work", "ok"),
+        (9.0, "cancel_runs", "ok"),
+        (19.9, "cancel_runs", "ok"),
+        (20.0, "cancel_runs", "no_new_work"),
+        (29.9, "cancel_runs", "no_new_work"),
+        (30.0, "cancel_runs", "cancel_runs"),
+        (3600.0, "cancel_runs", "cancel_runs"),
     ],
 )
 def test_an_unrenewed_lease_first_forbids_new_work_and_then_all_work(
-    age_s: float, expected: LeaseHealth
+    age_s: float, unanswered: LeaseHealth, down: LeaseHealth
 ) -> None:
-    assert lease_health(1000.0, 1000.0 + age_s) == expected
+    """Longer while the database is down for all."""
+    now = 1000.0 + age_s
+    assert lease_health(1000.0, now, is_database_down=False) == unanswered
+    assert lease_health(1000.0, now, is_database_down=True) == down
+
+
+def test_a_silent_worker_has_given_up_its_chats_before_it_is_reaped() -> None:
+    assert UNANSWERED_TTL_S < SILENT_AFTER_S < OWN_HEARTBEATS_TO_REAP_LEASES_S

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from chatd.engine.call_records import UsageWriter
-from chatd.engine.maintenance import maintenance_tasks
+from chatd.engine.maintenance import SearchIndexing, maintenance_tasks
 from chatd.store.chat import idempotency
 from chatd.store.chat.idempotency import REQUEST_RETENTION
 from chatd.store.conn import Conn
@@ -30,7 +30,7 @@ async def age(conn: Conn, by: timedelta) -> None:
 
 async def keep_house(pool: Pool) -> None:
     env = env_with(FakeClock())
-    chores = maintenance_tasks(pool, env, UsageWriter(pool, env))
+    chores = maintenance_tasks(pool, env, UsageWriter(pool, env), SearchIndexing(pool, env.clock))
     [chore] = [chore for chore in chores if chore.name == "forget_requests"]
     await chore.work()
 

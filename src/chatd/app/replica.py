@@ -31,7 +31,13 @@ from chatd.engine.circuits import Circuits
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.kept_histories import KeptHistories
 from chatd.engine.lease import WorkerLease
-from chatd.engine.maintenance import RetentionConfig, file_tasks, maintenance_tasks, retention_tasks
+from chatd.engine.maintenance import (
+    RetentionConfig,
+    SearchIndexing,
+    file_tasks,
+    maintenance_tasks,
+    retention_tasks,
+)
 from chatd.engine.model_call import AnswerTimes
 from chatd.engine.model_step import ModelStep
 from chatd.engine.spend_guard import OpenCallWriter, SpendGuard
@@ -171,7 +177,8 @@ class Replica:
         retention = retention_tasks(config.retention, pool, env, self._committer)
         self.usage_writer = UsageWriter(pool, env)
         self.debug_recorder = DebugRecorder(pool, env, options.records_calls)
-        maintenance = maintenance_tasks(pool, env, self.usage_writer)
+        self._indexing = SearchIndexing(pool, env.clock)
+        maintenance = maintenance_tasks(pool, env, self.usage_writer, self._indexing)
         removal = file_tasks(pool, env, self.files)
         deleting = (_gated(task, options.gate) for task in (*removal, *retention))
         self.background_tasks = BackgroundTasks(env, (*maintenance, *deleting))
@@ -296,6 +303,7 @@ class Replica:
             usage_writer=self.usage_writer,
             announce=self._announced,
             save_live_parts=self._save_live_parts,
+            is_tailing=lambda: self.tail.is_active,
             lease=self.lease,
             task_reaper=self.task_reaper,
             listening=self.listener.listening,
@@ -315,6 +323,7 @@ class Replica:
         chat = applied.chat
         self.env.emit("step_committed", chat_id=chat.id, snapshot_version=chat.snapshot_version)
         self.publisher.publish(Hint.of(applied.chat))
+        self._indexing.on_change()
         self.feeds.on_applied(applied)
         self.chat_lists.on_applied(applied)
         self.worker.on_applied(applied)
@@ -343,6 +352,7 @@ class Replica:
     def announce_chat(self, chat: Chat, kind: str) -> None:
         """Publish a row that changed without a new version, for example its title."""
         self.publisher.publish(Hint.of(chat, kind))
+        self._indexing.on_change()
         self.chat_lists.on_metadata_changed(chat, kind)
 
     def _announced(self, chat: Chat) -> None:
@@ -351,12 +361,14 @@ class Replica:
         self.chat_lists.on_metadata_changed(chat)
 
     def _hinted(self, hint: Hint) -> None:
+        self._indexing.on_change()
         self.journal.on_hint(hint)
         self.feeds.on_hint(hint)
         self.chat_lists.on_hint(hint)
         self.worker.on_hint(hint)
 
     def _missed(self) -> None:
+        self._indexing.on_change()
         self.feeds.mark_all_dirty()
         self.chat_lists.mark_all_dirty()
         self.worker.mark_all_dirty()

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.aio import run_contained
+from chatd.aio import first_of, run_contained
 from chatd.domain.access.permissions import WORKER
 from chatd.domain.answer.partial import kept_messages
 from chatd.domain.chat.commands import ExpireDeadline, ReapChat
@@ -23,6 +24,7 @@ from chatd.domain.chat.lease import (
     WorkerObservations,
     is_evidence,
     lease_health,
+    lease_ttl_s,
     may_reap,
 )
 from chatd.domain.chat.row import Episode
@@ -39,6 +41,12 @@ from chatd.stream.journal_tail import read_said
 HEARTBEAT_TIMEOUT_S: Final = 5.0
 """After this the worker opens a new session, which may reach the database again."""
 CATCH_UP_HEARTBEAT_INTERVAL_S: Final = 0.25
+BUSY_HEARTBEAT_INTERVAL_S: Final = 0.5
+"""While chats run here, or live answers of other replicas are shown here: workers watch each other,
+and a dead one is noticed sooner."""
+WATCHFUL_HEARTBEAT_INTERVAL_S: Final = 1.0
+"""While chats run only on other replicas."""
+UNANSWERED: Final = frozenset({"timeout", "database_timeout"})
 
 
 class WorkerLease:
@@ -46,6 +54,7 @@ class WorkerLease:
         self._clock = clock
         self._renewed_at: float | None = None
         self._renewed = asyncio.Event()
+        self._failed = asyncio.Event()
         self.error_kind: str | None = None
         """Why the latest heartbeat failed; None if it succeeded."""
 
@@ -53,7 +62,12 @@ class WorkerLease:
     def health(self) -> LeaseHealth:
         if self._renewed_at is None:
             return "no_new_work"
-        return lease_health(self._renewed_at, self._clock.monotonic())
+        now = self._clock.monotonic()
+        return lease_health(self._renewed_at, now, is_database_down=self._is_database_down)
+
+    @property
+    def _is_database_down(self) -> bool:
+        return self.error_kind is not None and self.error_kind not in UNANSWERED
 
     @property
     def age_s(self) -> float | None:
@@ -68,6 +82,10 @@ class WorkerLease:
         self.error_kind = None
         self._renewed.set()
 
+    def on_failure(self, kind: str) -> None:
+        self.error_kind = kind
+        self._failed.set()
+
     async def wait_healthy(self) -> None:
         """Return when new work may start."""
         while self.health != "ok":
@@ -80,13 +98,26 @@ class WorkerLease:
             self._renewed.clear()
             await self._renewed.wait()
         while self.health != "cancel_runs":
-            remaining_s = self._renewed_at + LEASE_TTL_S - self._clock.monotonic()
-            await self._clock.sleep(max(remaining_s, 0.0), "lease")
+            # The kind of a failure may shorten the lease.
+            self._failed.clear()
+            ends_at = self._renewed_at + lease_ttl_s(is_database_down=self._is_database_down)
+            remaining_s = max(ends_at - self._clock.monotonic(), 0.0)
+            await first_of(self._clock.sleep(remaining_s, "lease"), self._failed.wait())
+
+
+class OwnState(Struct, frozen=True, kw_only=True):
+    """What a worker's heartbeats tell or depend on. `running` gives the chats that run here, with
+    their epochs; `is_tailing` tells whether live answers of other replicas are shown here.
+    `listening` is set while the session with this worker's lock is open; other replicas take a
+    missing lock for its death."""
+
+    running: Callable[[], Mapping[ChatId, int]]
+    is_tailing: Callable[[], bool]
+    listening: asyncio.Event
 
 
 class HeartbeatLoop:
-    """`running` gives the chats that run here, with their epochs. `listening` is set while the
-    session with this worker's lock is open; other replicas take a missing lock for its death."""
+    """Renews the lease, and observes the other workers."""
 
     def __init__(
         self,
@@ -96,8 +127,7 @@ class HeartbeatLoop:
         lease: WorkerLease,
         *,
         interval_s: float,
-        listening: asyncio.Event,
-        running: Callable[[], Mapping[ChatId, int]],
+        own: OwnState,
         on_heartbeat: Callable[[workers.HeartbeatResult], None],
     ) -> None:
         self._me = me
@@ -105,17 +135,17 @@ class HeartbeatLoop:
         self._env = env
         self._lease = lease
         self._interval_s = interval_s
-        self._listening = listening
-        self._running = running
+        self._own = own
         self._on_heartbeat = on_heartbeat
         self._observations = WorkerObservations(history=HeartbeatHistory(interval_s=interval_s))
         self._judged: tuple[SeenWorker, ...] = ()
         self._failures = 0
+        self._others_run = False
         self.draining = False
 
     async def run(self) -> None:
         """Starts when the lock is held: without it a registered worker would look dead."""
-        await self._listening.wait()
+        await self._own.listening.wait()
         while True:
             try:
                 async with asyncio.timeout(HEARTBEAT_TIMEOUT_S):
@@ -124,7 +154,7 @@ class HeartbeatLoop:
                 self._observations = self._observations.failed()
                 self._failures += 1
                 kind = error.code if isinstance(error, Unavailable) else "timeout"
-                self._lease.error_kind = kind
+                self._lease.on_failure(kind)
                 self._env.emit("heartbeat_failed", error_kind=kind, failures=self._failures)
             else:
                 if self._failures:
@@ -134,11 +164,19 @@ class HeartbeatLoop:
 
     def _delay_s(self) -> float:
         """Short until this worker may reap: after a restart no other replica may be there to take
-        over the chats that ran. Short too while a worker without its lock is to be judged."""
-        observations = self._observations
-        may_not_reap = may_reap(observations.history, self._env.clock.monotonic()) == "none"
-        if may_not_reap or observations.has_suspects(self._judged):
+        over the chats that ran. Short too while a worker without its lock is to be judged, and
+        while this one has lost its own: its renewals are what shows that it lives."""
+        observations, now = self._observations, self._env.clock.monotonic()
+        if any(seen not in self._judged for seen in observations.dead(now)):
+            return 0.0  # the next heartbeat reaps it
+        may_not_reap = may_reap(observations.history, now) == "none"
+        is_suspect = not self._own.listening.is_set()
+        if may_not_reap or is_suspect or observations.has_suspects(self._judged):
             return min(self._interval_s, CATCH_UP_HEARTBEAT_INTERVAL_S)
+        if self._own.running() or self._own.is_tailing():
+            return min(self._interval_s, BUSY_HEARTBEAT_INTERVAL_S)
+        if self._others_run:
+            return min(self._interval_s, WATCHFUL_HEARTBEAT_INTERVAL_S)
         return self._interval_s
 
     async def _send(self) -> None:
@@ -148,7 +186,7 @@ class HeartbeatLoop:
         heartbeat = workers.Heartbeat(
             worker_id=self._me.worker_id,
             description=self._me,
-            running=self._running(),
+            running=self._own.running(),
             dead=self._judged,
             draining=self.draining,
             lease_s=LEASE_TTL_S,
@@ -158,6 +196,7 @@ class HeartbeatLoop:
             result.others, sent_at=sent_at, now=self._env.clock.monotonic()
         )
         self._lease.renew(sent_at)
+        self._others_run = result.others_run
         if result.dead:
             result = replace(result, notices=observed.death_notices(result.dead))
         self._on_heartbeat(result)

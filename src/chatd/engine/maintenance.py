@@ -16,7 +16,7 @@ from chatd.domain.access.permissions import SystemActor
 from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.errors import RequestError, Unavailable
 from chatd.domain.ids import ChatId
-from chatd.domain.ports import Env
+from chatd.domain.ports import Clock, Env
 from chatd.engine.attempt import Committer
 from chatd.engine.call_records import UsageWriter
 from chatd.store import file_stores, files, retention, search, webhooks
@@ -32,6 +32,8 @@ MAINTENANCE: Final = SystemActor(reason="maintenance")
 RETENTION_INTERVAL_S: Final = 600.0
 REMOVAL_INTERVAL_S: Final = 60.0
 SEARCH_INDEX_INTERVAL_S: Final = 10.0
+SEARCH_INDEX_ANYWAY_S: Final = 600.0
+"""How often the index is looked at though no replica has told of a change."""
 DELIVERIES_KEPT_S: Final = 7 * 86_400.0
 """How long the record of an ended delivery of a webhook is kept."""
 REMOVAL_DELAY_S: Final = 60.0
@@ -54,7 +56,40 @@ class RetentionConfig(Struct, frozen=True, kw_only=True):
     remove_audit_after: int = 0
 
 
-def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[PeriodicTask, ...]:
+class SearchIndexing:
+    """Keeps the search index behind the changes of chats. While nothing changes it costs no
+    statement: replicas hear of each other's changes."""
+
+    def __init__(self, pool: Pool, clock: Clock) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._has_changes = True
+        self._complete_at = clock.monotonic()
+
+    def on_change(self) -> None:
+        """A chat has changed, here or on another replica, or changes may have been missed."""
+        self._has_changes = True
+
+    async def run(self) -> None:
+        """A run that another replica makes now may have begun before the latest change."""
+        now = self._clock.monotonic()
+        if not self._has_changes and now - self._complete_at < SEARCH_INDEX_ANYWAY_S:
+            return
+        self._has_changes = False
+        is_complete = False
+        try:
+            for _ in range(_MAX_ROW_BATCHES):
+                if (has_more := await search.index_batch(self._pool)) is not True:
+                    is_complete = has_more is False
+                    break
+        finally:
+            self._has_changes |= not is_complete
+        self._complete_at = now
+
+
+def maintenance_tasks(
+    pool: Pool, env: Env, usage_writer: UsageWriter, indexing: SearchIndexing
+) -> tuple[PeriodicTask, ...]:
     conn: Conn = pool
 
     async def forget_requests() -> None:
@@ -85,7 +120,7 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
         _batched("forget_deliveries", 600, lambda: _forget_deliveries(conn)),
         _batched("forget_kept_answers", 600, lambda: _forget_kept_answers(conn)),
         _batched("roll_up_usage", 60, lambda: model_calls.roll_up(conn)),
-        _batched("index_messages", SEARCH_INDEX_INTERVAL_S, lambda: search.index_batch(pool)),
+        PeriodicTask(name="index_messages", interval_s=SEARCH_INDEX_INTERVAL_S, work=indexing.run),
         PeriodicTask(name="remove_deleted", interval_s=REMOVAL_INTERVAL_S, work=remove_deleted),
         PeriodicTask(name="settle_usage", interval_s=30, work=usage_writer.settle_abandoned),
         PeriodicTask(

@@ -20,13 +20,14 @@ from chatd.engine.acquirer import Acquirer, Slots, SlotsConfig
 from chatd.engine.attempt import Committer
 from chatd.engine.call_records import UsageWriter
 from chatd.engine.chat_tasks import ChatTasks
-from chatd.engine.lease import ChatReaper, HeartbeatLoop, WorkerLease
+from chatd.engine.lease import ChatReaper, HeartbeatLoop, OwnState, WorkerLease
 from chatd.engine.turn_loop import TurnLoop
 from chatd.store.chat import workers
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.pool import Database
 
-HEARTBEAT_INTERVAL_S: Final = 1.0
+HEARTBEAT_INTERVAL_S: Final = 2.0
+"""While no chat runs anywhere; more often else."""
 DRAIN_TIMEOUT_S: Final = 60.0
 """A step that is not committed by then is made and paid again by another worker. Most answers take
 less: 4,000 tokens at 70 a second. A single server accepts no message meanwhile, so not longer."""
@@ -47,7 +48,8 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
 
 class WorkerDeps(Struct, frozen=True, kw_only=True):
     """`announce` publishes rows written by a batch statement. `listening` is set while this
-    process holds its session lock. `save_live_parts` writes what running steps have said so far."""
+    process holds its session lock. `save_live_parts` writes what running steps have said so far.
+    `is_tailing`: viewers here see live answers of other replicas."""
 
     database: Database
     committer: Committer
@@ -55,6 +57,7 @@ class WorkerDeps(Struct, frozen=True, kw_only=True):
     usage_writer: UsageWriter
     announce: Callable[[Chat], None]
     save_live_parts: Callable[[], Awaitable[None]]
+    is_tailing: Callable[[], bool]
     lease: WorkerLease
     task_reaper: TaskReaper
     listening: asyncio.Event
@@ -104,8 +107,11 @@ class Worker:
             env,
             self._lease,
             interval_s=config.heartbeat_interval_s,
-            listening=deps.listening,
-            running=self._chat_tasks.epochs,
+            own=OwnState(
+                running=self._chat_tasks.epochs,
+                is_tailing=deps.is_tailing,
+                listening=deps.listening,
+            ),
             on_heartbeat=self._on_heartbeat,
         )
         self._polled_at = env.clock.monotonic()

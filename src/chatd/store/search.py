@@ -397,11 +397,12 @@ class IndexEntry(Struct, frozen=True, kw_only=True):
     """As PostgreSQL writes an array."""
 
 
-async def index_batch(pool: Pool) -> bool:
-    """Bring some chats up to date. True if there may be more of them."""
+async def index_batch(pool: Pool) -> bool | None:
+    """Bring some chats up to date. True if there may be more of them; None if another replica does
+    it now."""
     async with pool.transaction() as session:
         if not await session.fetchval(TRY_LOCK):
-            return False
+            return None
         began = await session.fetchrow(BEGIN, OVERLAP)
         if began is None:
             return False

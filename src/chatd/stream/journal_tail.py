@@ -131,6 +131,10 @@ class JournalTail:
     def find(self, chat_id: ChatId) -> TailedEpisode | None:
         return self._tailed.get(chat_id)
 
+    @property
+    def is_active(self) -> bool:
+        return bool(self._tailed)
+
     async def run(self) -> None:
         failures = 0
         while True:

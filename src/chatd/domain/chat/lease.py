@@ -16,22 +16,31 @@ from chatd.domain.chat.takeover import DeathNotice
 from chatd.domain.ids import ChatId, WorkerId
 
 LEASE_TTL_S: Final = 30.0
-"""Without a heartbeat for this long a worker has lost its chats."""
+"""Without a heartbeat for this long a worker has lost its chats. Only while the database is down
+does a worker keep them so long: no other worker can judge it then, and an answer in progress
+survives a restart of the database."""
 NO_NEW_WORK_AFTER_S: Final = 20.0
-"""Without a heartbeat for this long a worker acquires nothing."""
+"""While the database is down a worker acquires nothing after this long without a heartbeat."""
+UNANSWERED_TTL_S: Final = 9.0
+"""The same as LEASE_TTL_S for a worker that gets no answer, or was suspended: the others may
+have one."""
+UNANSWERED_NO_NEW_WORK_S: Final = 6.0
 MIN_HEARTBEATS_TO_REAP: Final = 3
 """Successful heartbeats in a row before a worker may reap."""
 OWN_HEARTBEATS_TO_REAP_LOCKS_S: Final = 2.0
 """A worker reaps by a lost session lock after its own heartbeats have succeeded for this long."""
-OWN_HEARTBEATS_TO_REAP_LEASES_S: Final = LEASE_TTL_S
-"""A worker reaps by an expired lease after its own heartbeats have succeeded for this long."""
+OWN_HEARTBEATS_TO_REAP_LEASES_S: Final = 15.0
+"""A worker reaps by an expired lease after its own heartbeats have succeeded for this long: longer
+than another worker needs to find a database that has come back."""
 MAX_MISSED_HEARTBEATS: Final = 2
 """More intervals without success end an unbroken run of heartbeats."""
 
-LOCK_GONE_AFTER_S: Final = 1.5
-"""A worker without its session lock is dead after its renewals have stopped for this long."""
-LEASE_MARGIN_S: Final = 3.0
-"""Any worker is dead after its renewals have stopped for the time of a lease and this long."""
+LOCK_GONE_AFTER_S: Final = 0.75
+"""A worker without its session lock is dead after its renewals have stopped for this long. One that
+lives and has lost its listener renews three times in it."""
+SILENT_AFTER_S: Final = 11.0
+"""Any worker is dead after its renewals have stopped for this long, though it holds its lock: it is
+frozen or cut off, and has given up its chats by UNANSWERED_TTL_S."""
 MIN_SIGHTS_WITHOUT_LOCK: Final = 3
 """Heartbeats in a row that must find a lock gone: a listener that reconnects has none meanwhile."""
 
@@ -64,7 +73,7 @@ def may_reap(history: HeartbeatHistory, now: float) -> ReapScope:
 
     After a database outage every lease looks expired and every lock free until the other workers
     reconnect. So reap only after the database has answered for as long as they need: a moment to
-    take their locks again, at most one lease to renew their leases.
+    take their locks again, some heartbeats to renew their leases.
     """
     if history.is_broken(now) or history.count < MIN_HEARTBEATS_TO_REAP:
         return "none"
@@ -99,7 +108,7 @@ class WorkerObservation(Struct, frozen=True, kw_only=True):
         return self.last_at - self.first_at
 
     def is_dead(self, scope: ReapScope) -> bool:
-        if scope == "leases" and self.unchanged_s >= LEASE_TTL_S + LEASE_MARGIN_S:
+        if scope == "leases" and self.unchanged_s >= SILENT_AFTER_S:
             return True
         if self.sights_without_lock < MIN_SIGHTS_WITHOUT_LOCK:
             return False
@@ -178,13 +187,19 @@ def _observe(
 LeaseHealth = Literal["ok", "no_new_work", "cancel_runs"]
 
 
-def lease_health(last_success: float, now: float) -> LeaseHealth:
+def lease_ttl_s(*, is_database_down: bool) -> float:
+    return LEASE_TTL_S if is_database_down else UNANSWERED_TTL_S
+
+
+def lease_health(last_success: float, now: float, *, is_database_down: bool) -> LeaseHealth:
     """What the age of a lease allows. An ageing lease starts no work that could outlive it; after
-    an expired one, another worker may own the chats."""
+    an expired one, another worker may own the chats. `is_database_down`: it has refused the latest
+    heartbeat, so that it takes none of others either."""
     age_s = now - last_success
-    if age_s >= LEASE_TTL_S:
+    if age_s >= lease_ttl_s(is_database_down=is_database_down):
         return "cancel_runs"
-    return "no_new_work" if age_s >= NO_NEW_WORK_AFTER_S else "ok"
+    ageing_s = NO_NEW_WORK_AFTER_S if is_database_down else UNANSWERED_NO_NEW_WORK_S
+    return "no_new_work" if age_s >= ageing_s else "ok"
 
 
 # Which deaths of workers are blamed on which chat.

@@ -188,6 +188,7 @@ HEARTBEAT: Final[LiteralString] = f"""
                AND {_IS_DUE}
              ORDER BY (status <> 'interrupting'), runnable_at LIMIT 1),
             false) AS runnable,
+        EXISTS (SELECT FROM chats WHERE worker_id IS NOT NULL AND worker_id <> $1) AS others_run,
         now() AS at"""
 
 READ_DEATHS: Final[LiteralString] = """
@@ -285,6 +286,8 @@ class HeartbeatResult(Struct, frozen=True, kw_only=True):
     lost: tuple[ChatId, ...]
     """Chats that this worker runs and no longer owns."""
     runnable: bool
+    others_run: bool = False
+    """Whether other workers run chats, which this one would have to take over."""
     at: datetime
     """The database's time, which the deadlines of expired chats are compared with."""
     notices: Mapping[WorkerId, DeathNotice] = {}
@@ -370,6 +373,7 @@ async def send_heartbeat(conn: Conn, heartbeat: Heartbeat) -> HeartbeatResult:
         unknown=tuple(row["unknown"]),
         lost=tuple(row["lost"]),
         runnable=row["runnable"],
+        others_run=row["others_run"],
         at=row["at"],
     )
 
