@@ -76,6 +76,12 @@ test("search, help and menus are accessible while they are open", async ({ page 
   await expectAccessible(page);
   await page.keyboard.press("Escape");
   await expect(page.getByRole("dialog")).toBeHidden();
+  await page.getByRole("textbox", { name: "Message", exact: true }).blur();
+  await page.keyboard.press("?");
+  await expect(page.getByRole("link", { name: "Documentation of this version" })).toHaveAttribute("href", "/help/");
+  await expectAccessible(page);
+  await page.keyboard.press("Escape");
+  await expect(page.getByRole("dialog")).toBeHidden();
   await page.getByRole("button", { name: /^Model:/ }).click();
   await expectAccessible(page);
 });

@@ -100,12 +100,9 @@ export function HelpDialog({ open, onOpenChange }: { open: boolean; onOpenChange
   return (
     <Dialog open={open} onOpenChange={onOpenChange} title="Shortcuts" wide>
       <ShortcutList />
-      <p className="tone-muted">
-        <a href={HELP_PATH} target="_blank" rel="noreferrer">
-          Documentation
-        </a>{" "}
-        of this version
-      </p>
+      <a className="ui-link" href={HELP_PATH} target="_blank" rel="noreferrer">
+        Documentation of this version
+      </a>
     </Dialog>
   );
 }
