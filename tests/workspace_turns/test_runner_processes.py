@@ -6,6 +6,8 @@ import signal
 from contextlib import AsyncExitStack
 
 import pytest
+from aiohttp import ClientSession, DummyCookieJar
+from yarl import URL
 
 from chatd.workspaces.local.local_backend import LocalConfig
 from tests.support.eventually import eventually
@@ -13,6 +15,7 @@ from tests.support.local_rig import HOST, NO_BUBBLEWRAP, LocalRig, data_director
 from tests.support.relay import Relay
 from tests.workspace_turns.servers import (
     COUNT,
+    COUNTED,
     WAIT_TIMEOUT_S,
     ServerSite,
     WorkspaceServer,
@@ -22,6 +25,9 @@ from tests.workspace_turns.servers import (
     runner_process,
     wait_for_text,
 )
+
+SERVE = "exec python3 -m http.server 8000 --bind 127.0.0.2"
+DIAL = 'import socket; socket.create_connection(("127.0.0.2", 8000))'
 
 
 async def wait_for_reason(server: WorkspaceServer, chat: str, *, machine: str | None) -> None:
@@ -35,6 +41,20 @@ async def wait_for_reason(server: WorkspaceServer, chat: str, *, machine: str | 
         return True
 
     await eventually(look, within_s=WAIT_TIMEOUT_S)
+
+
+async def preview_lines(server: WorkspaceServer, workspace_id: str) -> str:
+    """The file `lines` as a preview shows it to a browser at this server."""
+    body = {"port": 8000, "path": "/lines"}
+    made = await server.ask("POST", f"/workspaces/{workspace_id}/previews", body)
+    link = URL(made["url"], encoded=True)
+    headers = {"Host": link.authority}
+    async with ClientSession(server.url, cookie_jar=DummyCookieJar()) as viewer:
+        async with viewer.get(link.relative(), headers=headers, allow_redirects=False) as opened:
+            assert opened.status == 303, await opened.text()
+            cookie = opened.headers["Set-Cookie"].partition(";")[0]
+        async with viewer.get("/lines", headers={**headers, "Cookie": cookie}) as page:
+            return await page.text()
 
 
 pytestmark = [
@@ -71,6 +91,16 @@ async def test_a_command_on_a_runner_survives_the_death_of_runner_and_server_and
             check_counted((await victim.wait_idle(chat))[1:])
             await wait_for_reason(heir, chat, machine=None)
 
+            # Previews, at the server that holds the runner and by its peer.
+            await victim.call(
+                chat,
+                "serve",
+                ("execute", {"command": SERVE, "run_in_background": True}),
+                execute(f"until python3 -c '{DIAL}'; do sleep 0.05; done 2>/dev/null"),
+            )
+            for server in (victim, heir):
+                assert await preview_lines(server, made["workspace_id"]) == COUNTED
+
             await victim.send(
                 chat, "again", execute("rm lines"), execute(COUNT), execute("cat lines")
             )
@@ -78,4 +108,4 @@ async def test_a_command_on_a_runner_survives_the_death_of_runner_and_server_and
             # Connections to the dead one are refused.
             front.targets = [victim.url, heir.url]
             await victim.kill()
-            check_counted((await heir.wait_idle(chat))[4:])
+            check_counted((await heir.wait_idle(chat))[6:])
