@@ -62,6 +62,34 @@ test("an edited message is answered again, and what followed is gone", async ({ 
   await expect(chat.log).not.toContainText("Open the box labelled");
 });
 
+test("a turn is answered again, and the arrows lead from version to version with the keyboard", async ({ chat, page }) => {
+  await chat.begin("answer fast");
+  await chat.waitUntilIdle();
+  await chat.log.getByRole("button", { name: "Answer again", exact: true }).click();
+  const versions = chat.log.getByRole("group", { name: "Version 2 of 2" });
+  await expect(versions).toBeVisible();
+  await chat.waitUntilIdle();
+  const mine = chat.log.getByRole("article", { name: "You" });
+  await mine.hover();
+  await mine.getByRole("button", { name: "Edit" }).click();
+  await chat.send("think about it");
+  await expect(chat.log).toContainText("Open the box labelled");
+  await chat.waitUntilIdle();
+  await expectAccessible(page);
+  await chat.log.getByRole("button", { name: "Earlier version" }).focus();
+  await page.keyboard.press("Enter");
+  await expect(chat.log.getByRole("group", { name: "Version 2 of 3" })).toBeVisible();
+  await expect(chat.log).toContainText("This is a fast answer");
+  await expect(chat.log).not.toContainText("Open the box labelled");
+  await expect(chat.log.getByRole("button", { name: "Earlier version" })).toBeFocused();
+  await page.keyboard.press("Enter");
+  await expect(chat.log.getByRole("group", { name: "Version 1 of 3" })).toBeVisible();
+  await expect(chat.log.getByRole("button", { name: "Later version" })).toBeFocused();
+  await page.reload();
+  await expect(chat.log.getByRole("group", { name: "Version 1 of 3" })).toBeVisible();
+  await expect(chat.answers).toHaveCount(1);
+});
+
 test("a fork has the messages up to its place and leaves the first chat as it is", async ({ chat, page }) => {
   await chat.begin("answer fast");
   await expect(chat.answers).toContainText("This is a fast answer");

@@ -1,6 +1,7 @@
 /** The client of TanStack Query for the whole page, the keys of all queries, and those queries that several areas need. */
 import { QueryClient, QueryClientProvider, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { type ReactNode, useEffect, useState } from "react";
+import type { Effort } from "@/chat-state/outbox";
 import { api, ApiError, setCsrfToken } from "./client";
 import type { components } from "./schema";
 
@@ -31,6 +32,8 @@ export const queryKeys = {
   chatMatches: (chatId: string, words: string) => ["chat-matches", chatId, words],
   chatSearch: (words: string, limit: number) => ["chat-search", words, limit],
   directory: (text: string) => ["directory", text],
+  /** `rewrites`: how often messages of the chat were replaced while it was open. */
+  versions: (chatId: string, rewrites: number) => ["timeline", "versions", chatId, rewrites],
   takeovers: (chatId: string, version: unknown) => ["timeline", "takeovers", chatId, version],
   processes: (chatId: string) => ["timeline", "processes", chatId],
   anyChanges: (chatId: string) => ["panel", "changes", chatId],
@@ -124,6 +127,30 @@ export function useDemoModel(modelId: string | null): boolean {
 /** Whether nobody has set up a provider: the scripted model answers by default. */
 export function useIsDemo(): boolean {
   return useAllModels().data?.some((model) => model.is_default && model.provider === "demo") ?? false;
+}
+
+// The efforts of models.
+
+const EFFORTS: readonly Effort[] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+const EFFORT_NAMES: Record<Effort, string> = {
+  none: "Off",
+  minimal: "Minimal",
+  low: "Low",
+  medium: "Medium",
+  high: "High",
+  xhigh: "Very high",
+  max: "Max",
+};
+export function effortName(effort: Effort): string {
+  return EFFORT_NAMES[effort];
+}
+
+/** In rising order, up to the model's highest. */
+export function effortsOf(model: Model): readonly Effort[] {
+  const offered = new Set(model.capabilities.efforts ?? []);
+  const max = model.reasoning_effort?.max;
+  const top = max == null ? EFFORTS.length : EFFORTS.indexOf(max);
+  return EFFORTS.filter((effort, index) => offered.has(effort) && index <= top);
 }
 
 // The MCP servers that the user's chats can use, and the user's connections to them.

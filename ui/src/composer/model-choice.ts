@@ -1,30 +1,8 @@
 /** Which models and efforts can be chosen, and how they are written. */
-import type { Model } from "@/api/queries";
+import { effortsOf, type Model } from "@/api/queries";
 import type { Effort } from "@/chat-state/outbox";
 
-const EFFORTS: readonly Effort[] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-const EFFORT_NAMES: Record<Effort, string> = {
-  none: "Off",
-  minimal: "Minimal",
-  low: "Low",
-  medium: "Medium",
-  high: "High",
-  xhigh: "Very high",
-  max: "Max",
-};
 const BARS = 3;
-
-export function effortName(effort: Effort): string {
-  return EFFORT_NAMES[effort];
-}
-
-/** In rising order, up to the model's highest. */
-export function effortsOf(model: Model): readonly Effort[] {
-  const offered = new Set(model.capabilities.efforts ?? []);
-  const max = model.reasoning_effort?.max;
-  const top = max == null ? EFFORTS.length : EFFORTS.indexOf(max);
-  return EFFORTS.filter((effort, index) => offered.has(effort) && index <= top);
-}
 
 /** What is used when nothing was chosen: the chat's, the model's own, the middle one. */
 export function effortFor(model: Model | null, wanted: string | null | undefined): Effort | null {

@@ -1,11 +1,11 @@
 import { Check, ChevronDown, Search } from "lucide-react";
 import { useState } from "react";
-import { type Model, useModels } from "@/api/queries";
+import { effortName, effortsOf, type Model, useModels } from "@/api/queries";
 import type { Effort } from "@/chat-state/outbox";
 import { classes, Icon, Popover, Segmented } from "@/components";
 import { useChatDetails } from "@/connection";
 import type { MessageDraft } from "./draft";
-import { effortBars, effortFor, effortName, effortsOf, groupModels, priceText, sizeText } from "./model-choice";
+import { effortBars, effortFor, groupModels, priceText, sizeText } from "./model-choice";
 
 interface ModelPickerProps {
   models: readonly Model[];

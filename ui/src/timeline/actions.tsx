@@ -18,6 +18,8 @@ export interface BuildLog {
 
 export type CallAnswer = components["schemas"]["CallAnswerIn"];
 
+export type RegenerateBody = components["schemas"]["RegenerateBody"];
+
 export interface TimelineActions {
   readonly chatId: string;
   /** The user may change providers and their keys. */
@@ -32,6 +34,10 @@ export interface TimelineActions {
   resume: () => Promise<void>;
   /** Sends the last message of the user again, after an error that is out of the way. */
   tryAgain: () => void;
+  /** Answers a message of the user again; what there is of it is kept as a version. */
+  regenerate: (messageId: number, chosen: RegenerateBody) => Promise<void>;
+  /** Shows another version of a message. */
+  chooseVersion: (messageId: number) => Promise<void>;
   switchModel: () => void;
   openSettings: (path: string) => void;
   edit: (messageId: number) => void;
@@ -59,6 +65,8 @@ export const NO_ACTIONS: TimelineActions = {
   decide: nowhere,
   resume: nowhere,
   tryAgain: nothing,
+  regenerate: nowhere,
+  chooseVersion: nowhere,
   switchModel: nothing,
   openSettings: nothing,
   edit: nothing,

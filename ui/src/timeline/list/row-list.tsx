@@ -9,6 +9,7 @@ import { nameOf, textOfRow } from "../rows/brief";
 import { isQuiet } from "../rows/call-view";
 import type { Row } from "../rows/row";
 import { RowView } from "../views/row-view";
+import { AnswerAgain } from "../views/versions";
 import { Follower } from "./follow";
 import { useRowKeys } from "./use-row-keys";
 import { moveListOf, type ScrollPlace, useKeptPlace, useScroll } from "./use-scroll";
@@ -125,6 +126,7 @@ export function RowList({ chatId, rows, older, promptAfter, markedMessageId, pla
                 key={row.key}
                 row={row}
                 index={item.index}
+                isLast={item.index === rows.length - 1}
                 start={item.start}
                 isMarked={markedMessageId !== null && row.messageId === markedMessageId}
                 measure={virtualizer.measureElement}
@@ -203,6 +205,7 @@ function JumpButton({ rows, place }: { readonly rows: readonly Row[]; readonly p
 interface RowShellProps {
   readonly row: Row;
   readonly index: number;
+  readonly isLast: boolean;
   readonly start: number;
   readonly isMarked: boolean;
   readonly measure: Ref<HTMLElement>;
@@ -210,7 +213,7 @@ interface RowShellProps {
 
 const WITH_ACTIONS = new Set<Row["kind"]>(["user", "prose"]);
 
-export const RowShell = memo(function RowShell({ row, index, start, isMarked, measure }: RowShellProps) {
+export const RowShell = memo(function RowShell({ row, index, isLast, start, isMarked, measure }: RowShellProps) {
   const [isHot, setHot] = useState(false);
   const hasActions = WITH_ACTIONS.has(row.kind);
   return (
@@ -232,6 +235,7 @@ export const RowShell = memo(function RowShell({ row, index, start, isMarked, me
       <ErrorBoundary what="This part of the chat cannot be shown." resetKey={row}>
         <RowView row={row} />
       </ErrorBoundary>
+      {isLast && row.kind !== "user" && <AnswerAgain />}
       {isHot && hasActions && row.messageId !== null && <RowActions row={row} messageId={row.messageId} />}
     </article>
   );

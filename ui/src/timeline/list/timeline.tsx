@@ -16,6 +16,7 @@ import { callName } from "../rows/call-view";
 import type { Takeover } from "../rows/row";
 import { pendingSendsOf, RowModel, rows, takeoverOf } from "../rows/rows";
 import { OpenRowsProvider } from "../tools/frame";
+import { VersionsProvider } from "../views/versions";
 import { type ListPlace, type OlderPages, RowList } from "./row-list";
 import { useChatActions } from "./use-chat-actions";
 
@@ -38,7 +39,9 @@ function ChatTimeline({ chatId }: { readonly chatId: string }) {
   return (
     <ActionsProvider value={actions}>
       <OpenRowsProvider>
-        <LoadedTimeline chat={chat} />
+        <VersionsProvider state={chat.state}>
+          <LoadedTimeline chat={chat} />
+        </VersionsProvider>
       </OpenRowsProvider>
     </ActionsProvider>
   );

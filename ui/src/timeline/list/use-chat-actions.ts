@@ -3,14 +3,12 @@ import { useEffect, useMemo, useRef } from "react";
 import { useLocation } from "wouter";
 import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
-import type { InputPart } from "@/chat-state/outbox";
-import type { Message } from "@/chat-state/types";
 import { type OpenChat, useOutbox } from "@/connection";
 import { editMessage, editUnsent, openModelPicker, openPanel } from "@/platform/actions";
 import { chatPath } from "@/platform/routes";
 import { toast } from "@/platform/toasts";
 import { copyText } from "@/text/code";
-import { type BuildLog, decideCall, fileUrl, type TimelineActions, told } from "../actions";
+import { type BuildLog, decideCall, fileUrl, type RegenerateBody, type TimelineActions, told } from "../actions";
 import { isUnanswered, lastSaid } from "../rows/rows";
 
 export function useChatActions(chatId: string, chat: OpenChat): TimelineActions {
@@ -25,6 +23,11 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
     const path = { chat_id: chatId };
     const send = (text: string, mode?: "off" | "plan") => {
       newest.current.send({ content: [{ type: "text", text }], ...(mode === undefined ? {} : { mode }) });
+    };
+    const regenerate = async (messageId: number, body: RegenerateBody) => {
+      const headers = { "Idempotency-Key": crypto.randomUUID() };
+      const message = { ...path, message_id: messageId };
+      await told(api.POST("/api/v1/chats/{chat_id}/messages/{message_id}/regenerate", { path: message, body, headers }));
     };
     return {
       chatId,
@@ -49,8 +52,11 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
           send("Continue.");
           return;
         }
-        const message = { ...path, message_id: last.id };
-        void told(api.PATCH("/api/v1/chats/{chat_id}/messages/{message_id}", { path: message, body: { content: inputParts(last) } }));
+        void regenerate(last.id, {});
+      },
+      regenerate,
+      chooseVersion: async (messageId) => {
+        await told(api.PUT("/api/v1/chats/{chat_id}/messages/{message_id}/version", { path: { ...path, message_id: messageId } }));
       },
       switchModel: openModelPicker,
       openSettings: navigate,
@@ -93,13 +99,4 @@ async function currentBuild(chatId: string, signal: AbortSignal): Promise<string
   if (!chat.workspace_id) return null;
   const workspace = await api.GET("/api/v1/workspaces/{workspace_id}", { path: { workspace_id: chat.workspace_id }, signal });
   return workspace.latest_build?.id ?? null;
-}
-
-/** The content of a user's message, as it is sent again. */
-function inputParts(message: Message): InputPart[] {
-  return message.content.flatMap((part): InputPart[] => {
-    if (part.type === "text") return [{ type: "text", text: part.text }];
-    if (part.type === "file" && part.file_id) return [{ type: "file", file_id: part.file_id }];
-    return part.type === "file-reference" ? [part] : [];
-  });
 }

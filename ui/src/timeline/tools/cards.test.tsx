@@ -192,8 +192,8 @@ it("a row that cannot be shown says so in its place", () => {
   const good: Row = { kind: "prose", key: "g", messageId: 1, isTight: false, text: "beside it", isLive: false };
   render(
     <>
-      <RowShell row={{ ...(row as ToolRow), call: broken }} index={0} start={0} isMarked={false} measure={null} />
-      <RowShell row={good} index={1} start={10} isMarked={false} measure={null} />
+      <RowShell row={{ ...(row as ToolRow), call: broken }} index={0} isLast={false} start={0} isMarked={false} measure={null} />
+      <RowShell row={good} index={1} isLast={false} start={10} isMarked={false} measure={null} />
     </>,
   );
   expect(screen.getByRole("alert").textContent).toContain("This part of the chat cannot be shown.");

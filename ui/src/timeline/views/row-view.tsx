@@ -19,6 +19,7 @@ import { AttachCard, BrowserCard, GenericCard, SkillCard, WebLink, WebSearchCard
 import { QuestionCard } from "../tools/question-card";
 import { ActivityLine, CalloutView, NoteLine } from "./callouts";
 import { MarkLine } from "./mark-line";
+import { VersionSteps } from "./versions";
 
 export const RowView = memo(function RowView({ row }: { readonly row: Row }) {
   switch (row.kind) {
@@ -129,6 +130,7 @@ function UserBubble({ row }: { readonly row: UserRow }) {
         </div>
       )}
       {row.pending !== null && <PendingNote pending={row.pending} />}
+      {row.messageId !== null && <VersionSteps messageId={row.messageId} />}
     </>
   );
 }
