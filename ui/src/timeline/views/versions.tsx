@@ -1,21 +1,11 @@
 /** Versions of a message, which an edit or a repeated turn has kept; and the answer again, by another model or effort. */
-import { useQuery } from "@tanstack/react-query";
-import { ChevronDown, ChevronLeft, ChevronRight, RotateCcw } from "lucide-react";
-import { createContext, type ReactNode, useContext, useEffect, useMemo, useRef, useState } from "react";
-import { api } from "@/api/client";
-import { effortName, effortsOf, queryKeys, useModelNames, useModels } from "@/api/queries";
+import { createContext, lazy, type ReactNode, Suspense, useContext, useState } from "react";
 import type { components } from "@/api/schema";
-import type { Effort } from "@/chat-state/outbox";
-import { isBusy } from "@/chat-state/reducer";
-import type { ChatState, Message } from "@/chat-state/types";
-import { Button, IconButton, Menu, MenuHeading, MenuItem } from "@/components";
-import { useChatDetails } from "@/connection";
-import { announce } from "@/platform/toasts";
-import { useTimelineActions } from "../actions";
+import type { ChatState } from "@/chat-state/types";
 
 type VersionGroup = components["schemas"]["VersionGroup"];
 
-interface Versions {
+export interface Versions {
   /** The group of each version, also of those that are not shown. */
   readonly groups: ReadonlyMap<number, VersionGroup>;
   /** The chat works: no other version can be shown. */
@@ -27,131 +17,39 @@ interface Versions {
 
 const NO_VERSIONS: Versions = { groups: new Map<number, VersionGroup>(), isBusy: false, repeatable: null, modelId: null };
 const Context = createContext<Versions>(NO_VERSIONS);
-const PAGE = 200;
+export const useVersions = (): Versions => useContext(Context);
+
+const controls = () => import("./version-controls");
+const VersionReader = lazy(async () => ({ default: (await controls()).VersionReader }));
+const Steps = lazy(async () => ({ default: (await controls()).VersionSteps }));
+const Again = lazy(async () => ({ default: (await controls()).AnswerAgain }));
 
 export function VersionsProvider({ state, children }: { readonly state: ChatState; readonly children: ReactNode }) {
-  const { chatId } = state;
-  const details = useChatDetails(chatId).data;
-  const isOwner = details?.is_owner === true;
-  const rewrites = useRewrites(state.messages);
-  const { data } = useQuery({
-    queryKey: queryKeys.versions(chatId, rewrites),
-    queryFn: async ({ signal }) => (await api.GET("/api/v1/chats/{chat_id}/versions", { path: { chat_id: chatId }, query: { limit: PAGE }, signal })).items,
-    enabled: isOwner,
-    placeholderData: (before) => before,
-    staleTime: Number.POSITIVE_INFINITY,
-  });
-  const busy = isBusy(state.status);
-  const prompt = state.messages.findLast((message) => message.role === "user");
-  const repeatable = isOwner && !busy && state.status === "waiting" ? (prompt?.id ?? null) : null;
-  const modelId = details?.last_model_config_id ?? null;
-  const versions = useMemo<Versions>(() => {
-    const groups = new Map((data ?? []).flatMap((group) => group.versions.map((version) => [version.message_id, group] as const)));
-    return { groups, isBusy: busy, repeatable, modelId };
-  }, [data, busy, repeatable, modelId]);
-  return <Context value={versions}>{children}</Context>;
-}
-
-/** Counts how often messages of the chat were replaced by others. */
-function useRewrites(messages: readonly Message[]): number {
-  const [seen, setSeen] = useState({ messages, rewrites: 0 });
-  if (seen.messages === messages) return seen.rewrites;
-  const ids = new Set(messages.map((message) => message.id));
-  const isRewritten = seen.messages.some((message) => !ids.has(message.id));
-  const rewrites = seen.rewrites + (isRewritten ? 1 : 0);
-  setSeen({ messages, rewrites });
-  return rewrites;
-}
-
-interface Choice {
-  readonly messageId: number;
-  readonly step: 1 | -1;
-}
-
-/** The version that was asked for from here, and the way: its row takes the focus when it is there. */
-const asked: { choice: Choice | null } = { choice: null };
-
-function ask(choice: Choice): void {
-  asked.choice = choice;
-}
-
-function takeChoice(messageId: number): Choice | null {
-  const { choice } = asked;
-  if (choice?.messageId !== messageId) return null;
-  asked.choice = null;
-  return choice;
-}
-
-/** ‹ 1/2 › below a message that has versions. */
-export function VersionSteps({ messageId }: { readonly messageId: number }) {
-  const { groups, isBusy } = useContext(Context);
-  const { chooseVersion } = useTimelineActions();
-  const names = useModelNames();
-  const earlier = useRef<HTMLButtonElement>(null);
-  const later = useRef<HTMLButtonElement>(null);
-  const versions = groups.get(messageId)?.versions ?? [];
-  const at = versions.findIndex((version) => version.message_id === messageId);
-  const count = versions.length;
-  useEffect(() => {
-    const choice = at < 0 ? null : takeChoice(messageId);
-    if (choice === null) return;
-    const canGoOn = choice.step < 0 ? at > 0 : at < count - 1;
-    (choice.step < 0 === canGoOn ? earlier : later).current?.focus({ preventScroll: true });
-    announce(`Version ${at + 1} of ${count}`);
-  }, [messageId, at, count]);
-  if (at < 0 || count < 2) return null;
-  const go = (step: 1 | -1) => {
-    const target = versions[at + step]?.message_id;
-    if (target === undefined) return;
-    ask({ messageId: target, step });
-    void chooseVersion(target);
-  };
-  const models = new Set(versions.map((version) => version.model_config_id));
-  const model = models.size > 1 ? names(versions[at]?.model_config_id ?? null) : null;
+  const [versions, setVersions] = useState(NO_VERSIONS);
   return (
-    <div className="timeline-prompt-meta" role="group" aria-label={`Version ${at + 1} of ${count}`}>
-      <IconButton ref={earlier} size="sm" icon={ChevronLeft} label="Earlier version" disabled={isBusy || at === 0} onClick={() => go(-1)} />
-      <span aria-hidden="true">
-        {at + 1}/{count}
-      </span>
-      <IconButton ref={later} size="sm" icon={ChevronRight} label="Later version" disabled={isBusy || at === count - 1} onClick={() => go(1)} />
-      {model !== null && <span>{model}</span>}
-    </div>
+    <Context value={versions}>
+      {children}
+      <Suspense>
+        <VersionReader state={state} onRead={setVersions} />
+      </Suspense>
+    </Context>
   );
 }
 
-const MAX_MODELS = 6;
+/** Below a message that has versions. */
+export function VersionSteps({ messageId }: { readonly messageId: number }) {
+  return useVersions().groups.has(messageId) ? (
+    <Suspense>
+      <Steps messageId={messageId} />
+    </Suspense>
+  ) : null;
+}
 
-/** Below the last answer: the same message is answered again. The answer that was there is kept as a version. */
+/** Below the last answer. */
 export function AnswerAgain() {
-  const { repeatable, modelId } = useContext(Context);
-  const { regenerate } = useTimelineActions();
-  const models = useModels().data ?? [];
-  if (repeatable === null) return null;
-  const current = models.find((model) => model.id === modelId);
-  const others = models.filter((model) => model.id !== modelId).slice(0, MAX_MODELS);
-  const efforts: readonly Effort[] = current === undefined ? [] : effortsOf(current);
-  return (
-    <div className="timeline-again">
-      <Button size="xs" variant="quiet" icon={RotateCcw} onClick={() => void regenerate(repeatable, {})}>
-        Answer again
-      </Button>
-      {others.length + efforts.length > 0 && (
-        <Menu align="start" label="Answer again" trigger={<IconButton size="sm" icon={ChevronDown} label="Answer again with another model or effort" />}>
-          {others.length > 0 && <MenuHeading>By another model</MenuHeading>}
-          {others.map((model) => (
-            <MenuItem key={model.id} onSelect={() => void regenerate(repeatable, { model_config_id: model.id })}>
-              {model.display_name === "" ? model.name : model.display_name}
-            </MenuItem>
-          ))}
-          {efforts.length > 0 && <MenuHeading>With another effort</MenuHeading>}
-          {efforts.map((effort) => (
-            <MenuItem key={effort} onSelect={() => void regenerate(repeatable, { reasoning_effort: effort })}>
-              {effortName(effort)}
-            </MenuItem>
-          ))}
-        </Menu>
-      )}
-    </div>
+  return useVersions().repeatable === null ? null : (
+    <Suspense>
+      <Again />
+    </Suspense>
   );
 }
