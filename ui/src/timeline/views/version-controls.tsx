@@ -11,7 +11,7 @@ import { Button, IconButton, Menu, MenuHeading, MenuItem } from "@/components";
 import { useChatDetails } from "@/connection";
 import { announce } from "@/platform/toasts";
 import { useTimelineActions } from "../actions";
-import { useVersions, type Versions } from "./versions";
+import type { Versions } from "./versions";
 
 const PAGE = 200;
 
@@ -51,6 +51,11 @@ function useRewrites(messages: readonly Message[]): number {
   return rewrites;
 }
 
+interface ControlProps {
+  readonly versions: Versions;
+  readonly messageId: number;
+}
+
 interface Choice {
   readonly messageId: number;
   readonly step: 1 | -1;
@@ -71,8 +76,7 @@ function takeChoice(messageId: number): Choice | null {
 }
 
 /** ‹ 1/2 › below a message that has versions. */
-export function VersionSteps({ messageId }: { readonly messageId: number }) {
-  const { groups, isBusy } = useVersions();
+export function VersionSteps({ versions: { groups, isBusy }, messageId }: ControlProps) {
   const { chooseVersion } = useTimelineActions();
   const names = useModelNames();
   const earlier = useRef<HTMLButtonElement>(null);
@@ -111,30 +115,28 @@ export function VersionSteps({ messageId }: { readonly messageId: number }) {
 const MAX_MODELS = 6;
 
 /** Below the last answer: the same message is answered again. The answer that was there is kept as a version. */
-export function AnswerAgain() {
-  const { repeatable, modelId } = useVersions();
+export function AnswerAgain({ versions: { modelId }, messageId }: ControlProps) {
   const { regenerate } = useTimelineActions();
   const models = useModels().data ?? [];
-  if (repeatable === null) return null;
   const current = models.find((model) => model.id === modelId);
   const others = models.filter((model) => model.id !== modelId).slice(0, MAX_MODELS);
   const efforts: readonly Effort[] = current === undefined ? [] : effortsOf(current);
   return (
     <div className="timeline-again">
-      <Button size="xs" variant="quiet" icon={RotateCcw} onClick={() => void regenerate(repeatable, {})}>
+      <Button size="xs" variant="quiet" icon={RotateCcw} onClick={() => void regenerate(messageId, {})}>
         Answer again
       </Button>
       {others.length + efforts.length > 0 && (
         <Menu align="start" label="Answer again" trigger={<IconButton size="sm" icon={ChevronDown} label="Answer again with another model or effort" />}>
           {others.length > 0 && <MenuHeading>By another model</MenuHeading>}
           {others.map((model) => (
-            <MenuItem key={model.id} onSelect={() => void regenerate(repeatable, { model_config_id: model.id })}>
+            <MenuItem key={model.id} onSelect={() => void regenerate(messageId, { model_config_id: model.id })}>
               {model.display_name === "" ? model.name : model.display_name}
             </MenuItem>
           ))}
           {efforts.length > 0 && <MenuHeading>With another effort</MenuHeading>}
           {efforts.map((effort) => (
-            <MenuItem key={effort} onSelect={() => void regenerate(repeatable, { reasoning_effort: effort })}>
+            <MenuItem key={effort} onSelect={() => void regenerate(messageId, { reasoning_effort: effort })}>
               {effortName(effort)}
             </MenuItem>
           ))}

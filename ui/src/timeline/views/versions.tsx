@@ -15,9 +15,9 @@ export interface Versions {
   readonly modelId: string | null;
 }
 
-const NO_VERSIONS: Versions = { groups: new Map<number, VersionGroup>(), isBusy: false, repeatable: null, modelId: null };
-const Context = createContext<Versions>(NO_VERSIONS);
-export const useVersions = (): Versions => useContext(Context);
+const Context = createContext<Versions | null>(null);
+/** Null until they are read. */
+const useVersions = (): Versions | null => useContext(Context);
 
 const controls = () => import("./version-controls");
 const VersionReader = lazy(async () => ({ default: (await controls()).VersionReader }));
@@ -25,7 +25,7 @@ const Steps = lazy(async () => ({ default: (await controls()).VersionSteps }));
 const Again = lazy(async () => ({ default: (await controls()).AnswerAgain }));
 
 export function VersionsProvider({ state, children }: { readonly state: ChatState; readonly children: ReactNode }) {
-  const [versions, setVersions] = useState(NO_VERSIONS);
+  const [versions, setVersions] = useState<Versions | null>(null);
   return (
     <Context value={versions}>
       {children}
@@ -38,18 +38,25 @@ export function VersionsProvider({ state, children }: { readonly state: ChatStat
 
 /** Below a message that has versions. */
 export function VersionSteps({ messageId }: { readonly messageId: number }) {
-  return useVersions().groups.has(messageId) ? (
-    <Suspense>
-      <Steps messageId={messageId} />
-    </Suspense>
-  ) : null;
+  const versions = useVersions();
+  return (
+    versions?.groups.has(messageId) && (
+      <Suspense>
+        <Steps versions={versions} messageId={messageId} />
+      </Suspense>
+    )
+  );
 }
 
 /** Below the last answer. */
 export function AnswerAgain() {
-  return useVersions().repeatable === null ? null : (
-    <Suspense>
-      <Again />
-    </Suspense>
+  const versions = useVersions();
+  return (
+    versions !== null &&
+    versions.repeatable !== null && (
+      <Suspense>
+        <Again versions={versions} messageId={versions.repeatable} />
+      </Suspense>
+    )
   );
 }
