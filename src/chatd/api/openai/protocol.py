@@ -15,7 +15,7 @@ from msgspec import Meta, Raw, Struct
 
 from chatd.api.errors import error_reply
 from chatd.api.request import MAX_NAME_CHARS, ApiReply, reply
-from chatd.domain.errors import ChatdError, InvalidInput, RequestError
+from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId, MessageId, ToolCallId
 from chatd.domain.text import clip
 
@@ -212,8 +212,8 @@ def read_call_id(text: str) -> CallId | None:
 # Errors
 
 
-class Refused(RequestError):
-    """A request that this protocol refuses. `param` is the field that is at fault."""
+class Refused(ChatdError):
+    """A request that this protocol refuses, with its own code. `param` is the field at fault."""
 
     code = "invalid_value"
 
@@ -257,13 +257,13 @@ class ErrorDetail(Struct, frozen=True, kw_only=True):
 def describe_error(error: Exception) -> tuple[int, ErrorDetail, Mapping[str, str]]:
     """The status, the error and the headers. The package of OpenAI repeats 409, 429 and 5xx by
     itself: where that is of no use it is told so."""
+    if isinstance(error, Refused):
+        kind = _TYPES.get(error.status, "invalid_request_error")
+        detail = ErrorDetail(message=error.message, type=kind, param=error.param, code=error.code)
+        return error.status, detail, {}
     found = error_reply(error)
     status, code, headers = found.status, found.body.code, dict(found.headers)
-    param: str | None = None
-    if isinstance(error, Refused):
-        status, param = error.status, error.param
-    elif isinstance(error, InvalidInput):
-        param = error.field
+    param = error.field if isinstance(error, InvalidInput) else None
     if code == "usage_limit_exceeded":
         status = 429
     if status == 409 or code == "usage_limit_exceeded":
@@ -286,16 +286,6 @@ def turn_error(kind: str, message: str) -> ErrorDetail:
     """Why a turn failed."""
     code = "rate_limit_exceeded" if kind in ("rate_limit", "overloaded") else "server_error"
     return ErrorDetail(message=message, type="server_error", param=None, code=code)
-
-
-class TurnFailed(ChatdError):
-    """The turn ended with an error of the model or of its provider."""
-
-    code = "turn_failed"
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.detail = turn_error(kind, message)
 
 
 def encode_line(value: object) -> bytes:
