@@ -65,6 +65,7 @@ NOT_PAGES = {
     "/cost/{user_id}/summary by_model": "a report with a bounded table",
     "/directory groups": "the best matches of a search, for one picker",
     "/directory users": "the best matches of a search, for one picker",
+    "/models/{model_id} fallbacks": "at most five, a part of the model",
     "/providers/{provider_id} keys": "a part of the provider",
     "/runners/{runner_id} backends": "a part of the runner",
     "/runners/{runner_id} waiting_builds": "the first 200; all are in /builds/waiting",
