@@ -444,3 +444,21 @@ async def test_after_an_upgrade_the_newest_chats_are_found_first_and_a_search_sa
     late = await server.create("late walrus")
     await index(server)
     assert await listed(server, q="walrus") == [late, *reversed(ids)]
+
+
+async def test_a_chat_that_is_not_listed_is_found_by_its_label_or_status(
+    server: ApiServer,
+) -> None:
+    async with event_source(server, "/events") as chat_list:
+        assert (await chat_list.json())["type"] == "ready"
+        hidden = await server.create("by a program", labels={"chatd/listed": "no"})
+        shown = await server.create("by a person")
+        while (event := await chat_list.json())["type"] != "chat":
+            pass
+        assert msgspec.convert(event["chat"], Json)["id"] == str(shown)
+    for query in ("", "?pinned=false", "?status=waiting"):
+        ids = [chat["id"] for chat in (await server.ask("GET", f"/chats{query}")).items]
+        assert str(hidden) not in ids, query
+    for query in ("?label=chatd/listed:no", "?status=pending"):
+        ids = [chat["id"] for chat in (await server.ask("GET", f"/chats{query}")).items]
+        assert str(hidden) in ids, query
