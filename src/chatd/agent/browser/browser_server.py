@@ -53,6 +53,8 @@ MAX_DOWNLOADS = 8
 MAX_NOTICES = 20
 """That one chat has not heard of yet. The oldest are dropped."""
 MAX_NOTICE_CHARS = 500
+MAX_TOLD_CHATS = 256
+"""For which notices are kept until they ask."""
 DOWNLOAD_DIRECTORY = "downloads"
 NO_BROWSER_CODE = "no_browser"
 
@@ -405,6 +407,8 @@ class BrowserServer:
         notices = self._notices.setdefault(chat_id, [])
         notices.append(text[:MAX_NOTICE_CHARS])
         del notices[:-MAX_NOTICES]
+        while len(self._notices) > MAX_TOLD_CHATS:
+            del self._notices[next(iter(self._notices))]
 
     def take_notices(self, chat_id: str) -> list[str]:
         return self._notices.pop(chat_id, [])

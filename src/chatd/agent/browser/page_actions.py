@@ -28,6 +28,8 @@ from chatd.agent.errors import AgentError
 
 BROWSER_ACTIONS = ("open", "click", "type", "key", "back")
 MAX_URL_CHARS = 8192
+MAX_BROWSING_CHATS = 256
+"""Whose turn at the browser is remembered."""
 MAX_TYPED_CHARS = 20_000
 MAX_READ_CHARS = 12_000
 """Of one reading; `offset` reads on."""
@@ -163,9 +165,14 @@ class PageActions:
         self._server = server
         self._locks: dict[str, asyncio.Lock] = {}
 
+    def _lock_of(self, chat_id: str) -> asyncio.Lock:
+        if len(self._locks) > MAX_BROWSING_CHATS:
+            self._locks = {chat: lock for chat, lock in self._locks.items() if lock.locked()}
+        return self._locks.setdefault(chat_id, asyncio.Lock())
+
     async def act(self, chat_id: str, action: PageAction) -> Json:
         """Raises AgentError: 503 if nothing was done, `outcome_unknown` if that is not known."""
-        async with self._locks.setdefault(chat_id, asyncio.Lock()):
+        async with self._lock_of(chat_id):
             tab = await self._tab_for(chat_id, action)
             tab.accepts_dialogs, tab.dialog_answer = action.accept, action.text
             self._server.touch(tab)
@@ -188,7 +195,7 @@ class PageActions:
 
     async def read(self, chat_id: str, offset: int, text: str) -> Json:
         """The lines from `offset` (from 1) on, or those with `text`."""
-        async with self._locks.setdefault(chat_id, asyncio.Lock()):
+        async with self._lock_of(chat_id):
             tab = self._open_tab(chat_id)
             lines, facts = await self._read_lines(tab)
             tab.last_lines = lines
@@ -207,7 +214,7 @@ class PageActions:
             return self._reply(chat_id, facts, shown, _more(first, count, len(lines)))
 
     async def wait(self, chat_id: str, text: str, selector: str, seconds: float) -> Json:
-        async with self._locks.setdefault(chat_id, asyncio.Lock()):
+        async with self._lock_of(chat_id):
             tab = self._open_tab(chat_id)
             until = time.monotonic() + min(seconds, MAX_BROWSER_WAIT_S)
             looked = f"chatdPage.has({json.dumps(text)}, {json.dumps(selector)})"
@@ -232,7 +239,7 @@ class PageActions:
 
     async def screenshot(self, chat_id: str) -> tuple[Json, bytes]:
         """Facts of the page, and a PNG of what a person would see of it."""
-        async with self._locks.setdefault(chat_id, asyncio.Lock()):
+        async with self._lock_of(chat_id):
             tab = self._open_tab(chat_id)
             try:
                 facts = as_json(await self._server.evaluate(tab, "chatdPage.facts()"))
