@@ -66,6 +66,30 @@ async def test_a_chat_is_renamed_pinned_archived_shared_exported_and_forked(
     assert "answer fast" in (tmp_path / "a-bold-title.md").read_text()
 
 
+async def test_a_turn_is_answered_again_and_the_first_answer_is_shown_again(
+    server: TerminalServer,
+) -> None:
+    server.will_answer("the first answer")
+    chat_id = await server.create_chat("which one?", "scripted")
+    await until_status(server, chat_id, "waiting")
+    server.will_answer("the second answer")
+    async with run_terminal(server, chat_id, size=SMALL) as pilot:
+        await until_shown(pilot, "the first answer")
+        await run_command(pilot, "/version")
+        await until_shown(pilot, "No message of this chat was edited")
+        await run_command(pilot, "/regenerate nonsense")
+        await until_shown(pilot, "No model fits")
+        await run_command(pilot, "/regenerate")
+        await until_shown(pilot, "the second answer")
+        await until_status(server, chat_id, "waiting")
+        await run_command(pilot, "/version")
+        await until_shown(pilot, "Version 2 of 2")
+        await run_command(pilot, "/version 3")
+        await until_shown(pilot, "There are the versions 1 to 2.")
+        await run_command(pilot, "/version 1")
+        await until_shown(pilot, "the first answer")
+
+
 async def test_a_command_does_not_stop_the_one_before_it_and_both_say_what_they_did(
     server: TerminalServer, pool: Pool
 ) -> None:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from chatd.client.drafts import ChatChange
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.client.resources import Directory
+from chatd.client.resources import Directory, ModelChoice
 from chatd.client.server import ServerApi
-from chatd.domain.ids import ChatId
+from chatd.domain.ids import ChatId, MessageId
 from chatd.terminal.composer.choices import Choices
 from chatd.terminal.composer.commands import (
     BEHAVIOURS,
@@ -48,6 +48,8 @@ _SCREENS: Final[Mapping[CommandName, ScreenName]] = {
 
 
 MAX_FOUND_READERS: Final = 20
+MAX_LISTED_GROUPS: Final = 200
+"""Messages with versions; a longer list has its newest left out."""
 MAX_EXPORT_BYTES: Final = 256 * 1024 * 1024
 _AT_ONCE: Final[frozenset[CommandName]] = frozenset({"interrupt", "hold", "export"})
 
@@ -118,6 +120,8 @@ class CommandRunner:
             "plan": self._plan,
             "interrupt": lambda _: self._interrupt("continue"),
             "hold": lambda _: self._interrupt("hold"),
+            "regenerate": self._regenerate,
+            "version": self._version,
             "compact": self._compact,
             "fork": self._fork,
             "rename": self._rename,
@@ -158,11 +162,15 @@ class CommandRunner:
         if not words:
             self._choices.choose_model()
             return
+        model = self._find_model(words)
+        self._opened.change_draft(lambda was: replace(was, model_id=model.id, effort=None))
+        self._say(f"The next messages go to {model_name(model)}.")
+
+    def _find_model(self, words: str) -> ModelChoice:
         model = find_model(self._opened.facts.models, words)
         if model is None:
             raise NotDone(f"No model fits {words!r}, or several do. /model shows them.")
-        self._opened.change_draft(lambda was: replace(was, model_id=model.id, effort=None))
-        self._say(f"The next messages go to {model_name(model)}.")
+        return model
 
     def _effort(self, word: str) -> None:
         if not word:
@@ -209,6 +217,33 @@ class CommandRunner:
             self._open_screen("plan")
         else:
             await self._mode("plan")
+
+    async def _regenerate(self, words: str) -> None:
+        chat = self._opened.chat
+        messages = () if chat is None or chat.chat_id != self._chat_id else chat.shown.messages
+        last = next((one for one in reversed(messages) if one.role == "user"), None)
+        if last is None:
+            raise NotDone("There is no message of yours to answer again.")
+        model_id = self._find_model(words).id if words else None
+        await self._api.regenerate_turn(self._chat, last.id, model_config_id=model_id)
+        self._say("Answering again. /version leads back to the answer before.")
+
+    async def _version(self, word: str) -> None:
+        """Of the newest message that has several."""
+        groups = await self._api.list_versions(self._chat).items(MAX_LISTED_GROUPS)
+        if not groups:
+            raise NotDone("No message of this chat was edited or answered again.")
+        group = groups[-1]
+        ids = [one.message_id for one in group.versions]
+        shown, count = ids.index(group.message_id) + 1, len(ids)
+        if not word:
+            first = safe_line(group.versions[shown - 1].text, 60)
+            self._say(f"Version {shown} of {count} of «{first}». /version number shows another.")
+            return
+        if not word.isdecimal() or not 1 <= int(word) <= count:
+            raise NotDone(f"There are the versions 1 to {count}.")
+        await self._api.choose_version(self._chat, MessageId(ids[int(word) - 1]))
+        self._say(f"Version {int(word)} of {count}. Files of the workspace stay as they are.")
 
     async def _compact(self, _: str) -> None:
         await self._api.compact_chat(self._chat)

@@ -95,9 +95,9 @@ class BusyChoice(Struct, frozen=True, kw_only=True):
 
 CommandName = Literal[
     "new", "model", "effort", "mode", "plan", "workspace", "attach", "mcp", "policy", "busy",
-    "continue", "edit", "unsent", "retry", "interrupt", "hold", "queue", "compact", "diff", "usage",
-    "fork", "rename", "archive", "unarchive", "pin", "unpin", "share", "unshare", "export", "help",
-    "quit",
+    "continue", "edit", "regenerate", "version", "unsent", "retry", "interrupt", "hold", "queue",
+    "compact", "diff", "usage", "fork", "rename", "archive", "unarchive", "pin", "unpin",
+    "share", "unshare", "export", "help", "quit",
 ]  # fmt: skip
 
 Need = Literal["nothing", "chat", "idle chat", "busy chat"]
@@ -157,6 +157,18 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
         need="idle chat",
     ),
     SlashCommand(name="edit", effect="Edit your last message and run it again", need="chat"),
+    SlashCommand(
+        name="regenerate",
+        argument="[model]",
+        effect="Answer your last message again, by another model if you name one",
+        need="idle chat",
+    ),
+    SlashCommand(
+        name="version",
+        argument="[number]",
+        effect="Show another version of the last message that was edited or answered again",
+        need="idle chat",
+    ),
     SlashCommand(name="unsent", effect="Take back a message that was refused", need="chat"),
     SlashCommand(name="retry", effect="Send refused messages again", need="chat"),
     SlashCommand(name="interrupt", effect="Stop the answer, keep what was said", need="busy chat"),
