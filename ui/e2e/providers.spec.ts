@@ -43,6 +43,27 @@ test("a key that the provider refuses: an administrator is led to the providers,
   await signOut(other);
 });
 
+test("a fallback is named in the editor of a model, and answers when the key is refused", async ({ page, chat, server, model, faults }) => {
+  faults.expect(/status of 409/); // the provider does not list its models
+  await addModel(server, model, "locked", "sk-refused");
+  model.answer("who answers?", { pieces: ["The", " other", " one."], perSecond: 100 });
+  await page.goto("/admin/models");
+  await page.getByRole("button", { name: "More for locked" }).click();
+  await page.getByRole("menuitem", { name: "Edit" }).click();
+  const drawer = page.getByRole("dialog");
+  await drawer.getByLabel("If it cannot answer").selectOption(MODEL);
+  await drawer.getByRole("group", { name: MODEL }).getByLabel("Refuses").uncheck();
+  await expectGoodState(page, "fallbacks of a model");
+  await drawer.getByRole("button", { name: "Save" }).click();
+  await expect(page.getByRole("main")).toContainText(`then ${MODEL}`);
+
+  await page.goto("/");
+  await chooseModel(page, "locked");
+  await chat.send("who answers?");
+  await expect(chat.answers).toContainText("The other one.");
+  await expect(chat.log).toContainText(`locked cannot be used: its provider refuses the request; ${MODEL} answers.`);
+});
+
 test("a limit that is reached says how much was used, until when and who can raise it, and the message is kept", async ({ server, browser, model }) => {
   model.answer("cost something", { pieces: ["It", " costs", " a bit."], perSecond: 100 });
   const user = await createUser(server, "spender");
