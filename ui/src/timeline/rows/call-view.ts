@@ -282,40 +282,6 @@ export function questionText(question: JsonObject): string {
   return textOf(question, "question") || textOf(question, "header");
 }
 
-// The browser of a workspace.
-
-const BROWSER_TITLES: Readonly<Record<string, Titles>> = {
-  open: ["Opening", "Opened", "Not opened"],
-  read: ["Reading page", "Read page", "Page not read"],
-  click: ["Clicking", "Clicked", "Not clicked"],
-  type: ["Typing", "Typed", "Not typed"],
-  key: ["Pressing", "Pressed", "Not pressed"],
-  wait: ["Waiting for page", "Waited for page", "Waited in vain"],
-  screenshot: ["Looking at page", "Looked at page", "No picture of the page"],
-  back: ["Going back", "Went back", "Not gone back"],
-};
-
-/** The address that the result names first. */
-export function pageUrl(result: JsonObject | null): string {
-  const [line = ""] = (textOf(result, "output") || textOf(result, "text")).split("\n", 1);
-  return /^[a-z]+:\S+/.exec(line)?.[0] ?? "";
-}
-
-function browserSubject({ args }: ToolCall, result: JsonObject | null): string {
-  const text = oneLine(textOf(args, "text"));
-  switch (textOf(args, "action")) {
-    case "open":
-      return oneLine(textOf(args, "url"));
-    case "type":
-      return clip(text);
-    case "key":
-    case "wait":
-      return clip(text || textOf(args, "selector"));
-    default:
-      return pageUrl(result);
-  }
-}
-
 /** A tool of an MCP server, or one that this page does not know. */
 const GENERIC: ToolRule = {
   card: "generic",
@@ -391,15 +357,7 @@ const TOOLS: ReadonlyMap<string, ToolRule> = new Map<string, ToolRule>([
       summary: (call) => counted(webPages(call.result).length, "page"),
     },
   ],
-  [
-    "browser",
-    {
-      card: "browser",
-      titles: (call) => BROWSER_TITLES[textOf(call.args, "action")] ?? ["Using the browser", "Used the browser", "Browser failed"],
-      subject: browserSubject,
-      isOpen: (call) => call.state === "failed" || call.isMedia,
-    },
-  ],
+  ["browser", { card: "browser", titles: ["Using the browser", "Used the browser"], isOpen: (call) => call.state === "failed" || call.isMedia }],
   ["create_workspace", workspaceRule("Creating workspace", "Created workspace", "Workspace not created")],
   ["start_workspace", workspaceRule("Starting workspace", "Started workspace", "Workspace not started")],
   ["stop_workspace", workspaceRule("Stopping workspace", "Stopped workspace", "Workspace not stopped")],

@@ -1,10 +1,10 @@
-/** Web search, pages of the browser, skills, attached files, and every tool that has no card of its own. */
+/** Web search, skills, attached files, and every tool that has no card of its own. */
 import { BookOpen, Globe, Paperclip, Wrench } from "lucide-react";
 import { useMemo } from "react";
 import { safeHref } from "@/text/links";
 import { Markdown } from "@/text/markdown";
 import { FileList } from "../files";
-import { humanize, pageUrl, webPages } from "../rows/call-view";
+import { humanize, webPages } from "../rows/call-view";
 import { asObject, type JsonObject, textOf } from "../rows/json";
 import type { ToolCall } from "../rows/tool-call";
 import { type CardProps, Failure, ToolFrame } from "./frame";
@@ -71,19 +71,6 @@ export function AttachCard({ call, rowKey }: CardProps) {
           <FileList files={[file]} />
         </div>
       )}
-    </ToolFrame>
-  );
-}
-
-/** The page after the call as the model reads it, or a picture of it. */
-export function BrowserCard({ call, rowKey }: CardProps) {
-  const result = asObject(call.result);
-  const media = call.isMedia ? mediaUrl(result) : null;
-  const text = textOf(result, "output") || textOf(result, "text");
-  return (
-    <ToolFrame call={call} rowKey={rowKey} icon={Globe} isErrorLast>
-      {media !== null && <img className="tool-media" src={media} alt={`The page ${pageUrl(result)}`} />}
-      {media === null && text !== "" && <Output text={text} label="Page" />}
     </ToolFrame>
   );
 }

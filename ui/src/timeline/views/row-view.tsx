@@ -15,7 +15,7 @@ import { ApprovalCard, PlanCard, RequestedCard } from "../tools/approval-card";
 import { CommandCard, ProcessListCard, ProcessSignalCard } from "../tools/command-card";
 import { EditCard, ReadCard, ReadsLine, SearchCard, WriteCard } from "../tools/file-cards";
 import { type CardProps, useOpen } from "../tools/frame";
-import { AttachCard, BrowserCard, GenericCard, SkillCard, WebLink, WebSearchCard } from "../tools/other-cards";
+import { AttachCard, GenericCard, SkillCard, WebLink, WebSearchCard } from "../tools/other-cards";
 import { QuestionCard } from "../tools/question-card";
 import { ActivityLine, CalloutView, NoteLine } from "./callouts";
 import { MarkLine } from "./mark-line";
@@ -87,7 +87,7 @@ const CARDS: Readonly<Record<CardKind, ComponentType<CardProps>>> = {
   "agent-wait": WaitCard,
   agents: ListAgentsCard,
   attachment: AttachCard,
-  browser: BrowserCard,
+  browser: lazy(async () => ({ default: (await import("../tools/computer-card")).BrowserCard })),
   command: CommandCard,
   computer: lazy(async () => ({ default: (await import("../tools/computer-card")).ComputerCard })),
   edit: EditCard,
