@@ -225,7 +225,15 @@ class WorkspaceServer:
         self.process.send_signal(signal.SIGKILL)
         await self.process.wait()
 
-    async def ask(self, method: Literal["GET", "POST"], path: str, body: object = None) -> Json:
+    async def download(self, path: str) -> bytes:
+        assert self._client is not None
+        async with self._client.get(f"/api/v1{path}") as answer:
+            assert answer.status == 200, await answer.text()
+            return await answer.read()
+
+    async def ask(
+        self, method: Literal["GET", "POST", "PUT"], path: str, body: object = None
+    ) -> Json:
         assert self._client is not None
         async with self._client.request(method, f"/api/v1{path}", json=body) as answer:
             assert answer.status < 300, (answer.status, await answer.text())

@@ -1,8 +1,10 @@
 """A subagent at a desktop, on real servers and in a real sandbox: it types into a program with a
 window, and goes on when the X server, the agent or the server is killed."""
 
+import asyncio
 import base64
 import shutil
+from asyncio.subprocess import PIPE
 from os.path import samestat
 from pathlib import Path
 
@@ -143,3 +145,130 @@ async def test_text_is_typed_once_although_the_server_is_killed_before_it_hears_
         await eventually(is_typed, within_s=WAIT_TIMEOUT_S)
         [looked] = await heir.call(child, "look", execute("cat typed"))
         assert looked["output"] == "once\n"
+
+
+BROWSER = "/usr/lib/chromium/chromium"
+REPORTER = """
+import http.server, urllib.parse
+PAGE = b'''<!doctype html><title>Form</title>
+<textarea style="position:fixed;inset:0;font-size:60px"
+  oninput="fetch('/typed/' + encodeURIComponent(this.value))"></textarea>
+<script>fetch("/typed/ready")</script>'''
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path.startswith("/typed/"):
+            with open("typed-browser", "a") as file:
+                file.write(urllib.parse.unquote(self.path[7:]) + "\\n")
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(PAGE)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8765), Handler)
+open("typed-browser", "w").close()
+server.serve_forever()
+"""
+
+
+def browser() -> tuple[Call, ...]:
+    """A window of Chromium with a form that reports what is typed into it."""
+    flags = "--no-sandbox --disable-gpu --no-first-run --disable-dev-shm-usage"
+    place = "--user-data-dir=/tmp/browser --window-position=0,0 --window-size=1280,720"
+    command = f"exec {BROWSER} {flags} {place} --app=http://127.0.0.1:8765/"
+    return (
+        ("write_file", {"path": "~/reporter.py", "content": REPORTER}),
+        ("execute", {"command": "exec python3 reporter.py", "run_in_background": True}),
+        computer("screenshot"),
+        execute("until [ -e typed-browser ]; do sleep 0.1; done"),
+        ("execute", {"command": command, "run_in_background": True}),
+        execute("until grep -q ready typed-browser; do sleep 0.1; done"),
+        computer("wait", duration=1),
+        computer("left_click", coordinate=[640, 400]),
+    )
+
+
+async def files_of(server: WorkspaceServer, chat: str) -> dict[str, Json]:
+    found = (await server.ask("GET", f"/chats/{chat}/files"))["items"]
+    return {file["name"]: file for file in found}
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(not Path(BROWSER).exists(), reason="needs Debian's package chromium")
+async def test_a_browser_is_typed_into_once_through_deaths_under_a_policy_and_on_video(
+    site: ServerSite, tmp_path: Path
+) -> None:
+    """Takes half a minute: servers, X servers and a browser are started, and killed."""
+    async with site.server() as victim:
+        chat = await victim.create("lead", site.create("desk"))
+        place = await victim.workspace_of(chat)
+        child = await start(victim, chat, "open", *browser())
+        await victim.wait_idle(child)
+        async with ReplyHoldingProxy(place.socket, b"/desktop/act").listening() as proxy:
+            await victim.send(child, "type", computer("type", text="once"))
+            await proxy.replied.wait()
+            await victim.kill()
+    async with site.server() as heir:
+        assert picture_of((await heir.wait_idle(child))[-1])[:4] == PNG
+
+        async def is_typed() -> bool:
+            return "once\n" in read(place.home / "typed-browser")
+
+        await eventually(is_typed, within_s=WAIT_TIMEOUT_S)
+        assert "onceo" not in read(place.home / "typed-browser")
+
+        # Rules for kinds of actions, which hold for the chat's subagents too.
+        rules = [
+            {"tool": "computer", "args": {"action": "type"}, "action": "deny"},
+            {"tool": "computer", "args": {"action": "key"}, "action": "ask"},
+        ]
+        await heir.ask("PUT", f"/chats/{chat}/tool-policy", {"rules": rules})
+        [denied] = await heir.call(child, "denied", computer("type", text="never"))
+        assert "the tool policy" in denied["error"]
+        await heir.send(child, "asked", computer("key", text="x"))
+
+        async def is_asked() -> bool:
+            return (await heir.ask("GET", f"/chats/{child}"))["status"] == "requires_action"
+
+        await eventually(is_asked, within_s=WAIT_TIMEOUT_S)
+        assert "oncex" not in read(place.home / "typed-browser")
+        answer = {"tool_call_id": "asked-0", "decision": "approve"}
+        await heir.ask("POST", f"/chats/{child}/answers", {"answers": [answer]})
+        assert picture_of((await heir.wait_idle(child))[-1])[:4] == PNG
+
+        async def is_pressed() -> bool:
+            return "oncex\n" in read(place.home / "typed-browser")
+
+        await eventually(is_pressed, within_s=WAIT_TIMEOUT_S)
+
+        # The agent dies in the middle of an action: nobody knows how far it came.
+        await heir.ask("PUT", f"/chats/{chat}/tool-policy", {"rules": []})
+        await heir.send(child, "long", computer("hold_key", text="z", duration=50))
+
+        async def is_held() -> bool:
+            return "oncexz" in read(place.home / "typed-browser")
+
+        await eventually(is_held, within_s=WAIT_TIMEOUT_S)
+        await heir.call(chat, "kill", execute("kill -9 -1"))
+        unknown = (await heir.wait_idle(child))[-1]
+        assert "outcome of this call is unknown" in unknown.get("text", ""), str(unknown)[:500]
+        assert picture_of(unknown)[:4] == PNG
+
+        # A video of the next run, stored with the report.
+        other = await start(heir, chat, "again", *terminal("last"), computer("type", text="end\n"))
+        await heir.wait_idle(other)
+        await heir.call(chat, "report", ("wait_agent", {"chat_id": other}))
+        found = await files_of(heir, chat)
+        if shutil.which("ffprobe"):
+            assert set(found) == {"recording.mp4", "recording.jpg"}
+            video = tmp_path / "recording.mp4"
+            video.write_bytes(await heir.download(f"/files/{found['recording.mp4']['id']}/content"))
+            assert await probe(video) > 0
+
+
+async def probe(video: Path) -> float:
+    """How many seconds of it can be played."""
+    words = ("ffprobe", "-v", "error", "-show_entries", "format=duration", "-of", "csv=p=0")
+    process = await asyncio.create_subprocess_exec(*words, str(video), stdout=PIPE)
+    told, _ = await process.communicate()
+    assert process.returncode == 0
+    return float(told)

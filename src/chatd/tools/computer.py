@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from chatd.domain.answer.tool_output import ToolMedia, ToolOutput
+from chatd.domain.answer.tool_output import ToolMedia, ToolOutput, error_output
 from chatd.domain.chat.parts import FilePart
 from chatd.domain.chat.row import Chat
 from chatd.domain.computer_use import (
@@ -30,13 +30,14 @@ from chatd.domain.files import clean_file_name
 from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.media_types import MP4
 from chatd.domain.model.protocol import ToolSpec
-from chatd.domain.ports import Env, Tool, ToolContext, WorkspaceAccess
+from chatd.domain.ports import Clock, Env, Tool, ToolContext, WorkspaceAccess
 from chatd.domain.workspace.agent_api import (
     ActedOnDesktop,
     AgentApi,
     AgentRefused,
     AgentUnreachable,
     DesktopPicture,
+    WorkspaceUnavailable,
 )
 from chatd.domain.workspace.entities import DEFAULT_SCREEN
 from chatd.domain.workspace.runners import RUNNER_WAIT_S
@@ -53,6 +54,13 @@ UNKNOWN_TEXT: Final = (
     "The outcome of this call is unknown: it may have happened, wholly or in part, and was not"
     " repeated. The screenshot shows the desktop now."
 )
+DONE_TEXT: Final = "The actions were done."
+NO_PICTURE_TEXT: Final = (
+    "There is no screenshot of what came of it: take one before you go on, and do not repeat this"
+    " call."
+)
+AGENT_BACK_WAIT_S: Final = 30.0
+AGENT_BACK_POLL_S: Final = 0.5
 GAVE_BACK_TEXT: Final = (
     "Nothing was done: a person had taken over mouse and keyboard, and has given them back. The"
     " screenshot shows the desktop now. Look at it before you go on."
@@ -96,11 +104,14 @@ class ComputerTools:
             self._env.emit("screen_not_read", chat_id=chat.id, error_kind=error.code)
             screen = None
         screen = screen or Screen(*DEFAULT_SCREEN)
-        return (computer(self._access, screen, self._recordings), self._attach)
+        return (computer(self._access, screen, self._env.clock, self._recordings), self._attach)
 
 
 def computer(
-    access: WorkspaceAccess, screen: Screen, recordings: "DesktopRecordings | None" = None
+    access: WorkspaceAccess,
+    screen: Screen,
+    clock: Clock,
+    recordings: "DesktopRecordings | None" = None,
 ) -> WorkspaceTool:
     async def handle(context: ToolContext, args: Raw) -> ToolOutput:
         agent = await access.connect(context)
@@ -109,7 +120,13 @@ def computer(
         if recordings is not None:
             await recordings.start(context, agent)
         note = await _act(agent, call, context.call_key)
-        picture = await agent.screenshot(call.picture, call.region, settles=bool(call.actions))
+        if not call.actions:
+            return _shown(call, note, await agent.screenshot(call.picture, call.region), native)
+        try:
+            picture = await _look_after(agent, call, clock)
+        except (AgentRefused, AgentUnreachable, WorkspaceUnavailable) as error:
+            done = note or DONE_TEXT
+            return error_output(f"{done} {NO_PICTURE_TEXT} {error.message}")
         return _shown(call, note, picture, native)
 
     spec = ToolSpec(
@@ -124,6 +141,18 @@ def computer(
         serial=True,  # mouse and keyboard are one each
         timeout_s=COMPUTER_TIMEOUT_S + RUNNER_WAIT_S,
     )
+
+
+async def _look_after(agent: AgentApi, call: ComputerCall, clock: Clock) -> DesktopPicture:
+    """The screen after actions. An agent that died in them is back after a moment."""
+    until = clock.monotonic() + AGENT_BACK_WAIT_S
+    while True:
+        try:
+            return await agent.screenshot(call.picture, call.region, settles=True)
+        except AgentUnreachable:
+            if clock.monotonic() >= until:
+                raise
+            await clock.sleep(AGENT_BACK_POLL_S, "agent_back")
 
 
 async def _read_screen(agent: AgentApi) -> Screen:

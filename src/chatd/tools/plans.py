@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.chat.call_waits import QUESTION_TOOL, read_questions
 from chatd.domain.chat.row import Chat
+from chatd.domain.computer_use import COMPUTER_MODE
 from chatd.domain.errors import ToolError
 from chatd.domain.files import StoredFile
 from chatd.domain.ids import ChatId
@@ -53,7 +54,7 @@ async def find_plan(conn: AgentApi, chat: Chat) -> str:
 
 async def require_writable_paths(conn: AgentApi, chat: Chat, paths: Sequence[str]) -> None:
     """Raises ToolError if the chat is in plan mode and a path is not its plan."""
-    if chat.mode is None:
+    if chat.mode is None or chat.mode == COMPUTER_MODE:
         return
     plan = await find_plan(conn, chat)
     for path in paths:

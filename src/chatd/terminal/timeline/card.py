@@ -66,12 +66,13 @@ class ChildView(Struct, frozen=True, kw_only=True):
 
 class Canvas(Struct, frozen=True, kw_only=True):
     """What a card is drawn on. `now` is the time in seconds since the epoch, `children` what is
-    known of subagents, by chat."""
+    known of subagents, by chat. Files are links to the server of `server_url`."""
 
     width: int
     palette: Palette
     now: float = 0.0
     children: Mapping[str, ChildView] = {}
+    server_url: str = ""
 
     def narrower(self, by: int) -> "Canvas":
         return replace(self, width=max(self.width - by, 1))

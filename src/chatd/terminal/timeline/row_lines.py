@@ -1,5 +1,6 @@
 """The lines of one row, at one width. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -415,10 +416,17 @@ def _reference_lines(reference: FileReferencePart, canvas: Canvas) -> Lines:
     return lines + prefixed(quoted[:_REFERENCE_LINES], Text("│ ", canvas.palette.faint))
 
 
+_FILE_ID: Final = re.compile(r"[0-9a-f-]{36}")
+
+
 def _file_lines(files: Sequence[FilePart], canvas: Canvas) -> Lines:
     lines: Lines = []
     for file in files[:_MAX_FILES]:
-        name = Text(f"▤ {one_line(file.name or 'file')}", canvas.palette.code)
+        style = canvas.palette.code
+        if canvas.server_url and file.file_id and _FILE_ID.fullmatch(file.file_id):
+            # The browser that it opens in is signed in, or asks for it.
+            style += Style(link=f"{canvas.server_url}/api/v1/files/{file.file_id}/content")
+        name = Text(f"▤ {one_line(file.name or 'file')}", style)
         kind = Text(f"  {one_line(file.media_type, 60)}", canvas.palette.muted)
         lines.append(cut(Text.assemble(name, kind), canvas.width))
     if len(files) > _MAX_FILES:

@@ -93,6 +93,7 @@ class Timeline(Widget, can_focus=True):
         self._copied: tuple[str, int] = ("", 0)
 
     def on_mount(self) -> None:
+        self.cache.server_url = session_of(self).server.url
         self._timer = self.set_interval(_TICK_S, self._tick, pause=True)
         app_of(self).theme_changed_signal.subscribe(self, lambda _: self._draw())
 

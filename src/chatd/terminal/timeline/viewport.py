@@ -170,6 +170,7 @@ class RowCache:
         self.rows: Sequence[Row] = ()
         self.canvas: Canvas | None = None
         self.folds: dict[str, bool] = {}
+        self.server_url = ""
         self.drawn_rows = 0
 
     def __len__(self) -> int:
@@ -217,7 +218,7 @@ class RowCache:
         self._generation += 1
         known = self.canvas
         if known is None or known.width != width or known.palette is not palette:
-            canvas = Canvas(width=width, palette=palette)
+            canvas = Canvas(width=width, palette=palette, server_url=self.server_url)
             if known is not None:
                 canvas = replace(known, width=width, palette=palette)
             self.canvas = canvas
