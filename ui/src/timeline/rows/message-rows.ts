@@ -28,7 +28,11 @@ function contentRows(message: Message, context: MessageContext): Row[] {
   if (message.role === "assistant") {
     return [...partRows(message.content, { ...context, messageId: message.id, isLive: false }), ...endRows(message, key, isLast)];
   }
-  return isNotice(message) ? noticeRows(message, key, isLast) : [];
+  if (isNotice(message)) return noticeRows(message, key, isLast);
+  // Files of tools are on the cards of their calls; a recording is not the file of a call that has one.
+  const files = message.content.filter((part) => part.type === "file");
+  const hasVideo = files.some((file) => file.media_type === "video/mp4");
+  return hasVideo ? [{ kind: "files", key: `${key}-f`, messageId: message.id, isTight: false, files }] : [];
 }
 
 interface PartsContext extends CallContext {

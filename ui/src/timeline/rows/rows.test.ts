@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { ChatState, LiveParts } from "@/chat-state/types";
+import type { ChatState, LiveParts, Part } from "@/chat-state/types";
 import { call, callDelta, chat, live, message, result, resultDelta, text, thought } from "../testing";
 import type { Row } from "./row";
 import { RowModel, rows } from "./rows";
@@ -211,6 +211,20 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
   ],
   ["a retry that is over shows nothing", chat([question], { status: "waiting", retry }), "user"],
 ];
+
+describe("a recording of a desktop", () => {
+  const file = (media_type: string, name: string) => ({ type: "file", media_type, file_id: name, name }) as Part;
+  const waited = (...files: Part[]) => [message(2, "assistant", call("c", "wait_agent", {})), message(3, "tool", result("c", "wait_agent", {}), ...files)];
+
+  it("is shown with its poster below the call that waited for it", () => {
+    const found = rows(chat(waited(file("video/mp4", "recording.mp4"), file("image/jpeg", "recording.jpg"))));
+    expect(found.map((row) => row.kind)).toEqual(["tool", "files"]);
+  });
+
+  it("other files of tools are on the cards of their calls", () => {
+    expect(rows(chat(waited(file("image/png", "a.png")))).map((row) => row.kind)).toEqual(["tool"]);
+  });
+});
 
 describe("a call that was cut off", () => {
   it("shows its arguments as far as the model wrote them", () => {
