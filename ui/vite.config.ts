@@ -84,7 +84,10 @@ export default defineConfig({
         advancedChunks: {
           groups: [
             { name: "base", test: (id) => everywhere.some((one) => one.test(id)), priority: 1 },
-            { name: "timeline", test: /src\/(?:text\/(?!compare-lines|computer-actions|git-diff|highlight)|timeline\/(?!tools\/(?:computer|workspace)-card|views\/version-controls))/ },
+            {
+              name: "timeline",
+              test: /src\/(?:text\/(?!compare-lines|computer-actions|git-diff|highlight)|timeline\/(?!tools\/(?:computer|workspace)-card|views\/version-controls))/,
+            },
           ],
         },
       },

@@ -12,7 +12,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import finish_turn
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import ChangeId, MessageId
-from chatd.store import retention
+from chatd.store import retention, search
 from chatd.store.chat import chats, versions
 from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
@@ -106,6 +106,18 @@ async def test_a_third_version_joins_the_others_and_a_new_message_follows_the_sh
     await edited.choose(two)
     await edited.choose(FIRST)
     assert (await edited.lines())[-2:] == ["user: more", "assistant: to more"]
+
+
+async def test_a_search_finds_the_shown_version_only(edited: EditedChat, pool: Pool) -> None:
+    async def found(word: str) -> int:
+        while await search.index_batch(pool):
+            pass
+        return len((await search.find_in_chat(pool, HARNESS, CHAT, (word,))).message_ids)
+
+    await edited.edit(FIRST, "zebra")
+    assert (await found("first"), await found("zebra")) == (0, 2)
+    await edited.choose(FIRST)
+    assert (await found("first"), await found("zebra")) == (1, 0)
 
 
 @pytest.mark.promise("P3")

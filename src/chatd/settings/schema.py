@@ -329,8 +329,8 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     deleted_messages_days: Annotated[
         Days,
         Meta(
-            description="Remove the content of messages deleted by an edit so many days ago;"
-            " 0 disables"
+            description="Remove the content of messages that an edit or a repeated turn replaced so"
+            " many days ago, with the version that they are of; 0 disables"
         ),
     ] = 30
     usage_days: Annotated[

@@ -218,3 +218,14 @@ test("a change of a message that is not loaded waits for its page", () => {
   ]);
   expect(feed.shown.messages.map(({ id }) => id)).toEqual([7, 8]);
 });
+
+test("a version that is shown again takes the place of the line whose end was loaded", () => {
+  const feed = reduceAll(tail([7, 8]), [
+    { type: "messages_deleted", chat_id: CHAT_ID, ids: [5, 6, 7, 8] },
+    { type: "message", chat_id: CHAT_ID, message: message(3) },
+    { type: "message", chat_id: CHAT_ID, message: message(4) },
+    { type: "version", chat_id: CHAT_ID, version: 10, cursor: "10-a" },
+  ]);
+  expect(feed.shown.messages.map(({ id }) => id)).toEqual([3, 4]);
+  expect(addOlderPage(feed, 3, { items: [message(2), message(1)], has_more: false, version: 10 })?.shown.messages).toHaveLength(4);
+});

@@ -36,8 +36,6 @@ export interface TimelineActions {
   tryAgain: () => void;
   /** Answers a message of the user again; what there is of it is kept as a version. */
   regenerate: (messageId: number, chosen: RegenerateBody) => Promise<void>;
-  /** Shows another version of a message. */
-  chooseVersion: (messageId: number) => Promise<void>;
   switchModel: () => void;
   openSettings: (path: string) => void;
   edit: (messageId: number) => void;
@@ -66,7 +64,6 @@ export const NO_ACTIONS: TimelineActions = {
   resume: nowhere,
   tryAgain: nothing,
   regenerate: nowhere,
-  chooseVersion: nowhere,
   switchModel: nothing,
   openSettings: nothing,
   edit: nothing,

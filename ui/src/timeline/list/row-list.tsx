@@ -9,7 +9,7 @@ import { nameOf, textOfRow } from "../rows/brief";
 import { isQuiet } from "../rows/call-view";
 import type { Row } from "../rows/row";
 import { RowView } from "../views/row-view";
-import { AnswerAgain } from "../views/versions";
+import { VersionControl } from "../views/versions";
 import { Follower } from "./follow";
 import { useRowKeys } from "./use-row-keys";
 import { moveListOf, type ScrollPlace, useKeptPlace, useScroll } from "./use-scroll";
@@ -235,7 +235,7 @@ export const RowShell = memo(function RowShell({ row, index, isLast, start, isMa
       <ErrorBoundary what="This part of the chat cannot be shown." resetKey={row}>
         <RowView row={row} />
       </ErrorBoundary>
-      {isLast && row.kind !== "user" && <AnswerAgain />}
+      {isLast && row.kind !== "user" && <VersionControl messageId={null} />}
       {isHot && hasActions && row.messageId !== null && <RowActions row={row} messageId={row.messageId} />}
     </article>
   );

@@ -55,9 +55,6 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
         void regenerate(last.id, {});
       },
       regenerate,
-      chooseVersion: async (messageId) => {
-        await told(api.PUT("/api/v1/chats/{chat_id}/messages/{message_id}/version", { path: { ...path, message_id: messageId } }));
-      },
       switchModel: openModelPicker,
       openSettings: navigate,
       edit: editMessage,

@@ -19,7 +19,7 @@ import { AttachCard, GenericCard, SkillCard, WebLink, WebSearchCard } from "../t
 import { QuestionCard } from "../tools/question-card";
 import { ActivityLine, CalloutView, NoteLine } from "./callouts";
 import { MarkLine } from "./mark-line";
-import { VersionSteps } from "./versions";
+import { VersionControl } from "./versions";
 
 export const RowView = memo(function RowView({ row }: { readonly row: Row }) {
   switch (row.kind) {
@@ -130,7 +130,7 @@ function UserBubble({ row }: { readonly row: UserRow }) {
         </div>
       )}
       {row.pending !== null && <PendingNote pending={row.pending} />}
-      {row.messageId !== null && <VersionSteps messageId={row.messageId} />}
+      {row.messageId !== null && <VersionControl messageId={row.messageId} />}
     </>
   );
 }

@@ -10,13 +10,31 @@ import type { ChatState, Message } from "@/chat-state/types";
 import { Button, IconButton, Menu, MenuHeading, MenuItem } from "@/components";
 import { useChatDetails } from "@/connection";
 import { announce } from "@/platform/toasts";
-import { useTimelineActions } from "../actions";
+import { told, useTimelineActions } from "../actions";
 import type { Versions } from "./versions";
 
 const PAGE = 200;
 
+interface ReaderProps {
+  readonly state: ChatState;
+  readonly onRead: (versions: Versions) => void;
+}
+
+interface ControlProps {
+  readonly versions: Versions;
+  readonly messageId: number;
+}
+
+/** One of them: so the page loads one thing. */
+export default function VersionPart(props: ReaderProps | { readonly versions: Versions; readonly messageId: number | null }) {
+  if ("onRead" in props) return <VersionReader {...props} />;
+  const { versions, messageId } = props;
+  if (messageId !== null) return <VersionSteps versions={versions} messageId={messageId} />;
+  return versions.repeatable === null ? null : <AnswerAgain versions={versions} messageId={versions.repeatable} />;
+}
+
 /** Reads the versions of the chat, again whenever messages of it were replaced. Shows nothing. */
-export function VersionReader({ state, onRead }: { readonly state: ChatState; readonly onRead: (versions: Versions) => void }) {
+function VersionReader({ state, onRead }: ReaderProps) {
   const { chatId } = state;
   const details = useChatDetails(chatId).data;
   const isOwner = details?.is_owner === true;
@@ -51,11 +69,6 @@ function useRewrites(messages: readonly Message[]): number {
   return rewrites;
 }
 
-interface ControlProps {
-  readonly versions: Versions;
-  readonly messageId: number;
-}
-
 interface Choice {
   readonly messageId: number;
   readonly step: 1 | -1;
@@ -76,8 +89,8 @@ function takeChoice(messageId: number): Choice | null {
 }
 
 /** ‹ 1/2 › below a message that has versions. */
-export function VersionSteps({ versions: { groups, isBusy }, messageId }: ControlProps) {
-  const { chooseVersion } = useTimelineActions();
+function VersionSteps({ versions: { groups, isBusy }, messageId }: ControlProps) {
+  const { chatId } = useTimelineActions();
   const names = useModelNames();
   const earlier = useRef<HTMLButtonElement>(null);
   const later = useRef<HTMLButtonElement>(null);
@@ -96,7 +109,8 @@ export function VersionSteps({ versions: { groups, isBusy }, messageId }: Contro
     const target = versions[at + step]?.message_id;
     if (target === undefined) return;
     ask({ messageId: target, step });
-    void chooseVersion(target);
+    const path = { chat_id: chatId, message_id: target };
+    void told(api.PUT("/api/v1/chats/{chat_id}/messages/{message_id}/version", { path }));
   };
   const models = new Set(versions.map((version) => version.model_config_id));
   const model = models.size > 1 ? names(versions[at]?.model_config_id ?? null) : null;
@@ -115,14 +129,14 @@ export function VersionSteps({ versions: { groups, isBusy }, messageId }: Contro
 const MAX_MODELS = 6;
 
 /** Below the last answer: the same message is answered again. The answer that was there is kept as a version. */
-export function AnswerAgain({ versions: { modelId }, messageId }: ControlProps) {
+function AnswerAgain({ versions: { modelId }, messageId }: ControlProps) {
   const { regenerate } = useTimelineActions();
   const models = useModels().data ?? [];
   const current = models.find((model) => model.id === modelId);
   const others = models.filter((model) => model.id !== modelId).slice(0, MAX_MODELS);
   const efforts: readonly Effort[] = current === undefined ? [] : effortsOf(current);
   return (
-    <div className="timeline-again">
+    <>
       <Button size="xs" variant="quiet" icon={RotateCcw} onClick={() => void regenerate(messageId, {})}>
         Answer again
       </Button>
@@ -142,6 +156,6 @@ export function AnswerAgain({ versions: { modelId }, messageId }: ControlProps) 
           ))}
         </Menu>
       )}
-    </div>
+    </>
   );
 }

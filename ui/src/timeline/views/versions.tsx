@@ -16,13 +16,7 @@ export interface Versions {
 }
 
 const Context = createContext<Versions | null>(null);
-/** Null until they are read. */
-const useVersions = (): Versions | null => useContext(Context);
-
-const controls = () => import("./version-controls");
-const VersionReader = lazy(async () => ({ default: (await controls()).VersionReader }));
-const Steps = lazy(async () => ({ default: (await controls()).VersionSteps }));
-const Again = lazy(async () => ({ default: (await controls()).AnswerAgain }));
+const Control = lazy(() => import("./version-controls"));
 
 export function VersionsProvider({ state, children }: { readonly state: ChatState; readonly children: ReactNode }) {
   const [versions, setVersions] = useState<Versions | null>(null);
@@ -30,33 +24,19 @@ export function VersionsProvider({ state, children }: { readonly state: ChatStat
     <Context value={versions}>
       {children}
       <Suspense>
-        <VersionReader state={state} onRead={setVersions} />
+        <Control state={state} onRead={setVersions} />
       </Suspense>
     </Context>
   );
 }
 
-/** Below a message that has versions. */
-export function VersionSteps({ messageId }: { readonly messageId: number }) {
-  const versions = useVersions();
-  return (
-    versions?.groups.has(messageId) && (
-      <Suspense>
-        <Steps versions={versions} messageId={messageId} />
-      </Suspense>
-    )
+/** ‹ 1/2 › below a message that has versions; «Answer again» below the last answer, where there is room for it before it is loaded. */
+export function VersionControl({ messageId }: { readonly messageId: number | null }) {
+  const versions = useContext(Context);
+  const control = versions !== null && (messageId === null ? versions.repeatable !== null : versions.groups.has(messageId)) && (
+    <Suspense>
+      <Control versions={versions} messageId={messageId} />
+    </Suspense>
   );
-}
-
-/** Below the last answer. */
-export function AnswerAgain() {
-  const versions = useVersions();
-  return (
-    versions !== null &&
-    versions.repeatable !== null && (
-      <Suspense>
-        <Again versions={versions} messageId={versions.repeatable} />
-      </Suspense>
-    )
-  );
+  return messageId === null ? <div className="timeline-again">{control}</div> : control;
 }
