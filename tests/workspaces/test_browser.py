@@ -144,6 +144,15 @@ def browser_process(tmp_path_factory: pytest.TempPathFactory) -> Generator[Agent
 
 
 @pytest.fixture
+def fresh_process(tmp_path: Path) -> Generator[AgentProcess]:
+    """One without pages of other tests."""
+    process = AgentProcess(tmp_path, browser=True)
+    process.start()
+    yield process
+    process.end(signal.SIGTERM)
+
+
+@pytest.fixture
 def site() -> Generator[Site]:
     site = Site()
     thread = threading.Thread(target=site.server.serve_forever, args=(0.02,), daemon=True)
@@ -292,17 +301,36 @@ async def test_a_new_tab_is_the_chats_page_until_it_goes_back(browsing: Browsing
     assert "no page to go back to" in nothing.message
 
 
-async def test_chats_have_pages_of_their_own_and_not_too_many(browsing: Browsing) -> None:
-    await browsing.open("/form")
-    async with workbench(browsing.bench.process, Path()) as bench:
-        other = Browsing(bench, browsing.site)
+async def test_chats_have_pages_of_their_own_and_not_too_many(
+    fresh_process: AgentProcess, site: Site, tmp_path: Path
+) -> None:
+    async with (
+        workbench(fresh_process, tmp_path) as first,
+        workbench(fresh_process, Path()) as bench,
+    ):
+        browsing, other = Browsing(first, site), Browsing(bench, site)
+        await browsing.open("/form")
         none = await raised(AgentRefused, other.conn.read_page())
         assert none.message == "No page is open. Use the action open first."
         many = await other.open("/popups")
         told = [each for each in many.notices if "was not opened" in each]
         assert f"{MAX_TABS} pages are open" in told[0]
         assert (many.title, len(many.notices)) == ("Terms", MAX_NOTICES)
-    assert (await browsing.conn.read_page()).title == "Form"
+        assert (await browsing.conn.read_page()).title == "Form"
+
+
+async def test_chats_that_open_their_first_pages_at_once_get_one_each(
+    fresh_process: AgentProcess, site: Site, tmp_path: Path
+) -> None:
+    """The browser begins with one page, which both of them find free."""
+    async with (
+        workbench(fresh_process, tmp_path) as first,
+        workbench(fresh_process, Path()) as bench,
+    ):
+        one, other = Browsing(first, site), Browsing(bench, site)
+        await asyncio.gather(one.open("/form"), other.open("/terms"))
+        pages = await asyncio.gather(one.conn.read_page(), other.conn.read_page())
+        assert [page.title for page in pages] == ["Form", "Terms"]
 
 
 async def test_a_page_is_awaited(browsing: Browsing) -> None:

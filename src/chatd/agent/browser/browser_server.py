@@ -132,6 +132,7 @@ class BrowserServer:
         self._trusted_keys = trusted_keys
         self._now = now
         self._lock = asyncio.Lock()
+        self._choosing = asyncio.Lock()
         self._pipe: DevtoolsPipe | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = float("-inf")
@@ -289,15 +290,20 @@ class BrowserServer:
     async def new_tab(self, chat_id: str) -> BrowserTab:
         """Raises AgentError 503, after which nothing was done."""
         pipe = await self.ensure_started()
-        tab = next((tab for tab in self._tabs.values() if not tab.chat_id), None)
-        if tab is None:
-            self._close_excess()
-            with suppress(BrowserLost, CallRefused, CallTimeout):
-                made = await pipe.call("Target.createTarget", {"url": "about:blank"})
-                tab = self._tabs.get(text_of(made, "targetId"))
+        async with self._choosing:  # else two chats could take the same one
+            tab = next((tab for tab in self._tabs.values() if not tab.chat_id), None)
+            if tab is None:
+                self._close_excess()
+                with suppress(BrowserLost, CallRefused, CallTimeout):
+                    made = await pipe.call("Target.createTarget", {"url": "about:blank"})
+                    tab = self._tabs.get(text_of(made, "targetId"))
+            if tab is not None:
+                tab.chat_id = chat_id
+                self.touch(tab)
         if tab is None or not await self.wait_ready(tab):
+            if tab is not None:
+                self.close_tab(tab)
             raise AgentError(503, "The browser cannot open a page. Try again.")
-        tab.chat_id = chat_id
         self._use(tab)
         return tab
 
