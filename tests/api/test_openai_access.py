@@ -1,5 +1,6 @@
 """Who may use `/v1`, and within which limits: the same as the API."""
 
+import base64
 import io
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 
 from chatd.api.accounts.authenticator import AccountsConfig
 from chatd.api.accounts.request_limits import RequestLimits
+from chatd.api.deps import StreamLimits
 from chatd.api.openai.endpoint import OPENAI_PREFIX
 from chatd.api.openai.protocol import MAX_BODY_BYTES
 from chatd.api.route import MountedRoute
@@ -115,3 +117,22 @@ async def test_requests_are_limited_in_number_and_size(dsn: str) -> None:
             assert (await ask(server, "POST", "/responses", broken))[0] == 400
         status, error = await ask(server, "GET", "/models")
         assert (status, error["type"]) == (429, "rate_limit_error")
+
+
+async def test_a_request_that_gets_no_stream_begins_no_chat(dsn: str) -> None:
+    async with serve_api(dsn, ApiOptions(limits=StreamLimits(streams_per_user=0))) as server:
+        for path, body in (
+            ("/responses", {**HELLO, "background": False}),
+            ("/responses", {**HELLO, "stream": True}),
+            ("/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+        ):
+            assert (await ask(server, "POST", path, body))[0] == 429
+        assert await server.replica.pool.fetchval("SELECT count(*) FROM chats") == 0
+
+
+async def test_the_same_bytes_may_have_two_names(server: ApiServer) -> None:
+    data = f"data:text/plain;base64,{base64.b64encode(b'words').decode()}"
+    for name in ("a.txt", "b.txt", "a.txt"):
+        file = {"type": "input_file", "filename": name, "file_data": data}
+        await begin(server, input=[{"role": "user", "content": [file]}])
+    assert await server.replica.pool.fetchval("SELECT count(*) FROM files") == 2

@@ -327,13 +327,18 @@ class StreamRegistry:
         self._none_open = asyncio.Event()
         changes.subscribe(self._on_change)
 
-    @contextmanager
-    def open(self, caller: ApiCaller, transport: str, send: Send) -> Generator[ClientStream]:
+    def require_room(self, caller: ApiCaller) -> None:
+        """For a request that acts before it opens its stream. Raises Draining, TooManyStreams."""
         if self._closed:
             raise Draining(STOPPING_TEXT)
-        user, limit = caller.user_id, self._limits.streams_per_user
-        if self._by_user[user] >= limit:
+        limit = self._limits.streams_per_user
+        if self._by_user[caller.user_id] >= limit:
             raise TooManyStreams(f"A user can have {limit} open streams. Close one first.")
+
+    @contextmanager
+    def open(self, caller: ApiCaller, transport: str, send: Send) -> Generator[ClientStream]:
+        self.require_room(caller)
+        user = caller.user_id
         clock = self._checks.env.clock
         stream = ClientStream(send, clock, self._limits, caller, self._checks)
         self._by_user[user] += 1

@@ -496,7 +496,8 @@ class _Begin:
         return await build_content(self._deps, self._caller, parts)
 
     async def _with_files(self) -> tuple[GivenMessage, ...]:
-        """The messages with all their files uploaded. The same bytes are stored once."""
+        """The messages with all their files uploaded. The same bytes under the same name are stored
+        once."""
         found: list[GivenMessage] = []
         for one in self._asked.messages:
             files = [await self._uploaded(file) for file in one.files]
@@ -508,16 +509,17 @@ class _Begin:
             return file
         self._require("files.write")
         self._deps.accounts.limits.take(self._caller, "files")
-        name = sha256(file.data).hexdigest()
+        key = f"openai:{sha256(file.data).hexdigest()}"
         kind = file.media_type.encode("latin-1", errors="replace")
         headers = [
             (b"content-type", kind),
             (b"content-length", str(len(file.data)).encode()),
-            (KEY_HEADER.encode(), f"openai:{name}".encode()),
         ]
         if file.name is not None:
             quoted = "".join(one for one in file.name if one.isalnum() or one in "._- ")[:200]
             headers.append((b"content-disposition", f'attachment; filename="{quoted}"'.encode()))
+            key += f":{sha256(quoted.encode()).hexdigest()[:32]}"
+        headers.append((KEY_HEADER.encode(), key.encode()))
 
         async def receive() -> Message:
             return {"type": "http.request", "body": file.data, "more_body": False}

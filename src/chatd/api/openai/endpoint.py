@@ -80,7 +80,7 @@ _NO_TOKEN: Final = (
 )
 _COMPLETION: Final = msgspec.json.Decoder(CompletionBody)
 _RESPONSE: Final = msgspec.json.Decoder(ResponseBody)
-_QUERY: Final = frozenset(RetrieveQuery.__struct_fields__)
+_QUERY: Final = frozenset(name.encode() for name in RetrieveQuery.__struct_fields__)
 
 T = TypeVar("T")
 
@@ -237,6 +237,7 @@ class OpenAiEndpoint:
 
     async def complete(self, exchange: Exchange) -> None:
         body = await exchange.body(_COMPLETION)
+        self._registry.require_room(exchange.caller)
         begun = await self._conversations.begin(exchange, read_completion(body))
         head: Json = {
             "id": f"chatcmpl-{begun.id}",
@@ -259,6 +260,8 @@ class OpenAiEndpoint:
 
     async def create_response(self, exchange: Exchange) -> None:
         body = await exchange.body(_RESPONSE)
+        if body.stream or not body.background:
+            self._registry.require_room(exchange.caller)
         begun = await self._conversations.begin(exchange, read_response(body))
         head = await self._response_head(begun, body)
         if body.stream:
@@ -418,7 +421,7 @@ def _last_segment(scope: Mapping[str, str], after: str) -> str:
 
 def _known_parameters(query: bytes) -> bytes:
     """Clients send `include[]` and others, which change nothing here."""
-    pairs = [pair for pair in query.split(b"&") if pair.partition(b"=")[0].decode() in _QUERY]
+    pairs = [pair for pair in query.split(b"&") if pair.partition(b"=")[0] in _QUERY]
     return b"&".join(pairs)
 
 
