@@ -56,6 +56,11 @@ def test_auto_takes_a_process_for_each_core_up_to_a_bound() -> None:
     assert 1 <= count <= MAX_AUTO_PROCESSES
 
 
+def test_auto_takes_no_more_than_the_embedded_database_has_connections_for() -> None:
+    database = DatabaseSettings(pool_size=150)
+    assert count_processes(settings_of(ServerSettings(processes="auto"), database)) == 1
+
+
 @pytest.mark.parametrize(
     ("processes", "pool_size", "url"),
     [(1, 100, None), (9, 10, None), (10, 5, None), (64, 10, "postgres://db/chatd")],

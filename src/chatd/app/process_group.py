@@ -51,11 +51,14 @@ MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 def count_processes(settings: Settings) -> int:
     """As `server.processes` says. Raises SettingsError."""
     chosen = settings.server.processes
+    each = settings.database.pool_size + CONNECTIONS_BESIDE_POOL
+    is_embedded = settings.database.url is None
     if chosen == "auto":
-        return min(os.cpu_count() or 1, MAX_AUTO_PROCESSES)
+        fitting = EMBEDDED_CONNECTIONS // each if is_embedded else MAX_AUTO_PROCESSES
+        return max(1, min(os.cpu_count() or 1, MAX_AUTO_PROCESSES, fitting))
     count = chosen
-    needed = count * (settings.database.pool_size + CONNECTIONS_BESIDE_POOL)
-    if count > 1 and settings.database.url is None and needed > EMBEDDED_CONNECTIONS:
+    needed = count * each
+    if count > 1 and is_embedded and needed > EMBEDDED_CONNECTIONS:
         raise SettingsError(
             f"server.processes: {count} processes use up to {needed} database connections, and the"
             f" embedded database has {EMBEDDED_CONNECTIONS} for them. Start fewer, lower"
@@ -329,8 +332,13 @@ class ProcessGroup:
         """Start the member, and again whenever it has ended, until the group stops."""
         failures = 0
         while not self._is_stopping.is_set():
-            began = self._clock.monotonic()
-            code = await self._run_process(member)
+            began, refused = self._clock.monotonic(), None
+            try:
+                code = await self._run_process(member)
+            except OSError as error:  # no memory for another process: the others go on
+                if not self._has_first.is_set():
+                    raise
+                code, refused = error.errno or 1, error
             if self._is_stopping.is_set():
                 return
             if not self._has_first.is_set():
@@ -340,14 +348,15 @@ class ProcessGroup:
             delay_s = RESTART_BACKOFF.delay(failures) if failures else 0.0
             fields = {"process": member.number, "code": code, "restart_in_s": round(delay_s, 1)}
             why = "a process of the server has ended; the others go on with its chats"
-            log.error(LogEvent(event="process_ended", fields=fields, explanation=why))
+            event = LogEvent(event="process_ended", fields=fields, explanation=why)
+            log.error(event, exc_info=refused)
             self._settle(member)
             await first_of(self._clock.sleep(delay_s, "member_restart"), self._is_stopping.wait())
 
     async def _run_process(self, member: _Member) -> int:
         """One process of this place, until it has ended. Returns its exit code."""
-        own, theirs = socket.socketpair()
         member.starts += 1
+        own, theirs = socket.socketpair()
         spec = MemberSpec(
             fd=theirs.fileno(),
             number=member.number,
