@@ -117,6 +117,11 @@ class Peer:
         except RpcError as error:
             await self._refuse(number, error)
             return
+        except BrokenPipeError:
+            raise
+        except (OSError, ValueError) as error:  # such as a path that the system refuses
+            await self._refuse(number, RpcError(INTERNAL_ERROR, str(error)))
+            return
         await self._write({"jsonrpc": "2.0", "id": number, "result": result})
 
     async def _refuse(self, number: object, error: RpcError) -> None:
