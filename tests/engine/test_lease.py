@@ -97,6 +97,17 @@ async def test_a_refused_heartbeat_lengthens_the_lease_and_an_unanswered_one_sho
         lease.on_failure("timeout")
 
 
+@pytest.mark.parametrize("kind", ["database_busy", "database_refused", "database_conflict"])
+async def test_a_worker_that_alone_gets_no_session_loses_its_chats_as_early_as_others_take_them(
+    clock: FakeClock, kind: str
+) -> None:
+    lease = WorkerLease(clock)
+    lease.renew(clock.monotonic())
+    lease.on_failure(kind)
+    clock.advance(UNANSWERED_TTL_S)
+    assert lease.health == "cancel_runs"
+
+
 async def test_a_worker_reserves_no_slot_before_it_is_registered(
     dsn: str, proxy: Proxy, api: FakeCompatible
 ) -> None:

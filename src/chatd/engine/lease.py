@@ -46,7 +46,11 @@ BUSY_HEARTBEAT_INTERVAL_S: Final = 0.5
 and a dead one is noticed sooner."""
 WATCHFUL_HEARTBEAT_INTERVAL_S: Final = 1.0
 """While chats run only on other replicas."""
-UNANSWERED: Final = frozenset({"timeout", "database_timeout"})
+DOWN_FOR_ALL: Final = frozenset(
+    {"database_down", "database_starting", "database_read_only", "database_full"}
+)
+"""Errors of a heartbeat after which no other worker has one either. One that gets no answer or no
+session may be the only one."""
 
 
 class WorkerLease:
@@ -67,7 +71,7 @@ class WorkerLease:
 
     @property
     def _is_database_down(self) -> bool:
-        return self.error_kind is not None and self.error_kind not in UNANSWERED
+        return self.error_kind in DOWN_FOR_ALL
 
     @property
     def age_s(self) -> float | None:
