@@ -268,6 +268,7 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
         "/chats/{chat_id}/desktop",
         "/chats/{chat_id}/files",
         "/chats/{chat_id}/matches",
+        "/chats/{chat_id}/previews",
         "/chats/{chat_id}/queue",
         "/chats/{chat_id}/runs",
         "/chats/{chat_id}/terminal",

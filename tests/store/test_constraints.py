@@ -251,6 +251,15 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
     ),
     ("shared_with_a_user_or_a_group", "INSERT INTO chat_shares (chat_id) SELECT id FROM chats"),
     (
+        "a_hidden_line_has_an_end",
+        """INSERT INTO chat_message_versions (chat_id, message_id, group_id, hidden)
+           SELECT id, 1, 1, '{1}' FROM chats""",
+    ),
+    (
+        "preview_shares_port_check",
+        """INSERT INTO preview_shares (chat_id, workspace_id, port) SELECT id, id, 0 FROM chats""",
+    ),
+    (
         "a_whole_backup_has_a_size",
         """INSERT INTO backups (id, host, file, bytes) SELECT id, 'h', 'f', 1 FROM chats""",
     ),

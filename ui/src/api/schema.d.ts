@@ -811,13 +811,13 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: operations["list_shared"];
+        get: operations["list_shared_previews"];
         put?: never;
         post?: never;
         delete?: never;
         options?: never;
         head?: never;
-        patch: operations["share"];
+        patch: operations["share_previews"];
         trace?: never;
     };
     "/api/v1/chats/{chat_id}/desktop": {
@@ -7629,7 +7629,7 @@ export interface operations {
             };
         };
     };
-    list_shared: {
+    list_shared_previews: {
         parameters: {
             query?: never;
             header?: never;
@@ -7650,7 +7650,7 @@ export interface operations {
             };
         };
     };
-    share: {
+    share_previews: {
         parameters: {
             query?: never;
             header?: never;

@@ -138,7 +138,7 @@ class PreviewRoutes:
                 endpoint="GET /chats/{chat_id}/previews",
                 permission="chats.read",
                 summary="List the ports whose previews the readers of a chat may open",
-                handle=self.list_shared,
+                handle=self.list_shared_previews,
                 replies={200: SharedPreviewsReply},
             ),
             ApiRoute(
@@ -150,7 +150,7 @@ class PreviewRoutes:
                     " that are open end within a minute of the revocation. An administrator can"
                     " only revoke."
                 ),
-                handle=self.share,
+                handle=self.share_previews,
                 body_spec=_SHARE,
                 replies={200: SharedPreviewsReply},
                 errors=(
@@ -159,12 +159,12 @@ class PreviewRoutes:
             ),
         )
 
-    async def list_shared(self, request: ApiRequest) -> ApiReply:
+    async def list_shared_previews(self, request: ApiRequest) -> ApiReply:
         actor = request.caller.actor
         found = await self._deps.read(shares.list_previews, actor, request.chat_id)
         return reply(SharedPreviewsReply(**asdict(found)))
 
-    async def share(self, request: ApiRequest) -> ApiReply:
+    async def share_previews(self, request: ApiRequest) -> ApiReply:
         deps, actor, body = self._deps, request.caller.actor, await request.body(_SHARE)
         ip = deps.accounts.site.address(request.scope)
         async with deps.pool.transaction() as session:
