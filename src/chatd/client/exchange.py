@@ -46,6 +46,11 @@ class ServerAddress(Struct, frozen=True, kw_only=True):
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
+def file_url(server_url: str, file_id: str) -> str:
+    """Where a browser shows the file."""
+    return f"{server_url.rstrip('/')}{API_PATH}/files/{file_id}/content"
+
+
 def clean_url(text: str) -> str:
     """The URL as a `ServerAddress` has it. Raises InvalidInput."""
     url = text.strip()

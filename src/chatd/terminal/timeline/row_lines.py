@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rich.style import Style
 from rich.text import Text
 
+from chatd.client.exchange import file_url
 from chatd.domain.chat.parts import FilePart, FileReferencePart
 from chatd.domain.chat.row import ChatError, RetryState
 from chatd.terminal.timeline.card import FOLDED, UNFOLDED, Canvas, body_of, card_lines
@@ -425,7 +426,7 @@ def _file_lines(files: Sequence[FilePart], canvas: Canvas) -> Lines:
         style = canvas.palette.code
         if canvas.server_url and file.file_id and _FILE_ID.fullmatch(file.file_id):
             # The browser that it opens in is signed in, or asks for it.
-            style += Style(link=f"{canvas.server_url}/api/v1/files/{file.file_id}/content")
+            style += Style(link=file_url(canvas.server_url, file.file_id))
         name = Text(f"▤ {one_line(file.name or 'file')}", style)
         kind = Text(f"  {one_line(file.media_type, 60)}", canvas.palette.muted)
         lines.append(cut(Text.assemble(name, kind), canvas.width))
