@@ -28,6 +28,7 @@ test("the agent's work is shown with its tools, and the answer after them", asyn
   await chat.begin("fix the failing test");
   await expect(chat.log).toContainText("All three tests pass now", { timeout: 45_000 });
   await chat.waitUntilIdle();
+  await chat.log.evaluate((log) => log.scrollTo(0, 0)); // rows far outside of the view are not in the document
   await expect(chat.log).toContainText("exit 1");
   await expect(chat.log.getByText("basket.py").first()).toBeVisible();
   await expectAccessible(page);
