@@ -117,10 +117,20 @@ async def test_a_killed_process_of_a_group_is_replaced_and_another_one_finishes_
                 assert port.connect_ex((host, int(number))) != 0
 
 
+def take_port_above_a_free_one() -> socket.socket:
+    """Other tests have ports too, so that the one below a free one may be taken."""
+    for _ in range(100):
+        taken = socket.create_server(("127.0.0.1", 0))
+        with suppress(OSError), socket.create_server(("127.0.0.1", taken.getsockname()[1] - 1)):
+            return taken
+        taken.close()
+    raise AssertionError("no two free ports follow each other")
+
+
 async def test_a_process_that_never_starts_harms_nobody_and_all_end_with_their_supervisor(
     dsn: str, tmp_path: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with take_port_above_a_free_one() as taken:
         # The peer address of the second process is one port above that of the first.
         peer = f"127.0.0.1:{taken.getsockname()[1] - 1}"
         async with HeldApi.running() as vendor:
