@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 import chatd
 from chatd import sealed_secrets
-from chatd.api.web_page import is_built
+from chatd.api.web_page import PACKAGED_HELP, is_built
 from chatd.app import process
 from chatd.app.composition import LifecycleCallbacks, ProcessRole, ReadyInfo
 from chatd.app.process_group import (
@@ -270,7 +270,10 @@ def address_lines(listens: str, public: str | None) -> list[str]:
     if not is_built():
         page = f"{url}/lite (the full page is not built: install Node 20, run make serve)"
     api = f"  API       {url}{API_PATH}, described at {url}/docs"
-    lines = [f"  page      {page}", api, f"  help      {url}/help/"]
+    help_ = f"{url}/help/"
+    if not is_built(PACKAGED_HELP):
+        help_ += " (not built: run make site)"
+    lines = [f"  page      {page}", api, f"  help      {help_}"]
     return lines if url == listens else [*lines, f"  listens   {listens}"]
 
 
