@@ -155,6 +155,7 @@ def test_no_call_is_approved_that_was_not_named_or_shown(server: ServerProcess) 
     assert chat_facts(server, chat_id)["status"] == "requires_action"
     approved = ask_at_terminal(server, ["chats", "approve", chat_id], "y")
     assert (approved.code, "approved: list_agents" in approved.out) == (0, True)
+    server.done("chats", "tail", chat_id, "--until-idle")
     server.set_policy()
 
 
@@ -166,6 +167,7 @@ def test_always_says_which_rule_is_stored(server: ServerProcess) -> None:
     assert f"stores: {rule}" in asked.err
     approved = server.done("chats", "approve", chat_id, "--all", "--always")
     assert f"stored: {rule}" in approved.err
+    server.done("chats", "tail", chat_id, "--until-idle")
     server.set_policy()
 
 

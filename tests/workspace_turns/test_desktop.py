@@ -103,7 +103,8 @@ async def test_a_subagent_types_into_a_window_although_the_x_server_and_the_agen
         results = await server.wait_idle(child)
         first, *_, typed, pointer, outside, attached, killed = results[:10]
         assert picture_of(first)[:4] == picture_of(typed)[:4] == PNG
-        assert pointer["text"] == "The pointer is at (300, 300)."
+        # Where no window manager is installed, one result says so after its own text.
+        assert pointer["text"].startswith("The pointer is at (300, 300).")
         assert "outside of the screenshot" in outside["error"]
         assert attached["name"] == "result.png"
         assert killed["exit_code"] == 0
