@@ -85,6 +85,8 @@ class BrowserTab:
     is_loading: bool = False
     loads: int = 0
     """Documents that have replaced the page's, so far."""
+    opening: int = 0
+    """Tabs that the page has asked for and that are not attached yet."""
     unreachable_url: str = ""
     world: int = 0
     accepts_dialogs: bool = False
@@ -445,12 +447,14 @@ class BrowserServer:
         opener = self._tabs.get(text_of(info, "openerId"))
         tab = BrowserTab(text_of(info, "targetId"), session, opener.chat_id if opener else "")
         if opener is not None and len(self._tabs) >= MAX_TABS:
+            opener.opening = max(0, opener.opening - 1)
             self.notify(tab.chat_id, f"A page was not opened: {MAX_TABS} pages are open.")
             self._run(self._refuse(tab))
             return
         self._tabs[tab.target_id] = tab
         if opener is not None:
             tab.opener = opener
+            opener.opening = max(0, opener.opening - 1)
             self._use(tab)
             self.notify(
                 tab.chat_id, "A new tab was opened; the action back returns to the old one."
@@ -496,6 +500,8 @@ class BrowserServer:
             tab.is_crashed = True
             if self._pipe is not None:
                 self._pipe.fail_session(tab.session)
+        elif name == "Page.windowOpen":
+            tab.opening += 1
         elif name == "Page.fileChooserOpened":
             text = "The page asked for a file: use the action type with the path as text."
             self.notify(tab.chat_id, text)

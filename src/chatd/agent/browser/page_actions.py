@@ -41,6 +41,8 @@ OPEN_TIMEOUT_S = 30.0
 """Until a page begins to answer."""
 LOAD_TIMEOUT_S = 5.0
 """Until it has been loaded; then it is read as it is."""
+NEW_TAB_WAIT_S = 2.0
+"""Until a tab that the page has asked for is there."""
 INPUT_TIMEOUT_S = 5.0
 MAX_BROWSER_WAIT_S = 30.0
 WAIT_STEP_S = 0.1
@@ -376,6 +378,7 @@ class PageActions:
             loads = tab.loads
             with suppress(CallRefused):  # another page came meanwhile
                 await self._server.evaluate(tab, "chatdPage.quiet()")
+            await self._until_opened(tab)
             now = self._server.current_tab(chat_id)
             if now is None or (now is tab and not tab.is_loading and tab.loads == loads):
                 break
@@ -392,6 +395,16 @@ class PageActions:
             tab.changed.clear()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(tab.changed.wait(), left_s)
+
+    async def _until_opened(self, tab: BrowserTab) -> None:
+        """The tab that a click asks for is attached by another process, later than the page is
+        quiet. A browser that blocks it never attaches it."""
+        until = time.monotonic() + NEW_TAB_WAIT_S
+        while tab.opening and (left_s := until - time.monotonic()) > 0:
+            tab.changed.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(tab.changed.wait(), left_s)
+        tab.opening = 0
 
     # --- replies --------------------------------------------------------------------------------
 
