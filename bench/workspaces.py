@@ -1,4 +1,5 @@
-"""Workspace tools: a command beside a plain subprocess, a new workspace, concurrent commands.
+"""Workspace tools: a command beside a plain subprocess, a new workspace, concurrent commands; a
+container beside `podman run`.
 
 Everything but the model is real: rows in a fresh database, the build worker, the sandbox, the
 agent. The server's part runs in this process. Building the kit, which a server does once, is not
@@ -20,7 +21,7 @@ from msgspec import Raw
 
 from bench.environment import BenchDatabase, fresh_database, scratch_dir
 from bench.proc_stats import percentile, spread
-from bench.report import Baselines, ReportRow, at_most, without_target
+from bench.report import Baselines, ReportRow, at_most, text_row, without_target
 from bench.workload import WORKER, ignore_applied, new_change_id, running_chat
 from chatd.api.request import Receive, Scope, Send
 from chatd.api.runner_sockets import RUNNER_CONTROL_PATH, AsgiMessages
@@ -54,12 +55,17 @@ from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from chatd.workspaces.runner.backend_calls import BackendCalls
 from chatd.workspaces.runner.runner_client import RunnerClient, RunnerConfig
 from chatd.workspaces.templates import BUILT_IN_TEMPLATES, template_rows
+from tests.support import podman
+from tests.support.backend_kinds import BackendPlace
+from tests.support.backend_rig import BackendRig
 
 MAX_EXECUTE_OVERHEAD_MS: Final = 15.0
 MAX_FIRST_COMMAND_S: Final = 2.0
 CONCURRENT_COMMANDS: Final = 50
 MAX_TUNNEL_MS: Final = 2.0
 MAX_PEER_MS: Final = 4.0
+MAX_CONTAINER_RATIO: Final = 1.5
+CONTAINER_ROUNDS, QUICK_CONTAINER_ROUNDS = 15, 5
 ROUNDS, QUICK_ROUNDS = 100, 20
 SECRET: Final = b"s" * 32
 RUNNER: Final = "bench-runner"
@@ -131,12 +137,13 @@ async def measure_workspaces(*, quick: bool) -> list[ReportRow]:
                 chat = await caller.create_chat()
                 await caller.call(chat, "create_workspace", template_id=SCRATCH_TEMPLATE_ID)
                 rounds = QUICK_ROUNDS if quick else ROUNDS
-                return [
+                rows = [
                     await _overhead_row(caller, chat, rounds),
                     _first_command_row(firsts),
                     await _concurrent_row(caller, chat),
                     *await _tunnel_rows(caller, database, rounds),
                 ]
+    return [*rows, await _container_row(QUICK_CONTAINER_ROUNDS if quick else CONTAINER_ROUNDS)]
 
 
 async def _overhead_row(caller: ToolCaller, chat: Chat, rounds: int) -> ReportRow:
@@ -296,3 +303,39 @@ async def _tunnel_rows(caller: ToolCaller, database: BenchDatabase, rounds: int)
             ("peer", "another replica's runner", MAX_PEER_MS),
         )
     ]
+
+
+# A container until its agent answers, and the same image by the command of its engine.
+
+
+async def _container_row(rounds: int) -> ReportRow:
+    name = "container ready, times `podman run --rm IMAGE true`"
+    if reason := podman.missing_reason():
+        return text_row(name, "", note=f"skipped: {reason}")
+    try:
+        with podman.podman_service() as engine, scratch_dir() as home:
+            place = BackendPlace(kind="container", data_dir=str(home), engine=str(engine.socket))
+            async with place.opened() as rig:
+                found = [await _time_container(engine, rig) for _ in range(rounds + 1)][1:]
+    except podman.EngineNotStarted as error:
+        return text_row(name, "", note=f"skipped: Podman does not run here: {error}")
+    ours, plain = (median(times) for times in zip(*found, strict=True))
+    return at_most(
+        name,
+        median(one / other for one, other in found),
+        MAX_CONTAINER_RATIO,
+        note=f"medians {ours * 1000:.0f} and {plain * 1000:.0f} ms",
+    )
+
+
+async def _time_container(engine: podman.Podman, rig: BackendRig) -> tuple[float, float]:
+    """Alternately, so that other load slows both."""
+    began = time.perf_counter()
+    running = await rig.start()
+    ours = time.perf_counter() - began
+    await rig.backend.remove(running.workspace.id)
+    began = time.perf_counter()
+    words = engine.run_words("--rm", "--network", "none", podman.IMAGE, "true")
+    process = await asyncio.create_subprocess_exec(*words)
+    assert await process.wait() == 0, words
+    return ours, time.perf_counter() - began

@@ -5,6 +5,7 @@ ranges of accounts, which test machines rarely have.
 """
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,12 @@ class Podman:
         if ran.returncode:
             raise EngineNotStarted(ran.stderr.strip()[-500:])
         return ran.stdout.strip()
+
+    def run_words(self, *words: str) -> list[str]:
+        """`podman run` with limits that this machine allows; its own may exceed them."""
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        limits = [f"--ulimit=nofile={files}:{files}", "--ulimit=nproc=32768:32768"]
+        return [*self._command(), "run", *limits, *words]
 
     def start(self) -> None:
         self.socket.unlink(missing_ok=True)

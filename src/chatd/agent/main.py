@@ -19,19 +19,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from chatd.agent.browser.browser_routes import BrowserRoutes
-from chatd.agent.browser.browser_server import BrowserServer
 from chatd.agent.context.context_sources import ContextSources
 from chatd.agent.context.context_watcher import ContextRoutes, ContextWatcher
 from chatd.agent.context.mcp_servers import McpRoutes, WorkspaceServers
-from chatd.agent.desktop.desktop_routes import DesktopRoutes
-from chatd.agent.desktop.desktop_server import DesktopPlace, DesktopServer, ScreenSize
 from chatd.agent.durable_files import open_log_file, write_atomic
 from chatd.agent.effect_guards import EpochFence, IdempotencyJournal
 from chatd.agent.errors import AgentError
-from chatd.agent.files.archive_routes import ArchiveRoutes
 from chatd.agent.files.file_routes import API_PREFIX, FileRoutes
 from chatd.agent.git.git_command import GitCommand
 from chatd.agent.git.git_repositories import TouchedPaths
@@ -47,6 +42,13 @@ from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest, Dispatc
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply, read_fields
 from chatd.agent.server.network_forward import forward_port
 from chatd.agent.threads import AgentSystemClock, WorkerThreads
+
+# Imports inside functions are of parts that most workspaces never use: a fifth of an agent's start.
+if TYPE_CHECKING:
+    from chatd.agent.browser.browser_routes import BrowserRoutes
+    from chatd.agent.desktop.desktop_routes import DesktopRoutes
+    from chatd.agent.desktop.desktop_server import ScreenSize
+    from chatd.agent.files.archive_routes import ArchiveRoutes
 
 # The agent's configuration, read from a descriptor or a private file.
 #
@@ -162,7 +164,11 @@ def _build(value: object) -> AgentConfig:
 
 
 def _read_screen(width: int, height: int) -> ScreenSize | None:
-    return ScreenSize(width, height) if width and height else None
+    if not width or not height:
+        return None
+    from chatd.agent.desktop.desktop_server import ScreenSize
+
+    return ScreenSize(width, height)
 
 
 VERSION = "2"
@@ -216,18 +222,10 @@ class AgentProcess:
             on_touched=touched.add,
             before_effect=self._git.before_effect,
         )
-        self._archives = ArchiveRoutes(
-            home=config.home, directory=config.directory, threads=self._threads
-        )
-        server = None
-        if config.desktop is not None:
-            server = DesktopServer(config.desktop, DesktopPlace.of(config.run_dir), environment)
-        self._desktop = DesktopRoutes(server, self._journal, self._fence)
-        browser = None
-        if config.browser:
-            trusted = os.path.join(os.path.dirname(config.network_socket), AUTHORITY_KEY_FILE)
-            browser = BrowserServer(config.home, config.run_dir, environment, trusted_keys=trusted)
-        self._browser = BrowserRoutes(browser, self._journal, self._fence)
+        self._environment = environment
+        self._archives: ArchiveRoutes | None = None
+        self._desktop: DesktopRoutes | None = None
+        self._browser: BrowserRoutes | None = None
         self._terminals = TerminalTable(environment, self._threads, on_used=touched.add)
         self._watcher = ContextWatcher(
             ContextSources(home=config.home, directory=config.directory),
@@ -246,17 +244,59 @@ class AgentProcess:
             AgentRoute("GET", "/healthz", self._health, any_boot=True),
             AgentRoute("GET", f"{API_PREFIX}/network/refusals", self._read_refusals),
             *files.routes(),
-            *self._archives.routes(),
             *ProcessRoutes(self._processes, self._fence, self._git.before_effect).routes(),
             *ContextRoutes(self._watcher).routes(),
             *self._git.routes(),
             *TerminalRoutes(self._terminals).routes(),
-            *self._desktop.routes(),
-            *self._browser.routes(),
             *PortRoutes(self._threads, hidden={config.network_port}).routes(),
             *McpRoutes(self._mcp_servers, self._journal, self._fence).routes(),
         ]
-        self._server = AgentHttpServer(Dispatcher(verifier, routes))
+        if config.desktop is not None:
+            routes += self._desktop_routes()
+        if config.browser:
+            routes += self._browser_routes()
+        later = {
+            f"{API_PREFIX}/files/archive": self._archive_routes,
+            f"{API_PREFIX}/files/unpack": self._archive_routes,
+            **({f"{API_PREFIX}/desktop": self._desktop_routes} if self._desktop is None else {}),
+            **({f"{API_PREFIX}/browser": self._browser_routes} if self._browser is None else {}),
+        }
+        self._server = AgentHttpServer(Dispatcher(verifier, routes, later))
+
+    def _archive_routes(self) -> list[AgentRoute]:
+        if self._archives is not None:
+            return []
+        from chatd.agent.files.archive_routes import ArchiveRoutes
+
+        config = self._config
+        self._archives = ArchiveRoutes(
+            home=config.home, directory=config.directory, threads=self._threads
+        )
+        return self._archives.routes()
+
+    def _desktop_routes(self) -> list[AgentRoute]:
+        from chatd.agent.desktop.desktop_routes import DesktopRoutes
+        from chatd.agent.desktop.desktop_server import DesktopPlace, DesktopServer
+
+        server, screen = None, self._config.desktop
+        if screen is not None:
+            place = DesktopPlace.of(self._config.run_dir)
+            server = DesktopServer(screen, place, self._environment)
+        self._desktop = DesktopRoutes(server, self._journal, self._fence)
+        return self._desktop.routes()
+
+    def _browser_routes(self) -> list[AgentRoute]:
+        from chatd.agent.browser.browser_routes import BrowserRoutes
+        from chatd.agent.browser.browser_server import BrowserServer
+
+        server, config = None, self._config
+        if config.browser:
+            trusted = os.path.join(os.path.dirname(config.network_socket), AUTHORITY_KEY_FILE)
+            server = BrowserServer(
+                config.home, config.run_dir, self._environment, trusted_keys=trusted
+            )
+        self._browser = BrowserRoutes(server, self._journal, self._fence)
+        return self._browser.routes()
 
     async def listen(self) -> None:
         """A socket can be opened by the agent's own account only; a TCP port by all accounts, but
@@ -335,10 +375,12 @@ class AgentProcess:
         with suppress(OSError):
             if self._config.socket:
                 os.unlink(self._config.socket)
-        self._archives.close()
+        if self._archives is not None:
+            self._archives.close()
         await self._terminals.close()
-        await self._desktop.close()
-        await self._browser.close()
+        for part in (self._desktop, self._browser):
+            if part is not None:
+                await part.close()
         await self._mcp_servers.close()
         await self._processes.close()
         await self._journal.close()
@@ -364,6 +406,8 @@ def command_environment(config: AgentConfig) -> CommandEnvironment:
     base = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     base.setdefault("PATH", os.defpath)
     if config.desktop is not None:
+        from chatd.agent.desktop.desktop_server import DesktopPlace
+
         base.update(DesktopPlace.of(config.run_dir).variables())
     return CommandEnvironment(
         home=config.home, directory=config.directory, base=base, template=config.env

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -86,11 +86,18 @@ class AgentRoute:
 
 
 class Dispatcher:
-    """Implements `RequestDispatcher`."""
+    """Implements `RequestDispatcher`. `later` makes the routes below a path at the first request
+    for one of them: what few workspaces use is not imported when an agent starts."""
 
-    def __init__(self, verifier: RequestVerifier, routes: Sequence[AgentRoute]) -> None:
+    def __init__(
+        self,
+        verifier: RequestVerifier,
+        routes: Sequence[AgentRoute],
+        later: Mapping[str, Callable[[], Sequence[AgentRoute]]],
+    ) -> None:
         self._verifier = verifier
         self._routes = tuple(routes)
+        self._later = dict(later)
 
     def begin(self, head: RequestHead) -> RequestExchange:
         claim = self._verifier.read_claim(head.method, head.target, head.headers)
@@ -104,6 +111,8 @@ class Dispatcher:
 
     def _find_route(self, head: RequestHead) -> tuple[AgentRoute, str]:
         status = 404
+        for top in [top for top in self._later if head.path.startswith(top)]:
+            self._routes += tuple(self._later.pop(top)())
         for route in self._routes:
             parameter = route.match(head.path)
             if parameter is None:

@@ -93,7 +93,7 @@ from chatd.workspaces.tunnels.byte_streams import is_answered
 
 ENGINE_INFO_LIFETIME_S: Final = 600.0
 CONTAINER_READY_TIMEOUT_S: Final = 30.0
-READY_POLL_S: Final = 0.02
+READY_POLL_S: Final = 0.005
 STATE_POLL_S: Final = 0.5
 AGENT_START_ATTEMPTS: Final = 3
 """The first process goes on after that; the build does not."""
@@ -200,7 +200,11 @@ class ContainerBackend:
             with describe_os_error("The workspace cannot be created"):
                 uid = await asyncio.to_thread(self._create_dirs, paths, info)
             async with exclusive_lock(paths, context):
-                home = await self._filled_home(paths, names)
+                home, found, has_image = await asyncio.gather(
+                    self._filled_home(paths, names),
+                    self._engine.find_container(names.main),
+                    self._engine.has_image(image),
+                )
                 spec = await self._checked_spec(context, is_filled=home is not None)
                 proxy = None
                 with describe_os_error("The workspace cannot be created"):
@@ -234,10 +238,17 @@ class ContainerBackend:
                     directory=str(PurePosixPath(INSIDE_HOME, spec.directory)),
                     disk_interval_s=self._config.disk_interval_s,
                 )
-                found = await self._engine.find_container(names.main)
                 _check_not_stale(found, build)
-                if found is None or _build_of(found) != build or home is None:
-                    await self._build(setup, paths, is_filled=home is not None)
+                # A stopped one of an earlier version would look for its order elsewhere.
+                is_current = (
+                    found is not None
+                    and _build_of(found) == build
+                    and (found.is_up or found.labels.get(KIT_LABEL) == kit.path.name)
+                )
+                if home is None or not is_current:
+                    if not has_image:
+                        await self._pull(context, spec.image)
+                    await self._build(setup, paths, found, is_filled=home is not None)
                     found = None
                 if found is None or not found.is_up:
                     await self._start_agent(setup)
@@ -338,15 +349,21 @@ class ContainerBackend:
     # The steps of a start. Each can be repeated.
 
     async def _build(
-        self, setup: ContainerSetup, paths: WorkspacePaths, *, is_filled: bool
+        self,
+        setup: ContainerSetup,
+        paths: WorkspacePaths,
+        replaced: ContainerState | None,
+        *,
+        is_filled: bool,
     ) -> None:
         """Everything up to a container that has been created: it exists only if the start-up script
         has succeeded."""
         context, plan, engine = setup.context, setup.plan, self._engine
-        for container in (plan.names.setup, plan.names.main):
-            await engine.remove_container(container)
-        await self._ensure_image(context, plan.spec.image)
-        await engine.create_volume(plan.names.state, plan.labels())
+        await asyncio.gather(
+            engine.remove_container(plan.names.setup),
+            *(engine.remove_container(each.name) for each in (replaced,) if each is not None),
+            engine.create_volume(plan.names.state, plan.labels()),
+        )
         if not is_filled:
             await self._fill_home(setup, paths)
         check_cancelled(context)
@@ -370,9 +387,7 @@ class ContainerBackend:
                 context.log(name, missing)
         await engine.create_container(plan.names.main, plan.main_container())
 
-    async def _ensure_image(self, context: BuildContext, image: str) -> None:
-        if await self._engine.has_image(image):
-            return
+    async def _pull(self, context: BuildContext, image: str) -> None:
         context.log("image", f"Pulling the image {image}")
 
         def report(text: str) -> None:
@@ -438,7 +453,7 @@ class ContainerBackend:
             **({} if plan.proxy is None else agent_proxy_config()),
             **agent_screen_config(plan.spec),
         }
-        await setup.upload_order(plan.names.main, "agent", {"agent": agent})
+        await setup.write_order("agent", {"agent": agent})
         await self._engine.start_container(plan.names.main)
 
     async def _wait_ready(self, setup: ContainerSetup) -> None:

@@ -1,4 +1,4 @@
-"""The first process of a workspace's container: `python3 container_init.py NAME [DIRECTORY]`, with
+"""The first process of a workspace's container: `python3 container_init.py NAME DIRECTORY`, with
 the name of its order in the directory.
 
 It is root inside, with five capabilities, and runs nothing but this file. It prepares what only
@@ -6,9 +6,9 @@ root can, then runs the agent (or one command of a build) under the workspace's 
 no capabilities. When the agent ends, it kills all processes and starts the agent again, with a
 growing delay; when the command ends, it ends with the same exit code.
 
-What the account must not reach stays with this process: the order with the agent's key, the two
-files of the agent's journal, which the agent gets as descriptors, and the listening socket, whose
-directory only root can enter.
+What the account must not reach stays with this process: the two files of the agent's journal,
+which the agent gets as descriptors, and, in a directory that only root can enter, the listening
+socket and the order with the agent's key.
 
 In a pod it has no privileges: the agent and the commands have its own account, and can read what it
 can. Standard library only.
@@ -100,7 +100,7 @@ class Order:
 def main() -> None:
     os.umask(0o022)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    name, directory = (*sys.argv[1:], PRIVATE_DIR)[:2]
+    name, directory = sys.argv[1:]
     with open(os.path.join(directory, f"{name}.json"), "rb") as file:
         order = Order(**json.loads(file.read()))
     if os.geteuid() == 0:
@@ -113,9 +113,10 @@ def main() -> None:
 def prepare(order: Order) -> None:
     """Idempotent: every start of the container does it."""
     os.chmod(STATE_DIR, 0o755)
+    for path in (PRIVATE_DIR, RUN_DIR):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
     os.chmod(PRIVATE_DIR, 0o700)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(RUN_DIR, 0o700)
     for path in (RUN_DIR, order.home):
         if os.stat(path).st_uid != order.uid:
             os.chmod(path, 0o700)

@@ -119,7 +119,7 @@ class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "Image": self.spec.image,
             "Entrypoint": [*self.kit.python, f"{INSIDE_KIT}/{INIT}"],
-            "Cmd": [mode],
+            "Cmd": [mode, SOCKET_DIR],
             "User": "0:0",
             "WorkingDir": "/",
             "Hostname": "workspace",

@@ -18,8 +18,6 @@ from chatd.domain.workspace.entities import Mount
 from chatd.workspaces.build_backend import BuildCancelled, BuildContext, BuildFailed
 from chatd.workspaces.container.container_init import (
     DISK_FULL_EXIT_CODE,
-    PRIVATE_DIR,
-    STATE_DIR,
     STATUS_FILE,
     TIMED_OUT_EXIT_CODE,
 )
@@ -30,6 +28,7 @@ from chatd.workspaces.container.engine_api import (
     archive_files,
     stream_archive,
 )
+from chatd.workspaces.local.local_backend import describe_os_error
 from chatd.workspaces.local.sandbox_command import INSIDE_HOME, CommandResult
 from chatd.workspaces.local.seeds import CopiedTree, SeedCommand, git_variables
 from chatd.workspaces.network.inside import proxy_variables, trust_variables
@@ -68,9 +67,10 @@ class ContainerSetup(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     disk_interval_s: float
 
-    async def upload_order(self, container: str, name: str, order: Mapping[str, object]) -> None:
-        """Into the private directory of the state: orders have the agent's key and the template's
-        variables."""
+    async def write_order(self, name: str, order: Mapping[str, object]) -> None:
+        """Into the socket's directory, which only the runner can reach on the host and only root
+        inside: orders have the agent's key and the template's variables. An upload by the engine
+        would take as long as half a start."""
         spec, plan = self.plan.spec, self.plan
         whole = {
             "uid": plan.uid,
@@ -89,10 +89,12 @@ class ContainerSetup(msgspec.Struct, frozen=True, kw_only=True):
             "disk_interval_s": self.disk_interval_s,
             **order,
         }
-        private = str(Path(PRIVATE_DIR).relative_to(STATE_DIR))
-        content = {f"{private}/{name}.json": msgspec.json.encode(whole)}
-        data = archive_files(content, uid=0, mode=0o600)
-        await self.engine.upload(container, STATE_DIR, lambda: data)
+        # Where the engine maps accounts, root inside is not the owner.
+        mode = 0o644 if plan.engine.own_users else 0o600
+        with describe_os_error("The workspace cannot be created"):
+            await asyncio.to_thread(
+                _replace_file, plan.run / f"{name}.json", msgspec.json.encode(whole), mode
+            )
 
     async def run(
         self,
@@ -115,7 +117,7 @@ class ContainerSetup(msgspec.Struct, frozen=True, kw_only=True):
                 "timeout_s": timeout_s,
                 "variables": {**spec.env, **variables},
             }
-            await self.upload_order(name, "command", order)
+            await self.write_order("command", order)
             await engine.start_container(name)
             code = await self._wait_exit(timeout_s + TIMEOUT_GRACE_S)
             output = await engine.log_tail(name, SETUP_LOG_LINES)
@@ -228,6 +230,15 @@ class VolumeHome(msgspec.Struct, frozen=True, kw_only=True):
         entry.uid = entry.gid = self.setup.plan.uid
         entry.uname = entry.gname = ""
         return entry
+
+
+def _replace_file(path: Path, content: bytes, mode: int) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content)
+    temporary.replace(path)
 
 
 def _walk(source: Path, tree: CopiedTree) -> list[tuple[str, list[str]]]:

@@ -134,7 +134,7 @@ class EngineClient:
         )
 
     async def has_image(self, image: str) -> bool:
-        return await self._find(f"/images/{_path(image)}/json") is not None
+        return bool(image) and await self._find(f"/images/{_path(image)}/json") is not None
 
     async def pull(self, image: str, report: Callable[[str], None]) -> None:
         """`report` gets a text for each step, else an empty one: it may raise to end the pull.
@@ -180,7 +180,12 @@ class EngineClient:
         """Kill it, if it runs, and remove it with its anonymous volumes. Without the kill Podman
         waits for its end first, which a process that is just starting does not hear of."""
         kill = f"/containers/{_path(name)}/kill"
-        await self._call("POST", kill, {"signal": "KILL"}, accepted=(404, 409, 500))
+        try:
+            await self._call("POST", kill, {"signal": "KILL"}, accepted=(409, 500))
+        except EngineError as error:
+            if error.status == 404:
+                return
+            raise
         query = {"force": "true", "v": "true"}
         await self._call("DELETE", f"/containers/{_path(name)}", query, accepted=(404,))
 
