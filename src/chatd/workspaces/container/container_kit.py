@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import platform
+import py_compile
 import shutil
 import struct
 import subprocess
@@ -31,7 +32,9 @@ from chatd.workspaces.local.workspace_dirs import KitLock, kit_work_dir, lock_ki
 
 CONTAINER_KIT_REVISION: Final = "1"
 LIBRARY_LIST_TIMEOUT_S: Final = 30.0
-INIT: Final = "container_init.py"
+INIT: Final = "container_init.pyc"
+"""Compiled: Python compiles a program that it is given as text at every start."""
+INIT_SOURCE: Final = "container_init.py"
 PROGRAM: Final = "python/bin/python3"
 LIBRARIES: Final = "python/elf"
 SKIPPED_MODULES: Final = frozenset(
@@ -60,7 +63,7 @@ def build_container_kit(directory: Path, agent: bytes) -> tuple[ContainerKit, Ki
     """
     program = Path(os.path.realpath(sys.executable))
     loader = find_loader(program)
-    init = resources.files("chatd.workspaces.container").joinpath(INIT).read_bytes()
+    init = resources.files("chatd.workspaces.container").joinpath(INIT_SOURCE).read_bytes()
     names = (CONTAINER_KIT_REVISION, sys.version, platform.machine(), str(program))
     content = "\0".join(names).encode() + init + agent
     target = directory / hashlib.sha256(content).hexdigest()[:16]
@@ -94,7 +97,16 @@ def _fill_kit(top: Path, agent: bytes, init: bytes, program: Path, loader: Path 
         (top / name).mkdir(parents=True)
     with zipfile.ZipFile(io.BytesIO(agent)) as archive:
         archive.extractall(top / "agent")  # Python caches bytecode for files, not for zips.
-    (top / INIT).write_bytes(init)
+    source = top / INIT_SOURCE
+    source.write_bytes(init)
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(
+        str(source),
+        str(top / INIT),
+        f"{INSIDE_KIT}/{INIT_SOURCE}",
+        doraise=True,
+        invalidation_mode=unchecked,
+    )
     (top / "etc" / "gitconfig").write_text(GITCONFIG)
     shutil.copyfile(program, top / PROGRAM)
     modules = top / "python" / sys.platlibdir / f"python{sys.version_info[0]}.{sys.version_info[1]}"
