@@ -11,6 +11,9 @@ from chatd.client.drafts import CallAnswer
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.answers.answer_panel import CLOCK_S
 from chatd.terminal.answers.ask_form import Answered, head_rows
+from chatd.terminal.composer.composer import Composer
+from chatd.terminal.composer.text_box import TextBox
+from chatd.terminal.main_screen import MainScreen
 from chatd.terminal.safe_text import cell_width
 from tests.support.eventually import eventually
 from tests.support.terminal import (
@@ -56,16 +59,65 @@ async def _is_waiting(server: TerminalServer, chat_id: object) -> bool:
     return (await server.call("GET", f"/chats/{chat_id}"))["status"] == "waiting"
 
 
-async def test_keys_answer_only_in_the_panel(server: TerminalServer) -> None:
+async def test_an_approval_takes_the_keys_by_itself_while_nothing_is_written(
+    server: TerminalServer,
+) -> None:
+    chat_id = await ask_for(server, {"limit": 3})
+    async with run_terminal(server, chat_id) as pilot:
+        panel = await panel_awake(pilot)
+        await until(pilot, lambda: panel.has_focus_within)
+        await until_shown(pilot, "1 y Approve once   2 a Always…   3 n Deny…")
+        await pilot.press("1")
+        await panel_gone(pilot)
+        await eventually(lambda: _is_waiting(server, chat_id))
+        assert isinstance(pilot.app.focused, TextBox)
+    (result,) = await results_of(server, chat_id)
+    assert not result.get("is_error"), "the call ran"
+
+
+async def test_an_approval_that_comes_while_a_message_is_written_takes_no_keys(
+    server: TerminalServer,
+) -> None:
+    chat_id = await ask_for(server, {})
+    async with run_terminal(server) as pilot:
+        main = pilot.app.screen
+        assert isinstance(main, MainScreen)
+        main.query_one(Composer).opened.store.change(
+            str(chat_id), lambda was: replace(was, text="Wait")
+        )
+        main.open(chat_id)
+        panel = await panel_awake(pilot)
+        async with asyncio.timeout(CLOCK_S / 2):
+            await until_shown(pilot, "F3 answers:   y Approve once")
+        await pilot.press("y", "n", "a", "Y")
+        await until_shown(pilot, "WaitynaY")
+        assert not panel.has_focus_within
+        assert await waiting_calls(server, chat_id) == 1
+
+
+async def test_letters_of_somebody_who_began_to_type_go_to_the_message(
+    server: TerminalServer,
+) -> None:
+    chat_id = await ask_for(server, {})
+    async with run_terminal(server, chat_id) as pilot:
+        panel = panel_of(pilot)
+        panel.guard_s = 3600.0
+        await until(pilot, lambda: panel.has_focus_within)
+        await pilot.press(*"yes")
+        await until(pilot, lambda: pilot.app.screen.query_one(TextBox).text == "yes")
+        assert await waiting_calls(server, chat_id) == 1
+        await pilot.press("f3", "y", "n", "h")
+        assert pilot.app.screen.query_one(TextBox).text == "yes", "the form was asked for"
+        assert await waiting_calls(server, chat_id) == 1, "and it is not awake yet"
+
+
+async def test_a_letter_that_answers_nothing_begins_a_message(server: TerminalServer) -> None:
     chat_id = await ask_for(server, {})
     async with run_terminal(server, chat_id) as pilot:
         panel = await panel_awake(pilot)
-        assert not panel.has_focus_within, "it never takes the focus by itself"
-        async with asyncio.timeout(CLOCK_S / 2):
-            await until_shown(pilot, "F3 answers:   y Approve once")
-        await pilot.press("y", "n", "a", "Y", "enter")
-        await pilot.pause()
-        assert panel.form is not None
+        await until(pilot, lambda: panel.has_focus_within)
+        await pilot.press(*"hay")
+        await until(pilot, lambda: pilot.app.screen.query_one(TextBox).text == "hay")
         assert await waiting_calls(server, chat_id) == 1
 
 

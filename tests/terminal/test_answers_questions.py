@@ -31,11 +31,11 @@ async def test_options_and_own_words_answer_several_questions(server: TerminalSe
         panel = await panel_awake(pilot)
         await until_shown(pilot, "2 questions for you")
         await pilot.press("f3")
-        await until_shown(pilot, "> ( ) PostgreSQL")
+        await until_shown(pilot, "> 1 ( ) PostgreSQL")
         await pilot.press("ctrl+s")
         await until_shown(pilot, "Not answered yet: question 1, 2.")
         await pilot.press("down", "enter")
-        await until_shown(pilot, "> [ ] unit")
+        await until_shown(pilot, "> 1 [ ] unit")
         await pilot.press("space", "down", "down", "space", "down", *"only [b]fast[/b]")
         await until_shown(pilot, "2 of 2 answered")
         await pilot.press("enter")
@@ -54,7 +54,7 @@ async def test_a_draft_is_there_again_after_a_look_at_another_chat(server: Termi
     async with run_terminal(server, chat_id) as pilot:
         await panel_awake(pilot)
         await pilot.press("f3")
-        await until_shown(pilot, "> ( ) PostgreSQL")
+        await until_shown(pilot, "> 1 ( ) PostgreSQL")
         await pilot.press("space", "down", "down", *"17")
         await until_shown(pilot, "1 of 2 answered")
         screen = pilot.app.screen
@@ -67,7 +67,20 @@ async def test_a_draft_is_there_again_after_a_look_at_another_chat(server: Termi
         form = panel_of(pilot).form
         assert isinstance(form, QuestionForm)
         assert form.draft.replies[0].text == "17"
-        assert not panel_of(pilot).has_focus_within
+
+
+async def test_numbers_choose_options_and_the_last_one_sends(server: TerminalServer) -> None:
+    chat_id = await ask_questions(server)
+    async with run_terminal(server, chat_id) as pilot:
+        await panel_awake(pilot)
+        await until_shown(pilot, "> 1 ( ) PostgreSQL")
+        await pilot.press("7", "2")
+        await until_shown(pilot, "> 1 [ ] unit")
+        await pilot.press("3", "1", "enter")
+        await panel_gone(pilot)
+    (result,) = await results_of(server, chat_id)
+    answers = msgspec.convert(result["result"], dict[str, list[dict[str, object]]])["answers"]
+    assert [one["chosen"] for one in answers] == [["SQLite"], ["unit", "e2e"]]
 
 
 def press_at_once(pilot: Pilot[None], *keys: str) -> None:

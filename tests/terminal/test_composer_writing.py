@@ -166,6 +166,21 @@ async def test_the_arrow_up_brings_earlier_prompts_and_down_the_draft(
         assert box_of(pilot).text == "mine"
 
 
+async def test_control_r_finds_a_prompt_of_another_chat(server: TerminalServer) -> None:
+    for text in ("paint the\nbikeshed", "feed the cat"):
+        await server.until_status(await server.create_chat(text), "waiting")
+    async with run_terminal(server) as pilot:
+        box = pilot.app.screen.query_one(TextBox)
+        await pilot.press(*"draft", "ctrl+r")
+        await until_shown(pilot, "1   feed the cat")
+        await pilot.press(*"bike", "enter")
+        await until(pilot, lambda: box.text == "paint the\nbikeshed")
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, "1   feed the cat")
+        await pilot.press("1")
+        await until(pilot, lambda: box.text == "feed the cat")
+
+
 async def test_a_message_to_a_busy_chat_waits_in_the_queue_and_can_be_edited_and_removed(
     server: TerminalServer,
 ) -> None:

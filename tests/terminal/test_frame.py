@@ -1,13 +1,17 @@
 """The frame of the terminal, on a real server: keys, connection, alerts."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 from textual.pilot import Pilot
 
 from chatd.terminal.app import ChatTerminal
-from chatd.terminal.chat_frame import DEMOS, ConnectionBanner
+from chatd.terminal.chat_frame import DEMOS, ConnectionBanner, Work, WorkLine, work_text
 from chatd.terminal.chats.chat_list import ChatList
 from chatd.terminal.chats.switch_screen import SwitchScreen
+from chatd.terminal.composer.text_box import TextBox
 from chatd.terminal.keys import KEYS
 from chatd.terminal.main_screen import MainScreen
 from chatd.terminal.screens.info_screens import HelpScreen, SignedOutScreen
@@ -71,6 +75,72 @@ async def test_one_control_c_interrupts_and_the_second_leaves(server: TerminalSe
         await pilot.press("ctrl+c")
         await until(pilot, lambda: not pilot.app.is_running)
     gate.open()
+
+
+async def test_control_c_clears_the_draft_which_comes_back_and_a_second_one_leaves(
+    server: TerminalServer,
+) -> None:
+    chat = await server.create_chat("answer fast")
+    async with run_terminal(server, chat, size=SMALL) as pilot:
+        await server.until_status(chat, "waiting")
+        box = pilot.app.screen.query_one(TextBox)
+        await pilot.press(*"half a thought", "ctrl+c")
+        await until_shown(pilot, "Draft cleared, ↑ brings it back. Ctrl-C again leaves")
+        assert box.text == ""
+        await pilot.press("up")
+        await until(pilot, lambda: box.text == "half a thought")
+        await pilot.press("ctrl+c", "ctrl+c")
+        await until(pilot, lambda: not pilot.app.is_running)
+    assert await server.status_of(chat) == "waiting"
+
+
+async def test_a_line_says_how_long_it_works_and_goes_when_it_ends(server: TerminalServer) -> None:
+    gate = Gate()
+    server.will_answer("It was a dark and stormy night, long ago.", held=gate)
+    chat = await server.create_chat("a story", "scripted")
+    async with run_terminal(server, chat) as pilot:
+        await until_shown(pilot, "Working for ")
+        line = pilot.app.screen.query_one(WorkLine)
+        await until_shown(pilot, "~5 tokens out")
+        gate.open()
+        await until(pilot, lambda: not line.display)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "work", "text"),
+    [
+        (0, {}, "Working for 0s"),
+        (-9, {"read": 812}, "Working for 0s · 812 tokens in"),
+        (75, {"read": 4830, "written": 130}, "Working for 1m 15s · 5k tokens in · 130 tokens out"),
+        (7300, {"written": 9, "is_estimated": True}, "Working for 2h 1m · ~9 tokens out"),
+    ],
+)
+def test_the_work_of_a_turn_is_one_short_line(
+    seconds: int, work: dict[str, Any], text: str
+) -> None:
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    assert work_text(Work(began, **work), began + timedelta(seconds=seconds)) == text
+
+
+async def test_resume_finds_a_chat_and_a_number_opens_it(server: TerminalServer) -> None:
+    first = await server.create_chat("answer fast")
+    second = await server.create_chat("7 dwarfs")
+    async with run_terminal(server, size=SMALL) as pilot:
+        await until_shown(pilot, "What should it do?")
+        await pilot.press(*"/resume fast", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, SwitchScreen))
+        await until_shown(pilot, "answer fast")
+        await pilot.press("enter")
+        await until(pilot, lambda: main_screen(pilot).chat_id == first)
+        await pilot.press("ctrl+p")
+        await until_shown(pilot, "2 ")
+        await pilot.press(*"dw7arfs")
+        await until_shown(pilot, "dw7arfs")
+        await pilot.press(*["backspace"] * 7)
+        shown = await until_shown(pilot, "7 dwarfs")
+        line = next(line for line in shown.splitlines() if "7 dwarfs" in line)
+        await pilot.press("1" if " 1 " in line else "2")
+        await until(pilot, lambda: main_screen(pilot).chat_id == second)
 
 
 async def test_a_person_without_chats_can_start_a_demo(server: TerminalServer) -> None:

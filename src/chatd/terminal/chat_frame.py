@@ -16,10 +16,14 @@ from textual.timer import Timer
 from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
-from chatd.client.connection import Connection
+from chatd.client.connection import Connection, FollowedChat
 from chatd.client.drafts import Draft, TextInput
 from chatd.client.resources import Chat
+from chatd.client.state import ShownChat
+from chatd.domain.chat.parts import ReasoningPart, TextPart
+from chatd.domain.chat.states import PublicStatus
 from chatd.terminal.chats.chat_directory import SIGNS, StatusSign, is_subagent, sign_of
+from chatd.terminal.composer.model_texts import size_text
 from chatd.terminal.messages import OpenChat, telling_errors
 from chatd.terminal.safe_text import cell_width, safe_line, safe_text
 from chatd.terminal.session import app_of, session_of
@@ -90,9 +94,90 @@ def _notes(chat: Chat) -> list[str]:
     return notes
 
 
-# What is said about the connection to the server while it is not open.
+# The line above the message box while the chat works: since when, and how many tokens.
 
 TICK_S: Final = 1.0
+CHARS_PER_TOKEN: Final = 4
+"""For an answer whose tokens the provider has not told yet."""
+
+
+WORKING: Final[frozenset[PublicStatus]] = frozenset({"pending", "running", "interrupting"})
+
+
+class Work(Struct, frozen=True):
+    """Of the running turn. `is_estimated`: a part of the tokens is not counted by the provider."""
+
+    began_at: datetime | None
+    read: int = 0
+    written: int = 0
+    is_estimated: bool = False
+
+
+def work_of(chat: ShownChat) -> Work | None:
+    """None while the chat does not work."""
+    if chat.status not in WORKING:
+        return None
+    began_at, read, written = None, 0, 0
+    for message in reversed(chat.messages):
+        if message.role == "user":
+            began_at = message.created_at
+            break
+        if (usage := message.usage) is not None:
+            cached = usage.cache_read_tokens + usage.cache_creation_tokens
+            read += usage.input_tokens + cached
+            written += usage.output_tokens
+    parts = () if chat.live is None else chat.live.parts
+    chars = sum(len(one.text) for one in parts if isinstance(one, TextPart | ReasoningPart))
+    live = chars // CHARS_PER_TOKEN
+    return Work(began_at, read, written + live, is_estimated=live > 0)
+
+
+def work_text(work: Work, now: datetime) -> str:
+    passed = 0 if work.began_at is None else max(int((now - work.began_at).total_seconds()), 0)
+    minutes, seconds = divmod(passed, 60)
+    hours, minutes = divmod(minutes, 60)
+    time = f"{minutes}m {seconds}s" if minutes else f"{seconds}s"
+    time = f"{hours}h {minutes}m" if hours else time
+    about = "~" if work.is_estimated else ""
+    tokens = [f"{size_text(work.read)} tokens in"] if work.read else []
+    tokens += [f"{about}{size_text(work.written)} tokens out"] if work.written else []
+    return " · ".join((f"Working for {time}", *tokens))
+
+
+def _turn_of(chat: ShownChat | None) -> object:
+    """Changes with the chat and with the messages of the turn: then the line is drawn at once."""
+    return None if chat is None else (chat.chat_id, chat.status in WORKING, len(chat.messages))
+
+
+class WorkLine(Static):
+    """Hidden, and without a timer, while the chat does not work."""
+
+    def __init__(self) -> None:
+        super().__init__("", markup=False)
+        self.display = False
+        self._chat: ShownChat | None = None
+        self._timer: Timer | None = None
+
+    def show(self, chat: FollowedChat | None) -> None:
+        shown = None if chat is None or chat.gone else chat.shown
+        is_working = shown is not None and shown.status in WORKING
+        before, self._chat = self._chat, shown
+        if self._timer is not None and not is_working:
+            self._timer.stop()
+            self._timer = None
+        elif is_working and self._timer is None:
+            self._timer = self.set_interval(TICK_S, self._tick)
+        if is_working and _turn_of(before) != _turn_of(shown):
+            self._tick()
+        self.display = is_working
+
+    def _tick(self) -> None:
+        work = None if self._chat is None else work_of(self._chat)
+        if work is not None:
+            self.update(work_text(work, session_of(self).clock.now()))
+
+
+# What is said about the connection to the server while it is not open.
 
 
 def follow_state(host: DOMNode, show: Callable[[], None]) -> Callable[[], None]:

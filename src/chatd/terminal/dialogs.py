@@ -5,6 +5,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 from msgspec import Struct
 from rich.text import Text
+from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -14,6 +15,7 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.button import ButtonVariant
 from textual.widgets.option_list import Option
 
+from chatd.terminal.keys import NUMBER_BINDINGS
 from chatd.terminal.safe_text import safe_line, safe_text
 from chatd.terminal.session import app_of
 
@@ -25,6 +27,8 @@ class Question(ModalScreen[bool]):
         ("escape", "answer(False)", "No"),
         ("y", "answer(True)", "Yes"),
         ("n", "answer(False)", "No"),
+        ("1", "answer(False)", "No"),
+        ("2", "answer(True)", "Yes"),
         ("left,right", "app.focus_next", "Other"),
     ]
 
@@ -38,8 +42,8 @@ class Question(ModalScreen[bool]):
         with Vertical(classes="dialog"):
             yield Static(self._text, markup=False)
             with Horizontal(classes="buttons"):
-                yield Button("Cancel", id="no", compact=True)
-                yield Button(f"{self._yes} (y)", id="yes", variant=self._variant, compact=True)
+                yield Button("1 Cancel", id="no", compact=True)
+                yield Button(f"2 {self._yes} (y)", id="yes", variant=self._variant, compact=True)
 
     def on_mount(self) -> None:
         self.query_one("#no").focus()
@@ -114,8 +118,9 @@ def filter_picks(picks: Sequence[Pick[T]], query: str) -> list[Pick[T]]:
 
 
 class PickerFrame(ModalScreen[R | None], Generic[T, R]):
-    """Lets a person choose one thing of a list, or several, by typing and arrows. `T` is what a
-    line stands for, `R` what the screen returns; None if it was closed."""
+    """Lets a person choose one thing of a list, or several, by typing and arrows, or by a number
+    while nothing is typed. `T` is what a line stands for, `R` what the screen returns; None if it
+    was closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Close"),
@@ -123,6 +128,7 @@ class PickerFrame(ModalScreen[R | None], Generic[T, R]):
         Binding("down", "step(1)", "Down", show=False),
         Binding("pageup", "step(-8)", "Page up", show=False),
         Binding("pagedown", "step(8)", "Page down", show=False),
+        *NUMBER_BINDINGS,
     ]
     DEFAULT_CSS = """
     PickerFrame {
@@ -194,6 +200,13 @@ class PickerFrame(ModalScreen[R | None], Generic[T, R]):
         at = 0 if listed.highlighted is None else listed.highlighted + by
         listed.highlighted = max(0, min(at, len(self._shown) - 1))
 
+    def action_number(self, number: int) -> None:
+        if self.query_text:
+            raise SkipAction
+        if number <= len(self._shown):
+            self.query_one(OptionList).highlighted = number - 1
+            self._choose()
+
     def _choose(self) -> None:
         pick = self.pick
         if pick is None:
@@ -219,17 +232,20 @@ class PickerFrame(ModalScreen[R | None], Generic[T, R]):
         listed = self.query_one(OptionList)
         width = min(76, int(app_of(self).size.width * 0.95)) - 6
         listed.clear_options()
-        listed.add_options([Option(self._row(one, width)) for one in self._shown])
+        listed.add_options(
+            Option(self._row(one, width, "  " if query or at > 9 else f"{at} "))
+            for at, one in enumerate(self._shown, 1)
+        )
         current = [at for at, one in enumerate(self._shown) if one.is_current]
         usable = [at for at, one in enumerate(self._shown) if not one.refusal]
         listed.highlighted = (current or usable or [0])[0] if self._shown else None
         self._show_foot()
 
-    def _row(self, pick: Pick[T], width: int) -> Text:
+    def _row(self, pick: Pick[T], width: int, number: str) -> Text:
         note = safe_line(f"({pick.refusal}) {pick.note}" if pick.refusal else pick.note, width // 2)
-        label = safe_line(pick.label, max(width - len(note) - 5, 10))
-        row = self._mark(pick)
-        row.no_wrap = True
+        label = safe_line(pick.label, max(width - len(note) - 7, 10))
+        row = Text(number, "bold", no_wrap=True)
+        row.append_text(self._mark(pick))
         row.append(label)
         row.append(" " * max(1, width - row.cell_len - len(note)))
         row.append(note, "dim")

@@ -55,7 +55,11 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         _first("ctrl+b,f2", "toggle_list", "Go to the chat list; there: hide it", "Chats"),
         _first("alt+up,ctrl+up", "previous_chat", "Open the chat above"),
         _first("alt+down,ctrl+down", "next_chat", "Open the chat below"),
-        _first("ctrl+c", "interrupt_or_quit", "Interrupt the answer; twice in two seconds: leave"),
+        _first(
+            "ctrl+c",
+            "interrupt_or_quit",
+            "Clear the draft, else interrupt the answer; twice in two seconds: leave",
+        ),
         _first("ctrl+d", "detach", "Leave; the chat goes on", "Leave"),
         _first("ctrl+z", "app.suspend_process", "Suspend the terminal; fg comes back"),
         _first("f3,alt+a", "answer", "Go to what the chat asks for"),
@@ -112,6 +116,7 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         Key("a", "answer('always')", "Allow such calls of this chat; shows the rule before"),
         Key("Y", "answer('approve_all')", "Approve all calls that wait; shows them before"),
         Key("N", "answer('deny_all')", "Deny all calls that wait; shows them before"),
+        Key("1,2,3,4,5,6,7,8,9", "number({key})", "Choose by number, as it is shown"),
         Key("o", "answer('unfold')", "Show the whole text, or fold it"),
         Key("space", "answer('choose')", "Choose the option of a question, or take it back"),
         Key("enter", "answer('confirm')", "Choose the option and go on; at the end, send"),
@@ -155,6 +160,7 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         Key("ctrl+e", "run('editor')", "Write in your editor ($VISUAL or $EDITOR)"),
         Key("ctrl+g", "run('busy')", "What the next message does while the chat works"),
         Key("ctrl+o", "run('model')", "Choose the model and its effort"),
+        Key("ctrl+r", "run('history')", "Search your earlier prompts, of all chats"),
         Key("alt+e", "run('edit_last')", "Edit your last message and run it again"),
         Key("alt+q", "run('queue')", "Go to the queue"),
     ),
@@ -212,8 +218,11 @@ _NAMES: Final[Mapping[str, str]] = {
 
 
 def key_names(keys: str) -> str:
-    """As people write them: `ctrl+n,f2` is «Ctrl-N or F2»."""
-    return " or ".join(map(key_name, keys.split(",")))
+    """As people write them: `ctrl+n,f2` is «Ctrl-N or F2», and nine digits are «1 to 9»."""
+    names = keys.split(",")
+    if names == list("123456789"):
+        return "1 to 9"
+    return " or ".join(map(key_name, names))
 
 
 def key_name(key: str) -> str:
@@ -228,14 +237,22 @@ def short_key_name(key: str) -> str:
 
 
 def bindings_of(area: Area) -> list[BindingType]:
-    """For `BINDINGS` of the widget or screen of that area."""
+    """For `BINDINGS` of the widget or screen of that area. `{key}` in an action is the key itself:
+    such an action has a binding for each of its keys."""
     return [
         Binding(
-            key.keys,
-            key.action,
+            keys,
+            key.action.format(key=keys),
             key.footer or key.text,
             show=bool(key.footer),
             priority=key.is_first,
         )
         for key in KEYS[area]
+        for keys in (key.keys.split(",") if "{key}" in key.action else (key.keys,))
     ]
+
+
+NUMBER_BINDINGS: Final[tuple[BindingType, ...]] = tuple(
+    Binding(str(number), f"number({number})", show=False, priority=True) for number in range(1, 10)
+)
+"""For a list with a search field: the action skips once something is searched for."""

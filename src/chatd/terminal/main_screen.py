@@ -21,7 +21,13 @@ from chatd.client.resources import Chat, ListedChat
 from chatd.domain.ids import ChatId
 from chatd.terminal.answers.answer_panel import AnswerPanel
 from chatd.terminal.answers.plan_screen import PlanScreen
-from chatd.terminal.chat_frame import ChatHeader, ConnectionBanner, StatusLine, Welcome
+from chatd.terminal.chat_frame import (
+    ChatHeader,
+    ConnectionBanner,
+    StatusLine,
+    Welcome,
+    WorkLine,
+)
 from chatd.terminal.chats.chat_directory import Alert
 from chatd.terminal.chats.chat_list import ChatList
 from chatd.terminal.chats.switch_screen import Choice, GoTo, RunCommand, SwitchScreen
@@ -31,6 +37,7 @@ from chatd.terminal.dialogs import Question, ask
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.messages import (
     EditMessage,
+    FindChat,
     NewChat,
     OpenChat,
     OpenScreen,
@@ -181,6 +188,7 @@ class MainScreen(Screen[None]):
                 yield Static(_GONE, id="gone", markup=False)
                 yield Welcome()
                 yield Timeline()
+                yield WorkLine()
                 yield AnswerPanel()
                 yield QueueView()
                 yield Composer()
@@ -256,7 +264,7 @@ class MainScreen(Screen[None]):
         self.query_one("#gone").display = is_gone
         self.query_one(Welcome).display = self.chat_id is None
         self.query_one(Timeline).display = self.chat_id is not None
-        for area in (Timeline, AnswerPanel, QueueView, Composer):
+        for area in (Timeline, WorkLine, AnswerPanel, QueueView, Composer):
             self.query_one(area).show(chat)
         self._mark_read()
         self._show_frame()
@@ -352,10 +360,14 @@ class MainScreen(Screen[None]):
             self.leave_list()
 
     def action_interrupt_or_quit(self) -> None:
-        """Ctrl-C: the first interrupts what runs; a second one soon after leaves."""
+        """Ctrl-C: the first clears the draft or else interrupts what runs; a second one soon after
+        leaves."""
         chat, now = self._followed, session_of(self).clock.monotonic()
         if self._control_c.press(None if chat is None else chat.chat_id, now):
             self.action_detach()
+        elif self.query_one(Composer).clear_draft():
+            text = "Draft cleared, ↑ brings it back. Ctrl-C again leaves; the chat stays."
+            self.query_one(StatusLine).say(text)
         elif chat is not None and can_interrupt(chat):
             self._interrupt(chat.chat_id, "Ctrl-C again leaves.")
         else:
@@ -374,8 +386,12 @@ class MainScreen(Screen[None]):
         self.post_message(OpenScreen("help"))
 
     def action_switch(self) -> None:
+        self.find_chat(FindChat())
+
+    @on(FindChat)
+    def find_chat(self, message: FindChat) -> None:
         chats = self.chat_list.directory.chats()
-        app_of(self).push_screen(SwitchScreen(chats), self._go_to)
+        app_of(self).push_screen(SwitchScreen(chats, message.words), self._go_to)
 
     def _go_to(self, choice: Choice | None) -> None:
         match choice:

@@ -29,6 +29,13 @@ class OpenChat(Message):
     chat_id: ChatId
 
 
+@dataclass
+class FindChat(Message):
+    """Let the person choose a chat; these words are searched for at first."""
+
+    words: str = ""
+
+
 class NewChat(Message):
     """Show an empty composer; the first message that is sent creates the chat."""
 

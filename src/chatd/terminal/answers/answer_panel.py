@@ -1,8 +1,9 @@
 """The panel above the composer: what the open chat waits for, one at a time, with its answers.
 
-It never takes the focus by itself: somebody who types a message when it appears goes on typing. And
-a form that has just appeared takes no keys for a moment, so that a key pressed twice does not
-answer the next ask.
+An approval or a question takes the focus by itself only if nothing is being written: the message
+box has the focus and is empty. A form that has just appeared takes no keys for a moment, so that a
+key pressed twice does not answer the next ask, and letters of somebody who had begun to type go on
+to the message box.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from textual import events
 from textual.content import Content
 from textual.widget import Widget
 
@@ -40,7 +42,8 @@ from chatd.terminal.answers.asks import (
 )
 from chatd.terminal.answers.plan_form import PlanDone, PlanForm
 from chatd.terminal.answers.question_form import QuestionForm
-from chatd.terminal.keys import bindings_of
+from chatd.terminal.composer.text_box import TextBox
+from chatd.terminal.keys import KEYS, bindings_of
 from chatd.terminal.messages import ShowNotice
 from chatd.terminal.safe_text import safe_text
 from chatd.terminal.session import session_of
@@ -55,6 +58,12 @@ CLOCK_S: Final = 20.0
 """Between two looks at the time that is left."""
 _FREE_ACTIONS: Final = frozenset({"leave", "unfold", "up", "down"})
 """They change nothing, so they need no guard."""
+_ACTIONS: Final = {
+    key: one.action.removeprefix("answer('").removesuffix("')")
+    for one in KEYS["answers"]
+    for key in one.keys.split(",")
+}
+"""By key; of `answer('approve')` its argument."""
 
 
 def make_form(item: Item, fellows: Sequence[Ask], draft: object) -> AskForm:
@@ -90,6 +99,8 @@ class AnswerPanel(AskFrame):
         self.is_owner = True
         self._awake_at = 0.0
         self._before: Widget | None = None
+        self._is_uncalled = False
+        """It has taken the focus by itself, and no key has answered since."""
         self._children: WaitingChildren | None = None
         self._sender: AnswerSender | None = None
         self._owner_of: ChatId | None = None
@@ -172,7 +183,17 @@ class AnswerPanel(AskFrame):
         self.add_class("-shown")
         if had_focus and is_own:
             self.call_after_refresh(self.form.take_focus)
+        elif not had_focus:
+            self.call_after_refresh(self._take_keys, self.form)
         self.call_after_refresh(self.draw)
+
+    def _take_keys(self, form: AskForm) -> None:
+        box = self.screen.focused
+        is_free = self.screen.is_current and isinstance(box, TextBox) and not box.text
+        is_wanted = isinstance(form, ApprovalForm | QuestionForm) and self.is_owner
+        if is_free and is_wanted and form is self.form:
+            self.take_focus()
+            self._is_uncalled = True
 
     def _hide(self, *, is_own: bool) -> None:
         if self.form is None:
@@ -213,8 +234,9 @@ class AnswerPanel(AskFrame):
         others = [("next_ask", "Next")] if len(self.asks.items) > 1 else []
         if not self.is_owner:
             return hint_line(others, before=NOT_OWNER)
-        before = FOCUS_HINT if form.actions and not self.has_focus_within else ""
-        return hint_line([*form.actions, *others], before=before)
+        if form.actions and not self.has_focus_within:
+            return hint_line([*form.actions, *others], before=FOCUS_HINT)
+        return hint_line([*form.actions, *others], numbered=form.numbered)
 
     def on_descendant_focus(self) -> None:
         self.draw()
@@ -232,6 +254,7 @@ class AnswerPanel(AskFrame):
             return False
         if not self.has_focus_within:
             self._before = self.screen.focused
+        self._is_uncalled = False
         self.form.take_focus()
         return True
 
@@ -251,13 +274,43 @@ class AnswerPanel(AskFrame):
 
     def action_answer(self, name: str) -> None:
         """One of the form's own keys. Those that decide wait for the guard."""
-        form, item = self.form, self.item
-        if form is None or item is None or not self.is_owner:
+        if self.form is not None and (name in _FREE_ACTIONS or self._can_decide):
+            self._is_uncalled = False
+            self.form.act(name)
+            self.draw()
+
+    def action_number(self, number: int) -> None:
+        if self.form is not None and self._can_decide:
+            self._is_uncalled = False
+            self.form.choose_number(number)
+            self.draw()
+
+    @property
+    def _can_decide(self) -> bool:
+        is_sending = self.item is not None and key_of(self.item) in self.asks.sending
+        return self.is_owner and self.is_awake and not is_sending
+
+    def on_key(self, event: events.Key) -> None:
+        """Letters of somebody who began to type when the form took the focus. Fields of the form
+        keep theirs."""
+        if self.form is None or not self._is_uncalled or not event.is_printable:
             return
-        if name not in _FREE_ACTIONS and (not self.is_awake or key_of(item) in self.asks.sending):
-            return
-        form.act(name)
-        self.draw()
+        offered = {name for name, _ in self.form.actions}
+        is_answer = _ACTIONS.get(event.key, "") in offered or event.key.isdecimal()
+        if not (is_answer and self.is_awake):
+            event.stop()
+            self._write_on(event.character or "")
+
+    async def on_paste(self, event: events.Paste) -> None:
+        if self._is_uncalled and isinstance(self._before, TextBox):
+            event.stop()
+            self._before.focus()
+            self._before.post_message(events.Paste(event.text))
+
+    def _write_on(self, text: str) -> None:
+        if isinstance(self._before, TextBox) and self._before.is_attached:
+            self._before.focus()
+            self._before.insert(text)
 
     def action_next_ask(self) -> None:
         self._step(1)

@@ -205,7 +205,7 @@ class ApprovalForm(AskForm):
         approve = [("approve", "Approve once")] if self.ask.is_readable else []
         approve_all = [("approve_all", "Approve all…")] if self._can_approve_all else []
         several = [*approve_all, ("deny_all", "Deny all…")] if len(self.fellows) > 1 else []
-        return [*approve, ("deny", "Deny…"), *always, *unfold, *several]
+        return [*approve, *always, ("deny", "Deny…"), *unfold, *several]
 
     @property
     def can_always(self) -> bool:

@@ -25,6 +25,8 @@ from chatd.terminal.safe_text import cell_width, safe_line, safe_text
 
 # What the forms of the answer panel share: each shows one ask and says what was answered.
 
+_UNNUMBERED: Final = frozenset({"leave", "unfold", "view"})
+"""Actions that answer nothing."""
 READING_SHARE: Final = 0.35
 WRITING_SHARE: Final = 0.2
 """Of the rows of the screen, for the text above the keys or above a field."""
@@ -140,6 +142,15 @@ class AskForm(Vertical):
     def leave(self) -> bool:
         """Go one step back in the form; false if it is at its first step."""
         return False
+
+    @property
+    def numbered(self) -> Sequence[str]:
+        """The actions that number keys choose, in the order in which they are shown."""
+        return [name for name, word in self.actions if word and name not in _UNNUMBERED]
+
+    def choose_number(self, number: int) -> None:
+        if number <= len(self.numbered):
+            self.act(self.numbered[number - 1])
 
     def act(self, action: str) -> None:
         """Do what a key says, if the form offers it now."""
@@ -324,14 +335,17 @@ _KEY_NAMES: Final = {
 """By action; of `answer('approve')` by its argument."""
 
 
-def hint_line(actions: Sequence[tuple[str, str]], *, before: str = "") -> list[Content]:
-    """`before` comes first, such as how to get here. Actions without a word are not named."""
+def hint_line(
+    actions: Sequence[tuple[str, str]], *, before: str = "", numbered: Sequence[str] = ()
+) -> list[Content]:
+    """`before` comes first, such as how to get here. Actions without a word are not named; those of
+    `numbered` have their number before their key."""
     parts = [Content.styled(before, "bold")] if before else []
-    parts += [
-        Content.assemble((_KEY_NAMES[action], "bold $text-accent"), f" {word}")
-        for action, word in actions
-        if word
-    ]
+    for action, word in actions:
+        if word:
+            number = f"{numbered.index(action) + 1} " if action in numbered else ""
+            key = (f"{number}{_KEY_NAMES[action]}", "bold $text-accent")
+            parts.append(Content.assemble(key, f" {word}"))
     return parts
 
 

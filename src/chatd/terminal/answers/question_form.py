@@ -31,9 +31,10 @@ class OptionRow(Static, can_focus=True):
     OptionRow:focus { background: $boost; text-style: bold; }
     """
 
-    def __init__(self, at: int, option: QuestionOption, *, multi: bool) -> None:
+    def __init__(self, at: int, number: int, option: QuestionOption, *, multi: bool) -> None:
         super().__init__()
         self.at = at
+        self.number = number
         self.option = option
         self._marks = ("[x]", "[ ]") if multi else ("(•)", "( )")
         self._is_chosen = False
@@ -45,6 +46,7 @@ class OptionRow(Static, can_focus=True):
         self.update(
             Content.assemble(
                 "> " if self.has_focus else "  ",
+                (f"{self.number} ", "$text-accent"),
                 (f"{mark} ", style),
                 safe_text(self.option.label),
                 (f"  {description}" if description else "", "$text-muted not bold"),
@@ -60,7 +62,7 @@ class OwnWords(Input):
     """The field below the options of a question."""
 
     DEFAULT_CSS = """
-    OwnWords, OwnWords:focus { height: 1; border: none; padding: 0 1 0 7; background: transparent; }
+    OwnWords, OwnWords:focus { height: 1; border: none; padding: 0 1 0 9; background: transparent; }
     OwnWords:focus { background: $boost; }
     """
 
@@ -86,8 +88,8 @@ class QuestionForm(AskForm):
             for at, question in enumerate(self.draft.questions):
                 later = " later" if at else ""
                 yield Static(_question_text(question), classes=f"question{later}")
-                for option in question.options:
-                    yield OptionRow(at, option, multi=question.multi_select)
+                for number, option in enumerate(question.options, 1):
+                    yield OptionRow(at, number, option, multi=question.multi_select)
                 yield OwnWords(at, self.draft.replies[at].text)
             if not self.draft.questions:
                 yield Static("The questions cannot be read. You can decline to answer.")
@@ -135,9 +137,10 @@ class QuestionForm(AskForm):
 
     def do_confirm(self) -> None:
         """Choose the option under the cursor and go on; send when nothing is left to answer."""
-        row = self._focused
-        if row is None:
-            return
+        if (row := self._focused) is not None:
+            self._confirm(row)
+
+    def _confirm(self, row: "OptionRow | OwnWords") -> None:
         if isinstance(row, OptionRow) and self._takes(row):
             self._change(self.draft.toggle(row.at, row.option.label))
             self.problem = ""
@@ -149,6 +152,24 @@ class QuestionForm(AskForm):
         if self.draft.questions[row.at].multi_select:
             return row.at in self.draft.unanswered
         return not self.draft.is_chosen(row.at, row.option.label)
+
+    @property
+    def numbered(self) -> Sequence[str]:
+        """Numbers are those of the options."""
+        return ()
+
+    def choose_number(self, number: int) -> None:
+        """The option of the question under the cursor: as Space if several may be chosen, else as
+        Enter."""
+        at = -1 if self._focused is None else self._focused.at
+        for row in self._rows:
+            if isinstance(row, OptionRow) and (row.at, row.number) == (at, number):
+                row.focus()
+                self.problem = ""
+                if self.draft.questions[at].multi_select:
+                    self._change(self.draft.toggle(at, row.option.label))
+                else:
+                    self._confirm(row)
 
     def do_send(self) -> None:
         if problem := self.draft.problem():

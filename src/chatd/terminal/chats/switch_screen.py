@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from msgspec import Struct
 from rich.text import Text
 from textual import on
+from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -20,7 +21,9 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import Chat, ListedChat
 from chatd.domain.ids import ChatId
 from chatd.terminal.chats.chat_directory import sign_of
+from chatd.terminal.chats.chat_rows import age_text
 from chatd.terminal.composer.commands import COMMANDS
+from chatd.terminal.keys import NUMBER_BINDINGS
 from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import app_of, session_of
 
@@ -45,7 +48,8 @@ Choice = GoTo | RunCommand
 
 
 class SwitchScreen(ModalScreen[Choice | None]):
-    """`chats` are those of the list; the server finds others, also by their messages."""
+    """`chats` are those of the list; the server finds others, also by their messages. `words` are
+    searched for at first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape,ctrl+p", "give_up", "Close"),
@@ -53,10 +57,12 @@ class SwitchScreen(ModalScreen[Choice | None]):
         ("up", "move(-1)", "Up"),
         ("pagedown", "move(10)", "Down"),
         ("pageup", "move(-10)", "Up"),
+        *NUMBER_BINDINGS,
     ]
 
-    def __init__(self, chats: Sequence[ListedChat]) -> None:
+    def __init__(self, chats: Sequence[ListedChat], words: str = "") -> None:
         super().__init__()
+        self._words = words
         self._chats = [chat for root in chats for chat in (root, *root.children)]
         self._found: Sequence[ListedChat] = ()
         self._choices: list[Choice] = []
@@ -64,13 +70,14 @@ class SwitchScreen(ModalScreen[Choice | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog wide switch"):
-            yield Input(placeholder="Find a chat, or / and a command", compact=True)
+            yield Input(self._words, placeholder="Find a chat, or / and a command", compact=True)
             yield OptionList(compact=True)
-            yield Static("Enter opens, Esc closes", classes="hint", markup=False)
+            yield Static("Enter or a number opens, Esc closes", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(OptionList).can_focus = False
-        self._draw()
+        self.query_one(Input).cursor_position = len(self._words)
+        self.find_soon()
 
     @on(Input.Changed)
     def find_soon(self) -> None:
@@ -95,6 +102,13 @@ class SwitchScreen(ModalScreen[Choice | None]):
         options = self.query_one(OptionList)
         last = len(self._choices) - 1
         options.highlighted = min(max((options.highlighted or 0) + by, 0), last)
+
+    def action_number(self, number: int) -> None:
+        """The text box has the number once something is searched for."""
+        if self._text:
+            raise SkipAction
+        if number <= len(self._choices):
+            self.dismiss(self._choices[number - 1])
 
     def action_give_up(self) -> None:
         self.dismiss(None)
@@ -126,7 +140,10 @@ class SwitchScreen(ModalScreen[Choice | None]):
         self._choices = [choice for choice, _ in rows]
         options = self.query_one(OptionList)
         options.clear_options()
-        options.add_options(Option(line) for _, line in rows)
+        options.add_options(
+            Option(line if self._text else Text.assemble((_number(at), "bold"), line, no_wrap=True))
+            for at, (_, line) in enumerate(rows, 1)
+        )
         options.highlighted = 0 if rows else None
 
     def _chat_rows(self, words: Sequence[str]) -> Sequence[tuple[Choice, Text]]:
@@ -141,13 +158,18 @@ class SwitchScreen(ModalScreen[Choice | None]):
         sign, color_of = sign_of(chat), app_of(self).theme_variables
         hit = chat.match.text if isinstance(chat, ListedChat) and chat.match else ""
         note = chat.action_summary or hit or ""
+        age = age_text(chat.updated_at, session_of(self).clock.now())
         return Text.assemble(
             (f"{sign.sign} ", color_of.get(sign.tone, "")),
             safe_line(chat.title or "New chat", 60),
-            (f"  {safe_line(note, 60)}", color_of.get("text-muted", "")),
+            (f"  {age}  {safe_line(note, 60)}", color_of.get("text-muted", "")),
             no_wrap=True,
             overflow="ellipsis",
         )
+
+
+def _number(at: int) -> str:
+    return f"{at} " if at < 10 else "  "
 
 
 def _has_words(text: str, words: Iterable[str]) -> bool:

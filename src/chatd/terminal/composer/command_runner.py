@@ -30,6 +30,7 @@ from chatd.terminal.composer.model_texts import EFFORT_NAMES, efforts_of, find_m
 from chatd.terminal.composer.open_draft import OpenDraft
 from chatd.terminal.messages import (
     COPY_READY,
+    FindChat,
     NewChat,
     OpenChat,
     OpenScreen,
@@ -99,6 +100,7 @@ class CommandRunner:
         opened = self._opened
         return {
             "new": lambda _: opened.post_message(NewChat()),
+            "resume": lambda words: opened.post_message(FindChat(words)),
             "model": self._model,
             "effort": self._effort,
             "workspace": self._choices.choose_workspace,

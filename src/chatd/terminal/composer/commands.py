@@ -97,7 +97,7 @@ CommandName = Literal[
     "new", "model", "effort", "mode", "plan", "workspace", "attach", "mcp", "policy", "busy",
     "continue", "edit", "regenerate", "version", "unsent", "retry", "interrupt", "hold", "queue",
     "compact", "diff", "usage", "fork", "rename", "archive", "unarchive", "pin", "unpin",
-    "share", "unshare", "export", "help", "quit",
+    "share", "unshare", "export", "resume", "help", "quit",
 ]  # fmt: skip
 
 Need = Literal["nothing", "chat", "idle chat", "busy chat"]
@@ -123,6 +123,11 @@ _BUSY: Final = tuple(one.word for one in BEHAVIOURS)
 
 COMMANDS: Final[tuple[SlashCommand, ...]] = (
     SlashCommand(name="new", effect="Start a new chat"),
+    SlashCommand(
+        name="resume",
+        argument="[words]",
+        effect="Choose an earlier chat and go on with it; words find it",
+    ),
     SlashCommand(name="model", argument="[name]", effect="Choose the model of the next messages"),
     SlashCommand(
         name="effort",
@@ -220,7 +225,7 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
 
 BY_NAME: Final[Mapping[str, SlashCommand]] = {one.name: one for one in COMMANDS}
 ALIASES: Final[Mapping[str, CommandName]] = {
-    "stop": "interrupt", "exit": "quit", "resume": "continue", "changes": "diff", "cost": "usage",
+    "stop": "interrupt", "exit": "quit", "changes": "diff", "cost": "usage",
     "models": "model", "title": "rename",
 }  # fmt: skip
 """Words of other programs for the same thing. They work, and are not offered."""

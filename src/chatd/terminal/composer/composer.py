@@ -362,6 +362,18 @@ class Composer(Widget):
         else:
             raise SkipAction
 
+    def clear_draft(self) -> bool:
+        """Ctrl-C: what is being written goes, and the arrow up brings it back; false if there is
+        nothing."""
+        if self.opened.edited is not None:
+            self.opened.stop_editing()
+            return True
+        if not (text := self._box.text):
+            return False
+        self._recall.keep_cleared(text)
+        self.opened.write("")
+        return True
+
     def action_attach_pasted(self) -> None:
         """Texts that are too long for the box, each with the word that stands for it."""
         for pasted in self._box.take_long_pastes():
@@ -379,6 +391,8 @@ class Composer(Widget):
                 self.refresh_facts()
             case "model":
                 self.choices.choose_model()
+            case "history":
+                self.opened.start(partial(self._recall.search, self._box.text), "prompts")
             case "edit_last":
                 self.opened.edit_last()
             case "queue":

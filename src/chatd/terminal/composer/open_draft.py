@@ -3,11 +3,12 @@ chat besides its messages (`ChatFacts`), and earlier prompts for the arrow keys 
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 from textual.message import Message
+from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.worker import Worker
 
@@ -33,12 +34,14 @@ from chatd.terminal.composer.local_files import mentions_of, write_mention
 from chatd.terminal.composer.message_content import read_content
 from chatd.terminal.composer.model_texts import effort_for, pick_model
 from chatd.terminal.composer.text_box import TextBox
+from chatd.terminal.dialogs import Pick, Picker
 from chatd.terminal.messages import Severity, ShowNotice
 from chatd.terminal.safe_text import safe_text
 from chatd.terminal.screens.changes_screen import ChangesScreen, read_scope
 from chatd.terminal.session import Session, app_of
 
 MAX_LISTED_MODELS: Final = 200
+T = TypeVar("T")
 
 
 class ChatFacts:
@@ -328,6 +331,10 @@ class OpenDraft:
     def leave(self) -> None:
         self._host.run_worker(partial(app_of(self._host).run_action, "screen.detach"))
 
+    async def ask(self, screen: ModalScreen[T]) -> T:
+        """In a worker: waits for the answer."""
+        return await app_of(self._host).push_screen_wait(screen)
+
     def start(self, work: Work, group: str) -> Worker[None]:
         return self._host.run_worker(work, group=group, exclusive=True)
 
@@ -347,6 +354,8 @@ class OpenDraft:
 
 
 MAX_PROMPTS: Final = 50
+MAX_SEARCHED_PROMPTS: Final = 1000
+"""The newest prompts of the user, over all chats, that Ctrl-R searches."""
 
 
 class PromptHistory(Struct, frozen=True, kw_only=True):
@@ -395,9 +404,36 @@ class Recall:
     def __init__(self, opened: OpenDraft) -> None:
         self._opened = opened
         self._history: PromptHistory | None = None
+        self._cleared: dict[str, str] = {}
+        """The draft of each chat that was cleared last, until the terminal ends."""
 
     def forget(self) -> None:
         self._history = None
+
+    def keep_cleared(self, text: str) -> None:
+        self._history = None
+        self._cleared.pop(self._opened.key, None)
+        self._cleared[self._opened.key] = text
+        while len(self._cleared) > MAX_PROMPTS:
+            del self._cleared[next(iter(self._cleared))]
+
+    async def search(self, text: str) -> None:
+        """Ctrl-R. The draft comes back by the arrow down."""
+        key, opened = self._opened.key, self._opened
+        try:
+            found = await opened.session.api.list_prompts().items(MAX_SEARCHED_PROMPTS)
+        except (ApiError, ServerUnreachable) as error:
+            opened.say(f"The earlier prompts were not read. {error.message}", "warning")
+            return
+        prompts = make_history([safe_text(one.text) for one in found]).prompts
+        if not prompts:
+            opened.say("There are no earlier prompts.")
+            return
+        picks = [Pick(value=at, label=" ".join(one.split())) for at, one in enumerate(prompts)]
+        at = await opened.ask(Picker("Earlier prompts of all chats", picks))
+        if at is not None and key == opened.key:
+            self._history = PromptHistory(prompts=prompts, place=at, draft=text)
+            opened.write(prompts[at])
 
     def back(self, text: str) -> None:
         if self._history is None:
@@ -423,11 +459,11 @@ class Recall:
             if chat_id is None
             else api.list_chat_prompts(chat_id, limit=MAX_PROMPTS)
         )
+        known = [self._cleared[key]] if key in self._cleared else []
         try:
-            page = await listed
+            known += [safe_text(one.text) for one in (await listed).items]
         except (ApiError, ServerUnreachable) as error:
             self._opened.say(f"The earlier prompts were not read. {error.message}", "warning")
-            return
         if key == self._opened.key and text == self._opened.draft.text:
-            self._history = make_history([safe_text(one.text) for one in page.items])
+            self._history = make_history(known)
             self.back(text)
