@@ -112,7 +112,7 @@ async def test_a_person_can_let_the_model_decide(server: TerminalServer) -> None
         await panel_awake(pilot)
         await until(pilot, lambda: "[red]b" in screen_text(pilot))
         await pilot.press("f3")
-        await until_shown(pilot, "> ( ) a")
+        await until_shown(pilot, "> 1 ( ) a")
         await pilot.press("d")
         await panel_gone(pilot)
     (result,) = await results_of(server, chat_id)

@@ -167,7 +167,7 @@ async def test_a_question_and_then_an_approval_of_the_demo(
         assert isinstance(panel.form, QuestionForm)
         label = panel.form.draft.questions[0].labels[0]
         await pilot.press("f3")
-        await until_shown(pilot, f"> ( ) {label}")
+        await until_shown(pilot, f"> 1 ( ) {label}")
         await pilot.press("enter")
         await until_shown(pilot, "Run this command?")
         assert f"$ echo {label}" in await until_shown(pilot, "chatd-demo.txt")

@@ -2,11 +2,20 @@
 
 from pathlib import Path
 
+import msgspec
+import pytest
 from msgspec.structs import replace
 from textual.app import App, ComposeResult
 
 from chatd.client.resources import ChatChanges, RepositoryChange
+from chatd.domain.ids import ChatId
 from chatd.settings.schema import Settings, WorkspaceSettings
+from chatd.terminal.composer.command_runner import (
+    MAX_UNDONE_FILES,
+    NotDone,
+    undo_text,
+    undoable,
+)
 from chatd.terminal.screens.changes_screen import (
     MAX_CHANGED_FILES,
     MAX_FILE_LINES,
@@ -66,6 +75,42 @@ async def test_the_changes_of_a_turn_the_chat_and_the_working_tree_are_shown(
             await until_shown(pilot, "basket.py")
             await pilot.press("escape")
             await until_shown(pilot, "Write a message")
+            await pilot.press(*"/undo", "enter")
+            await until_shown(pilot, "restore basket.py")
+            await pilot.press("1", *"/undo", "enter")
+            await until_shown(pilot, "restore basket.py")
+            assert await changed_files(server, chat_id) > 0
+            await pilot.press("2")
+            await until_shown(pilot, "as before the turn.")
+            assert await changed_files(server, chat_id) == 0
+            await pilot.press(*"/undo", "enter")
+            await until_shown(pilot, "The last turn has changed no")
+
+
+async def changed_files(server: TerminalServer, chat_id: ChatId) -> int:
+    diff = await server.call("GET", f"/chats/{chat_id}/diff?scope=turn")
+    return sum(one.changed_files for one in msgspec.convert(diff, ChatChanges).repositories)
+
+
+def test_an_undo_names_its_files_and_what_it_cannot_undo() -> None:
+    files = undoable(_changes(*(_diff(f"f{at}.py") for at in range(12))))
+    text = undo_text(files)
+    assert [line.strip() for line in text.splitlines()][1:3] == ["restore f0.py", "restore f1.py"]
+    assert "  and 3 more\n" in text
+    assert "Not undone: what git ignores" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (ChatChanges(scope="turn"), "changed no files"),
+        (_changes(_diff("a"), omitted="it is too large"), "it is too large"),
+        (_changes(*(_diff(f"{at}") for at in range(MAX_UNDONE_FILES + 1))), "use git"),
+    ],
+)
+def test_what_cannot_be_undone_says_why(changes: ChatChanges, reason: str) -> None:
+    with pytest.raises(NotDone, match=reason):
+        undoable(changes)
 
 
 async def test_a_chat_without_a_workspace_says_so(server: TerminalServer) -> None:

@@ -255,6 +255,13 @@ class ServerApi:
     def get_diff(self, chat_id: ChatId, scope: str) -> Call[ChatChanges]:
         return self._get(f"/chats/{chat_id}/diff", ChatChanges, scope=scope)
 
+    def revert_file(
+        self, chat_id: ChatId, scope: str, repo_root: str, path: str, *, old_path: str | None = None
+    ) -> Call[None]:
+        """As it was before the turn or the chat, or in the last commit."""
+        body = {"scope": scope, "repo_root": repo_root, "path": path, "old_path": old_path}
+        return self._post(f"/chats/{chat_id}/workspace/revert", body, NoneType)
+
     def get_chat_cost(self, chat_id: ChatId) -> Call[ChatCost]:
         return self._get(f"/chats/{chat_id}/cost", ChatCost)
 

@@ -5,7 +5,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 from msgspec import Struct
 from rich.text import Text
-from textual.actions import SkipAction
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -90,6 +90,20 @@ class LinePrompt(ModalScreen[str | None]):
         self.dismiss(None)
 
 
+class SearchField(Input):
+    """Above a list. While it is empty, the numbers 1 to 9 are left to the list."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return not self._is_left(key) and super().check_consume_key(key, character)
+
+    def _on_key(self, event: events.Key) -> None:
+        if self._is_left(event.key):
+            event.prevent_default()
+
+    def _is_left(self, key: str) -> bool:
+        return not self.value and key in "123456789"
+
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -164,7 +178,7 @@ class PickerFrame(ModalScreen[R | None], Generic[T, R]):
     def compose(self) -> ComposeResult:
         with Vertical() as frame:
             frame.border_title = Text(self._title).markup
-            yield Input(placeholder="Type to search", compact=True)
+            yield SearchField(placeholder="Type to search", compact=True)
             yield OptionList()
             yield Static(self._foot_text(), classes="picker-foot", markup=False)
 
@@ -201,8 +215,6 @@ class PickerFrame(ModalScreen[R | None], Generic[T, R]):
         listed.highlighted = max(0, min(at, len(self._shown) - 1))
 
     def action_number(self, number: int) -> None:
-        if self.query_text:
-            raise SkipAction
         if number <= len(self._shown):
             self.query_one(OptionList).highlighted = number - 1
             self._choose()

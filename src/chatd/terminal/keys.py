@@ -253,6 +253,6 @@ def bindings_of(area: Area) -> list[BindingType]:
 
 
 NUMBER_BINDINGS: Final[tuple[BindingType, ...]] = tuple(
-    Binding(str(number), f"number({number})", show=False, priority=True) for number in range(1, 10)
+    Binding(str(number), f"number({number})", show=False) for number in range(1, 10)
 )
-"""For a list with a search field: the action skips once something is searched for."""
+"""For a list below a `SearchField`."""

@@ -8,7 +8,6 @@ from typing import ClassVar, Final
 from msgspec import Struct
 from rich.text import Text
 from textual import on
-from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -23,6 +22,7 @@ from chatd.domain.ids import ChatId
 from chatd.terminal.chats.chat_directory import sign_of
 from chatd.terminal.chats.chat_rows import age_text
 from chatd.terminal.composer.commands import COMMANDS
+from chatd.terminal.dialogs import SearchField
 from chatd.terminal.keys import NUMBER_BINDINGS
 from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import app_of, session_of
@@ -70,7 +70,8 @@ class SwitchScreen(ModalScreen[Choice | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog wide switch"):
-            yield Input(self._words, placeholder="Find a chat, or / and a command", compact=True)
+            place = "Find a chat, or / and a command"
+            yield SearchField(self._words, placeholder=place, compact=True)
             yield OptionList(compact=True)
             yield Static("Enter or a number opens, Esc closes", classes="hint", markup=False)
 
@@ -104,9 +105,6 @@ class SwitchScreen(ModalScreen[Choice | None]):
         options.highlighted = min(max((options.highlighted or 0) + by, 0), last)
 
     def action_number(self, number: int) -> None:
-        """The text box has the number once something is searched for."""
-        if self._text:
-            raise SkipAction
         if number <= len(self._choices):
             self.dismiss(self._choices[number - 1])
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chatd.client.drafts import ChatChange
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.client.resources import Directory, ModelChoice
+from chatd.client.resources import ChatChanges, Directory, ModelChoice
 from chatd.client.server import ServerApi
 from chatd.domain.ids import ChatId, MessageId
 from chatd.terminal.composer.choices import Choices
@@ -28,6 +28,7 @@ from chatd.terminal.composer.local_files import resolve
 from chatd.terminal.composer.message_content import read_content
 from chatd.terminal.composer.model_texts import EFFORT_NAMES, efforts_of, find_model, model_name
 from chatd.terminal.composer.open_draft import OpenDraft
+from chatd.terminal.dialogs import Question
 from chatd.terminal.messages import (
     COPY_READY,
     FindChat,
@@ -39,6 +40,7 @@ from chatd.terminal.messages import (
     ShowNotice,
 )
 from chatd.terminal.safe_text import safe_line
+from chatd.terminal.screens.git_diff import FileDiff, FileKind, parse_git_diff
 
 _SCREENS: Final[Mapping[CommandName, ScreenName]] = {
     "mcp": "mcp",
@@ -52,6 +54,9 @@ MAX_FOUND_READERS: Final = 20
 MAX_LISTED_GROUPS: Final = 200
 """Messages with versions; a longer list has its newest left out."""
 MAX_EXPORT_BYTES: Final = 256 * 1024 * 1024
+MAX_UNDONE_FILES: Final = 500
+MAX_UNDO_LINES: Final = 10
+_UNDO_WORDS: Final[Mapping[FileKind, str]] = {"added": "delete ", "copied": "delete "}
 _AT_ONCE: Final[frozenset[CommandName]] = frozenset({"interrupt", "hold", "export"})
 
 
@@ -124,6 +129,7 @@ class CommandRunner:
             "hold": lambda _: self._interrupt("hold"),
             "regenerate": self._regenerate,
             "version": self._version,
+            "undo": self._undo,
             "compact": self._compact,
             "fork": self._fork,
             "rename": self._rename,
@@ -247,6 +253,23 @@ class CommandRunner:
         await self._api.choose_version(self._chat, MessageId(ids[int(word) - 1]))
         self._say(f"Version {int(word)} of {count}. Files of the workspace stay as they are.")
 
+    async def _undo(self, _: str) -> None:
+        files = undoable(await self._api.get_diff(self._chat, "turn"))
+        if not await self._opened.ask(Question(undo_text(files), yes="Put back")):
+            return
+        for at, (root, file) in enumerate(files):
+            try:
+                await self._api.revert_file(
+                    self._chat, "turn", root, file.path, old_path=file.old_path or None
+                )
+            except (ApiError, ServerUnreachable) as error:
+                name = safe_line(file.path, 60)
+                raise NotDone(
+                    f"{at} of {len(files)} files were put back. {name}: {error.message}"
+                ) from None
+        what = "1 file is" if len(files) == 1 else f"{len(files)} files are"
+        self._say(f"{what} as before the turn.")
+
     async def _compact(self, _: str) -> None:
         await self._api.compact_chat(self._chat)
         self._say("The history is being summarized.")
@@ -340,6 +363,37 @@ class CommandRunner:
         """The keys of refused messages of this chat, oldest first."""
         chat_id, unsent = self._opened.chat_id, self._opened.session.outbox.unsent
         return [one.key for one in unsent if one.chat_id == chat_id and one.state == "refused"]
+
+
+def undoable(changes: ChatChanges) -> list[tuple[str, FileDiff]]:
+    """The files of the last turn, each with its repository. Raises NotDone."""
+    omitted = [one.omitted for one in changes.repositories if one.omitted]
+    files = [
+        (one.repo_root, file)
+        for one in changes.repositories
+        for file in parse_git_diff(one.unified_diff).files
+    ]
+    if omitted:
+        raise NotDone(f"Not all changes of the turn are known: {omitted[0]}. /diff shows them.")
+    if not files:
+        raise NotDone("The last turn has changed no files of a git repository.")
+    if len(files) > MAX_UNDONE_FILES:
+        raise NotDone(f"The turn has changed {len(files)} files: use git in the workspace.")
+    return files
+
+
+def undo_text(files: Sequence[tuple[str, FileDiff]]) -> str:
+    """Names as many files as fit into a dialog."""
+    lines = [f"  {_UNDO_WORDS.get(one.kind, 'restore')} {one.path}" for _, one in files]
+    if len(lines) > MAX_UNDO_LINES:
+        lines[MAX_UNDO_LINES - 1 :] = [f"  and {len(lines) - MAX_UNDO_LINES + 1} more"]
+    return "\n".join(
+        (
+            "Put back what the last turn has changed, and what was changed since?",
+            *lines,
+            "Not undone: what git ignores, files elsewhere, and other effects of commands.",
+        )
+    )
 
 
 class Reader(Struct, frozen=True):

@@ -96,7 +96,7 @@ class BusyChoice(Struct, frozen=True, kw_only=True):
 CommandName = Literal[
     "new", "model", "effort", "mode", "plan", "workspace", "attach", "mcp", "policy", "busy",
     "continue", "edit", "regenerate", "version", "unsent", "retry", "interrupt", "hold", "queue",
-    "compact", "diff", "usage", "fork", "rename", "archive", "unarchive", "pin", "unpin",
+    "compact", "diff", "undo", "usage", "fork", "rename", "archive", "unarchive", "pin", "unpin",
     "share", "unshare", "export", "resume", "help", "quit",
 ]  # fmt: skip
 
@@ -190,6 +190,11 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
         choices=("turn", "chat", "git"),
         effect="Show what was changed",
         need="chat",
+    ),
+    SlashCommand(
+        name="undo",
+        effect="Put the files back that the last turn has changed, after a question",
+        need="idle chat",
     ),
     SlashCommand(name="usage", effect="Show tokens and cost of this chat", need="chat"),
     SlashCommand(
