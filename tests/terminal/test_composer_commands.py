@@ -89,7 +89,7 @@ def test_a_command_says_why_it_cannot_be_used(
 @pytest.mark.parametrize(
     ("text", "labels"),
     [
-        ("/un", ["/unsent", "/unarchive", "/unpin", "/unshare name"]),
+        ("/un", ["/unsent", "/undo", "/unarchive", "/unpin", "/unshare name"]),
         ("/MOD", ["/model [name]", "/mode [plan|normal]"]),
         ("/mode ", ["plan", "normal"]),
         ("/mode n", ["normal"]),
