@@ -199,6 +199,10 @@ class MainScreen(Screen[None]):
         self.watch(app_of(self), "app_focus", self._mark_read, init=False)
         self.open(self._first)
 
+    def on_screen_resume(self) -> None:
+        for panel in self.query(AnswerPanel):  # none before the first picture
+            panel.take_keys()
+
     def on_unmount(self) -> None:
         if self._opened is not None:
             self._opened.close()

@@ -99,6 +99,8 @@ class AnswerPanel(AskFrame):
         self.is_owner = True
         self._awake_at = 0.0
         self._before: Widget | None = None
+        self._is_new = False
+        """The form has appeared, and its screen was not on top since."""
         self._is_uncalled = False
         """It has taken the focus by itself, and no key has answered since."""
         self._children: WaitingChildren | None = None
@@ -184,16 +186,25 @@ class AnswerPanel(AskFrame):
         if had_focus and is_own:
             self.call_after_refresh(self.form.take_focus)
         elif not had_focus:
-            self.call_after_refresh(self._take_keys, self.form)
+            self._is_new = True
+            self.call_after_refresh(self.take_keys)
         self.call_after_refresh(self.draw)
 
-    def _take_keys(self, form: AskForm) -> None:
+    def take_keys(self) -> None:
+        """Once for each form, when it is there and its screen is on top: take the focus if nothing
+        is written."""
+        form = self.form
+        if form is None or not self._is_new or not self.screen.is_current:
+            return
+        if not form.is_mounted or not all(one.is_mounted for one in form.walk_children(Widget)):
+            return  # it says so when it is
+        self._is_new = False
         box = self.screen.focused
-        is_free = self.screen.is_current and isinstance(box, TextBox) and not box.text
         is_wanted = isinstance(form, ApprovalForm | QuestionForm) and self.is_owner
-        if is_free and is_wanted and form is self.form:
+        if is_wanted and isinstance(box, TextBox) and not box.text:
             self.take_focus()
             self._is_uncalled = True
+            self._awake_at = session_of(self).clock.monotonic() + self.guard_s
 
     def _hide(self, *, is_own: bool) -> None:
         if self.form is None:
@@ -246,6 +257,7 @@ class AnswerPanel(AskFrame):
 
     def on_hints_changed(self, message: HintsChanged) -> None:
         message.stop()
+        self.take_keys()
         self.draw()
 
     def take_focus(self) -> bool:
