@@ -96,7 +96,7 @@ class SearchField(Input):
     def check_consume_key(self, key: str, character: str | None) -> bool:
         return not self._is_left(key) and super().check_consume_key(key, character)
 
-    def _on_key(self, event: events.Key) -> None:
+    async def _on_key(self, event: events.Key) -> None:
         if self._is_left(event.key):
             event.prevent_default()
 
