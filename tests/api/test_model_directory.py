@@ -15,7 +15,7 @@ from chatd.domain.errors import Conflict
 from chatd.domain.ids import ModelConfigId, UserId
 from chatd.domain.model.config import LearnedLimit
 from chatd.domain.model.failures import ModelError, ModelRemoved
-from chatd.domain.model.protocol import Effort, ModelCapabilities
+from chatd.domain.model.protocol import Effort, Fallback, ModelCapabilities
 from chatd.domain.ports import ModelChoice
 from chatd.services.models.directory import LIMIT_CHANGE_INTERVAL_S
 from chatd.services.models.model_bodies import CreateModelBody, OverridesBody, UpdateModelBody
@@ -254,6 +254,36 @@ async def test_another_replica_hears_of_a_change(dsn: str, pool: Pool) -> None:
         with pytest.raises(ModelError, match="is disabled"):
             await there.directory.choose(model.config.id)
         assert heard.empty()
+
+
+# Models that cannot be used
+
+
+@pytest.mark.parametrize(
+    ("fields", "model_fields", "kind"),
+    [
+        ({"enabled": False}, {}, "provider_disabled"),
+        ({"kind": "openai", "api_keys": ()}, {}, "missing_key"),
+        ({}, {"enabled": False}, "config"),
+    ],
+    ids=["a disabled provider", "no key", "a disabled model"],
+)
+async def test_a_model_that_cannot_be_called_still_says_its_fallbacks(
+    pool: Pool, fields: dict[str, object], model_fields: dict[str, bool], kind: str
+) -> None:
+    async with model_rig(pool) as rig:
+        await create_provider(rig, "http://127.0.0.1:1", **fields)
+        model = await create_model(rig)
+        second = await create_model(rig, "second")
+        chain = (Fallback(model="second"),)
+        body = UpdateModelBody(fallbacks=chain, **model_fields)
+        await rig.models.update_model(AUTHOR, model.config.id, body)
+        with pytest.raises(ModelError) as raised:
+            await rig.directory.choose(model.config.id)
+        assert raised.value.classified.kind == kind
+        assert present(await rig.directory.configured(model.config.id)).fallbacks == chain
+        await rig.models.delete_model(AUTHOR, second.config.id)
+        assert await rig.directory.configured(second.config.id) is None
 
 
 # Tasks

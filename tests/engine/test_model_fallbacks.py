@@ -10,8 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.chat.parts import NoticePart
+from chatd.domain.errors import TitleFailed
 from chatd.domain.ids import ChatId, ModelConfigId
 from chatd.domain.model.circuit import FAILURES_TO_OPEN
+from chatd.domain.model.failures import FailureKind
 from chatd.domain.model.fallback import FALLBACK_STAY_S
 from chatd.domain.model.protocol import Fallback, ModelConfig, Prices
 from chatd.domain.ports import ModelChoice
@@ -121,7 +123,7 @@ async def test_the_second_failure_in_a_row_is_answered_by_the_fallback(
 @pytest.mark.parametrize(
     ("status", "message", "notice"),
     [
-        (401, "bad key", "fake cannot be used: its provider refuses the request; second answers."),
+        (401, "bad key", "fake cannot be used now; second answers."),
         (400, "prompt was flagged", "fake refused to answer; second answers."),
         (400, "prompt is too long", "The chat is too long for fake; second answers."),
         (529, "wait", "fake is overloaded; second answers."),
@@ -142,6 +144,84 @@ async def test_what_another_call_would_not_change_is_answered_at_once(
     await rig.wait_state(chat_id, "W")
     assert await notices(rig, chat_id) == [notice]
     assert len(rig.api.requests) == 1
+
+
+@pytest.mark.parametrize("kind", ["missing_key", "provider_disabled", "config"])
+async def test_a_model_that_cannot_be_called_is_answered_by_its_fallback(
+    rig: EngineRig, clock: FakeClock, second: FakeCompatible, kind: FailureKind
+) -> None:
+    """Its key is missing, its provider or itself is disabled: found before the call. The chat's own
+    model answers again when it can be used."""
+    rig.model.unusable["fake"] = kind
+    say(second, "mine")
+    chat_id = await rig.create("hi")
+    await rig.wait_state(chat_id, "W")
+    say(second, "mine too")
+    await rig.send(chat_id, "again")
+    await rig.wait_state(chat_id, "W")
+    await pass_time(clock, FALLBACK_STAY_S)
+    say(second, "still mine")
+    await rig.send(chat_id, "and later?")
+    await rig.wait_state(chat_id, "W")
+    assert await notices(rig, chat_id) == ["fake cannot be used now; second answers."]
+
+    rig.model.unusable.clear()
+    await pass_time(clock, FALLBACK_STAY_S)
+    say(rig.api, "back")
+    await rig.send(chat_id, "and now?")
+    chat = await rig.wait_state(chat_id, "W")
+    assert (await rig.transcript(chat_id))[-2:] == [RECOVERED, "assistant: back"]
+    assert (len(rig.api.requests), chat.fallback) == (1, None)
+
+
+async def test_a_fallback_that_cannot_be_called_either_is_given_up_for_the_next_one(
+    rig: EngineRig, second: FakeCompatible
+) -> None:
+    """The turn fails with what is wrong with the chat's own model if no fallback is left."""
+    rig.model.unusable["fake"] = "missing_key"
+    gate = Gate()
+    say(second, "half", gate)
+    chat_id = await rig.create("hi")
+    await gate.reached.wait()
+    rig.model.unusable["second"] = "provider_disabled"
+    gate.open()
+    await rig.wait_state(chat_id, "W")
+    await rig.send(chat_id, "again")
+    chat = await rig.wait_state(chat_id, "E0")
+    assert present(chat.last_error).message == "fake cannot be used."
+    assert len(second.requests) == 1
+
+
+@pytest.mark.parametrize(("required", "title"), [(False, "Greetings"), (True, None)])
+async def test_a_title_is_generated_by_the_fallback(
+    rig: EngineRig, second: FakeCompatible, *, required: bool, title: str | None
+) -> None:
+    """Unless the chat requires its model."""
+    say(rig.api, "hello")
+    chat = await rig.chat(chat_id := await rig.create("hi", model_required=required))
+    await rig.wait_state(chat_id, "W")
+    rig.api.reply(401, {"error": {"message": "bad key"}})
+    say(second, '{"title": "Greetings"}', read=17)
+    if title is None:
+        with pytest.raises(TitleFailed):
+            await rig.replica.titles.suggest(chat, "hi")
+        assert second.requests == []
+    else:
+        assert await rig.replica.titles.suggest(chat, "hi") == title
+        assert ("title", True, 17) in await rig.recorded_usage()
+
+
+async def test_a_summary_is_written_by_the_fallback(rig: EngineRig, second: FakeCompatible) -> None:
+    """And is paid at its prices."""
+    say(rig.api, "hello")
+    chat_id = await rig.create("hi")
+    await rig.wait_state(chat_id, "W")
+    rig.api.reply(401, {"error": {"message": "bad key"}})
+    say(second, "what was said", read=17)
+    await rig.compact(chat_id)
+    await rig.wait_state(chat_id, "W")
+    assert "'summary': 'what was said'" in (await rig.transcript(chat_id))[-1]
+    assert (await rig.recorded_usage())[-1] == ("compaction", True, 17)
 
 
 @pytest.mark.parametrize(

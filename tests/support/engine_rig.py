@@ -44,10 +44,17 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
 )
-from chatd.domain.chat.row import Chat, Episode
+from chatd.domain.chat.row import Chat, ChatError, Episode
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
 from chatd.domain.model.config import LearnedLimit
-from chatd.domain.model.failures import ModelError, ModelRemoved, RemovedModel, known_failure
+from chatd.domain.model.failures import (
+    ClassifiedFailure,
+    FailureKind,
+    ModelError,
+    ModelRemoved,
+    RemovedModel,
+    known_failure,
+)
 from chatd.domain.model.protocol import Effort, ModelConfig, Prices
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
@@ -101,8 +108,8 @@ class Events:
 
 
 class OneModel:
-    """Satisfies `ports.ModelSource`: the default, perhaps `others`, and models that were
-    `removed`."""
+    """Satisfies `ports.ModelSource`: the default, perhaps `others`, models that were `removed`, and
+    models that cannot be used, by name."""
 
     def __init__(self, provider: Provider, kind: str) -> None:
         self.provider = provider
@@ -118,6 +125,7 @@ class OneModel:
         self.summary_config: ModelConfig | None = None
         self.removed: dict[ModelConfigId, str] = {}
         self.others: dict[ModelConfigId, ModelChoice] = {}
+        self.unusable: dict[str, FailureKind] = {}
         self.efforts: tuple[Effort, ...] | None = None
         self.learned: LearnedLimit | None = None
 
@@ -130,7 +138,7 @@ class OneModel:
             removed = RemovedModel(id=model_config_id, name=name)
             raise ModelRemoved(removed, f"The model {name} was deleted.")
         if model_config_id is not None and model_config_id in self.others:
-            return self.others[model_config_id]
+            return self._usable(self.others[model_config_id])
         own = ModelChoice(
             config=self._config_with_limit(),
             provider=self.provider,
@@ -139,16 +147,26 @@ class OneModel:
             learned=None if self.config.context_limit else self.learned,
             efforts=self.efforts,
         )
-        if self.summary_config is None:
-            return own
-        return replace(own, summary_model=replace(own, config=self.summary_config))
+        if self.summary_config is not None:
+            own = replace(own, summary_model=replace(own, config=self.summary_config))
+        return self._usable(own)
+
+    def _usable(self, choice: ModelChoice) -> ModelChoice:
+        if (kind := self.unusable.get(choice.config.name)) is not None:
+            error = ChatError(message=f"{choice.config.name} cannot be used.", kind=kind)
+            raise ModelError(ClassifiedFailure(kind=kind, error=error))
+        return choice
+
+    async def configured(self, model_config_id: ModelConfigId | None) -> ModelConfig | None:
+        other = None if model_config_id is None else self.others.get(model_config_id)
+        return self.config if other is None else other.config
 
     async def choose_named(self, name: str, owner_id: UserId | None = None) -> ModelChoice:
         del owner_id
         found = [one for one in self.others.values() if one.config.name == name]
         if not found:
             raise ModelError(known_failure("config", name))
-        return found[0]
+        return self._usable(found[0])
 
     async def learn_limit(self, model_id: ModelConfigId, learned: LearnedLimit) -> None:
         assert model_id == self.config.id

@@ -61,7 +61,7 @@ test("a fallback is named in the editor of a model, and answers when the key is 
   await chooseModel(page, "locked");
   await chat.send("who answers?");
   await expect(chat.answers).toContainText("The other one.");
-  await expect(chat.log).toContainText(`locked cannot be used: its provider refuses the request; ${MODEL} answers.`);
+  await expect(chat.log).toContainText(`locked cannot be used now; ${MODEL} answers.`);
 });
 
 test("a limit that is reached says how much was used, until when and who can raise it, and the message is kept", async ({ server, browser, model }) => {

@@ -275,6 +275,11 @@ class ModelSource(Protocol):
         """The model of that name, for a chat of this owner. Raises ModelError."""
         ...
 
+    async def configured(self, model_config_id: ModelConfigId | None) -> ModelConfig | None:
+        """The configuration of a model, or of the default, whether or not it can be used now. None
+        if there is none."""
+        ...
+
     async def learn_limit(self, model_id: ModelConfigId, learned: LearnedLimit) -> None:
         """Keep the context limit that a refusal of the model has taught, for all chats."""
         ...

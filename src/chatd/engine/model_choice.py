@@ -2,6 +2,7 @@
 fallback. `domain.model.fallback` decides.
 """
 
+from contextlib import suppress
 from datetime import datetime
 
 from msgspec import Struct
@@ -13,6 +14,7 @@ from chatd.domain.model.failures import ModelError, ModelRemoved
 from chatd.domain.model.fallback import (
     PromptNeeds,
     fallback_objection,
+    fallback_reason,
     fits_reason,
     is_fallback_due,
 )
@@ -41,20 +43,53 @@ async def choose_answering_model(
 ) -> ModelChoice:
     """The chat's model, or the fallback that the row names. Raises ModelError."""
     chat = attempt.chat
-    own = await choose_model(models, chat)
+    try:
+        choice = await choose_model(models, chat)
+    except ModelError:
+        own = await models.configured(chat.model_config_id)
+        fallback = None if own is None else await _find_chosen(models, attempt, own, now)
+        if fallback is None:
+            raise
+        return fallback
+    return await _find_chosen(models, attempt, choice.config, now) or choice
+
+
+async def _find_chosen(
+    models: ModelSource, attempt: Attempt, own: ModelConfig, now: datetime
+) -> ModelChoice | None:
+    """The fallback of the row, if it answers this step in place of the chat's `own` model."""
+    chat = attempt.chat
     chosen, setbacks = chat.fallback, chat.setbacks
     if chosen is None or setbacks is None or chat.model_required:
-        return own
+        return None
     tokens = measure_fill(attempt.history, None).tokens
-    if not is_fallback_due(chosen, setbacks, own.config, tokens, now):
-        return own
+    if not is_fallback_due(chosen, setbacks, own, tokens, now):
+        return None
     try:
         choice = await models.choose(chosen.model_config_id, chat.owner_id)
     except ModelError:
-        return own
-    if choice.config.name not in {fallback.model for fallback in own.config.fallbacks}:
-        return own
-    return replace(choice, stands_in_for=own.config)
+        return None
+    if choice.config.name not in {fallback.model for fallback in own.fallbacks}:
+        return None
+    return replace(choice, stands_in_for=own)
+
+
+async def choose_usable_model(models: ModelSource, chat: Chat) -> ModelChoice:
+    """The chat's model, or the first of its fallbacks that can be called if that cannot. For words
+    about a chat, which are not part of it. Raises ModelError."""
+    try:
+        return await choose_model(models, chat)
+    except ModelError as error:
+        own = await models.configured(chat.model_config_id)
+        reason = fallback_reason(error.classified)
+        if own is None or reason is None or chat.model_required:
+            raise
+        for fallback in own.fallbacks:
+            if reason in fallback.on:
+                with suppress(ModelError):
+                    choice = await models.choose_named(fallback.model, chat.owner_id)
+                    return replace(choice, stands_in_for=own)
+        raise
 
 
 class FallbackSearch(Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ from chatd.domain.model.fallback import (
     fallback_notice,
     needs_fallback,
 )
-from chatd.domain.model.protocol import ModelRequest
+from chatd.domain.model.protocol import ModelConfig, ModelRequest
 from chatd.domain.model.retry import (
     DEFAULT_OUTAGE_S,
     CompactFirst,
@@ -113,7 +113,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
 
     async def generate(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
         if (refused := self.circuits.request_call(context.config.provider)) is not None:
-            switched = await self._fall_back(attempt, context, refused.cause)
+            switched = await self._fall_back_from(attempt, context, refused.cause)
             return switched or await self._wait_for_provider(attempt, context, refused)
         try:
             with self.circuits.watch_call(context.config.provider) as on_answering:
@@ -181,7 +181,8 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         except ModelCallError as error:
             return await self._retry_or_go_on(attempt, context, error, action)
         if isinstance(rows, CallRefused):
-            return await self._wait_for_provider(attempt, context, rows)
+            switched = await self._fall_back_from(attempt, context, rows.cause)
+            return switched or await self._wait_for_provider(attempt, context, rows)
         is_manual = action is not None and action.source == "manual"
         kind = FinishTurn if is_manual else CommitStep
         step = attempt.step(kind, rows.messages, rows.usage, compacted=True)
@@ -196,11 +197,14 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         error: ModelCallError,
         action: Compact | None,
     ) -> AppliedChange:
-        """After a failed summary: retry what may pass by, a few times only while the chat can do
-        without. Then go on without a summary and say so once; fail the turn only if the window is
-        full."""
+        """After a failed summary: a fallback of the model writes it, if there is one. Else retry
+        what may pass by, a few times only while the chat can do without. Then go on without a
+        summary and say so once; fail the turn only if the window is full."""
         if isinstance(error, SpendExceeded):
             return await self._fail(attempt, context, error.classified.error, error.usage)
+        switched = await self._fall_back_from(attempt, context, error.classified, error)
+        if switched is not None:
+            return switched
         is_manual = action is not None and action.source == "manual"
         must_have = action is None or (action.fill.is_full and not is_manual)
         failures = (attempt.chat.setbacks or NO_SETBACKS).failed_calls + 1
@@ -344,9 +348,8 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     ) -> AppliedChange:
         """Another model answers if the chat's has a fallback for this failure. Else a full context
         window is answered by a compaction."""
-        if (
-            switched := await self._fall_back(attempt, context, error.classified, error)
-        ) is not None:
+        switched = await self._fall_back_from(attempt, context, error.classified, error)
+        if switched is not None:
             return switched
         setbacks, is_fallback = attempt.chat.setbacks or NO_SETBACKS, context.choice.stands_in_for
         decision = decide_retry(
@@ -372,22 +375,46 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             case _:
                 assert_never(decision)
 
-    async def _fall_back(
+    async def replace_unusable(self, attempt: Attempt, failed: ClassifiedFailure) -> AppliedChange:
+        """The chat's model cannot be called, because it or its provider is disabled or has no key:
+        a fallback answers, or the turn fails."""
+        setbacks = attempt.chat.setbacks or NO_SETBACKS
+        own = unusable = await self.models.configured(attempt.chat.model_config_id)
+        if own is not None and own.id in setbacks.failed_models and setbacks.fallback is not None:
+            # The fallback of the row cannot be called either.
+            unusable = await self.models.configured(setbacks.fallback.model_config_id)
+        if own is not None:
+            switched = await self._fall_back(attempt, own, unusable or own, failed)
+            if switched is not None:
+                return switched
+        return await self.committer.fail_turn(attempt, failed.error)
+
+    async def _fall_back_from(
         self,
         attempt: Attempt,
         context: TurnContext,
         failed: ClassifiedFailure,
         error: ModelCallError | None = None,
     ) -> AppliedChange | None:
+        own = context.choice.stands_in_for or context.config
+        return await self._fall_back(attempt, own, context.config, failed, error)
+
+    async def _fall_back(
+        self,
+        attempt: Attempt,
+        own: ModelConfig,
+        failed_model: ModelConfig,
+        failed: ClassifiedFailure,
+        error: ModelCallError | None = None,
+    ) -> AppliedChange | None:
         """Commit that another model makes the next call of this step, which this worker then
         makes. None if there is none for this failure. Without `error` no call was made."""
         chat, setbacks = attempt.chat, attempt.chat.setbacks or NO_SETBACKS
-        own = context.choice.stands_in_for or context.config
         reason = needs_fallback(failed, setbacks, is_called=error is not None)
         if not own.fallbacks or chat.model_required or reason is None:
             return None
         tokens = (error and error.request_tokens) or measure_fill(attempt.history, None).tokens
-        failed_models = (*setbacks.failed_models, context.config.id)
+        failed_models = (*setbacks.failed_models, failed_model.id)
         wanted = FallbackSearch(
             own=own,
             reason=reason,
@@ -419,7 +446,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         self.env.emit(
             "model_fell_back",
             chat_id=chat.id,
-            model=context.config.name,
+            model=failed_model.name,
             fallback=name,
             reason=reason,
             error_kind=failed.kind,

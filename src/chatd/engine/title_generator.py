@@ -8,6 +8,7 @@ is best effort: a failure leaves the old title.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -23,8 +24,16 @@ from chatd.domain.deployment.spend import SpendRefusal
 from chatd.domain.errors import TitleFailed, UsageLimit
 from chatd.domain.ids import ChatId
 from chatd.domain.model.classify import classify_fault
-from chatd.domain.model.failures import ModelError
-from chatd.domain.model.protocol import ModelRequest, ProviderError, ProviderFault, StreamFailed
+from chatd.domain.model.failures import ClassifiedFailure, ModelError, with_provider
+from chatd.domain.model.fallback import fallback_reason
+from chatd.domain.model.protocol import (
+    FallbackReason,
+    ModelConfig,
+    ModelRequest,
+    ProviderError,
+    ProviderFault,
+    StreamFailed,
+)
 from chatd.domain.model.usage import estimate_input_tokens, expected_input
 from chatd.domain.ports import Env, ModelChoice, ModelSource
 from chatd.domain.prompt.titles import (
@@ -41,7 +50,7 @@ from chatd.domain.prompt.titles import (
 )
 from chatd.domain.text import clip
 from chatd.engine.call_records import DebugRecorder, UsageWriter
-from chatd.engine.model_choice import choose_model
+from chatd.engine.model_choice import choose_usable_model
 from chatd.engine.spend_guard import SpendGuard, SpendRefused
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
@@ -128,7 +137,7 @@ class TitleGenerator:
     async def suggest(self, chat: Chat, excerpt: str) -> str:
         """A title for this excerpt of the chat. Raises UsageLimit, TitleFailed."""
         try:
-            choice = await choose_model(self._models, chat)
+            choice = await choose_usable_model(self._models, chat)
         except ProviderError as error:
             raise TitleFailed(f"No model can name the chat: {error.fault.message}") from error
         title, refusal = await self._ask(
@@ -152,7 +161,7 @@ class TitleGenerator:
         if chat is None:
             return None
         try:
-            choice = await choose_model(self._models, chat)
+            choice = await choose_usable_model(self._models, chat)
         except (ModelError, ProviderError):
             return None
         excerpt = clip(answer, MAX_EXCERPT_CHARS)
@@ -171,19 +180,39 @@ class TitleGenerator:
         """Try the models in turn, within one time limit for all of them. Returns the words, or why
         the last refused call was not made."""
         refusal: SpendRefusal | None = None
-        deadline = asyncio.get_running_loop().time() + words.timeout_s
-        for model in await self._title_models(choice):
-            if (model.config.provider, model.config.model) in self._unusable:
-                continue
-            request = build_request(model.config.model)
-            try:
-                title = await self._call(chat, model, request, words, deadline)
-            except SpendRefused as refused:
-                refusal = refused.refusal
-                continue
-            if title is not None:
-                return title, None
+        failed: ClassifiedFailure | None = None
+        models = list(await self._title_models(choice))
+        # An administrator may have chosen another model, because no other one may read the chat.
+        has_own = any(model is choice for model in models) and not chat.model_required
+        own = choice.stands_in_for or choice.config
+        began = asyncio.get_running_loop().time()
+        # A provider that does not answer leaves time for the next one.
+        deadline = began + words.timeout_s / (2 if has_own and own.fallbacks else 1)
+        while models:
+            model = models.pop(0)
+            if (model.config.provider, model.config.model) not in self._unusable:
+                request = build_request(model.config.model)
+                try:
+                    title, failed = await self._call(chat, model, request, words, deadline)
+                except SpendRefused as refused:
+                    refusal = refused.refusal
+                else:
+                    if title is not None:
+                        return title, None
+            if not models and has_own and failed is not None:
+                has_own, deadline = False, began + words.timeout_s
+                models = await self._fallbacks(own, fallback_reason(failed), chat)
         return None, refusal
+
+    async def _fallbacks(
+        self, own: ModelConfig, reason: FallbackReason | None, chat: Chat
+    ) -> list[ModelChoice]:
+        found: list[ModelChoice] = []
+        for fallback in own.fallbacks:
+            if reason in fallback.on:
+                with suppress(ModelError):
+                    found.append(await self._models.choose_named(fallback.model, chat.owner_id))
+        return found
 
     async def _set_title(self, chat: Chat, title: str) -> None:
         updated = await chats.set_title(
@@ -194,18 +223,21 @@ class TitleGenerator:
 
     async def _call(
         self, chat: Chat, model: ModelChoice, request: ModelRequest, words: Words, deadline: float
-    ) -> str | None:
+    ) -> tuple[str | None, ClassifiedFailure | None]:
+        """The title, or how the call failed, or neither if the answer is none."""
         answer, fault = await self._stream(chat, model, request, words.kind, deadline)
         if fault is not None and (plainer := without_temperature(request, fault)) is not None:
             answer, fault = await self._stream(chat, model, plainer, words.kind, deadline)
-        if fault is not None and classify_fault(fault).kind == "config":
+        provider = model.config.provider
+        failed = None if fault is None else with_provider(classify_fault(fault), provider)
+        if failed is not None and failed.kind == "config":
             # The provider does not have this model: do not ask again for every new chat.
             self._unusable.add((model.config.provider, model.config.model))
         if answer is None:
             self._env.emit("title_failed", chat_id=chat.id, provider=model.config.provider)
-            return None
+            return None, failed
         text = "".join(part.text for part in answer.content if isinstance(part, TextPart))
-        return words.read(text) if fault is None else None
+        return (words.read(text) if failed is None else None), failed
 
     async def _stream(
         self,

@@ -247,9 +247,10 @@ class TurnLoop:
         try:
             context = await self._until_available(lambda: self._load(attempt))
         except ModelError as failed:
-            return await self._committer.fail_turn(attempt, failed.classified.error)
+            return await self._deps.model_step.replace_unusable(attempt, failed.classified)
         except ProviderError as failed:
-            return await self._committer.fail_turn(attempt, classify_fault(failed.fault).error)
+            unusable = classify_fault(failed.fault)
+            return await self._deps.model_step.replace_unusable(attempt, unusable)
         except TimeoutError:
             return await self._committer.fail_turn(attempt, TURN_CONTEXT_TIMEOUT_ERROR)
         action = next_action(attempt.history, attempt.chat, context.rules)

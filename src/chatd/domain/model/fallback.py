@@ -31,16 +31,19 @@ keep a prompt in their cache."""
 
 def fallback_reason(failed: ClassifiedFailure) -> FallbackReason | None:
     """None: another model would not help, or the failure is chatd's own."""
-    if failed.error.provider is None:
-        return None
     match failed.kind:
+        case "missing_key" | "provider_disabled" | "config":
+            # Often found before a call, and so without the name of a provider.
+            return "access"
+        case _ if failed.error.provider is None:
+            return None
         case "overloaded" | "rate_limit":
             return "overload"
         case "timeout" | "stream_silence_timeout":
             return "outage"
         case "generic":
             return "outage" if failed.retryable else None
-        case "auth" | "usage_limit" | "missing_key" | "provider_disabled" | "config":
+        case "auth" | "usage_limit":
             return "access"
         case "content_filter" | "refusal":
             return "refusal"
@@ -120,7 +123,7 @@ def is_fallback_due(
 _TEXTS: Final[dict[str, str]] = {
     "overload": "{own} is overloaded",
     "outage": "{own} does not answer",
-    "access": "{own} cannot be used: its provider refuses the request",
+    "access": "{own} cannot be used now",
     "refusal": "{own} refused to answer",
     "context": "The chat is too long for {own}",
 }

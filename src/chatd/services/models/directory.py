@@ -253,6 +253,12 @@ class ModelDirectory:
             raise config_error(f"There is no model {name}.")
         return await self.choose(known.config.id, owner_id)
 
+    async def configured(self, model_config_id: ModelConfigId | None) -> ModelConfig | None:
+        known = await self.default() if model_config_id is None else await self.get(model_config_id)
+        if known is not None and (known.source == "database" or self._is_ours(known)):
+            return None if known.is_deleted else known.config
+        return self._own.find(model_config_id) or (known and known.config)
+
     def _is_ours(self, known: StoredModel) -> bool:
         """Whether administrators made the model's provider."""
         provider = self._lists.providers.get(known.provider_id)
