@@ -25,14 +25,15 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: runtime page ## set up what is needed and start the server (ARGS="--data-dir DIR" adds flags)
+	@$(BIN)/python -m tools.help_build --background
 	@exec $(BIN)/chatd serve $(ARGS)
 
 # Quick if nothing has changed. Without Node the server serves the lite page.
 page: runtime ## build the page, if its sources have changed and Node 20 is installed
 	@$(BIN)/python tools/page_build.py
 
-site: dev ## build the documentation, which the server has at /help, if it has changed
-	@$(BIN)/python tools/help_build.py
+site: runtime ## build the documentation, which the server has at /help, if it has changed
+	@$(BIN)/python -m tools.help_build --install
 
 check: ## lint and types only, a minute or two
 	@$(call RUN,checks check)

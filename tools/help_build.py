@@ -1,11 +1,14 @@
 """Builds docs/ into the site that the server has at /help, src/chatd/help, if its sources have
 changed since the last build; and is the hook of mkdocs.yml, which mends links out of docs/.
 
-Run by make site and make wheel, and by hatchling for a wheel (tools/wheel_hook.py), if the packages
-of requirements/site.txt are installed. CHATD_UI says what happens, as for tools/page_build.py.
-Nothing is loaded from elsewhere: neither by the build nor by the site.
+Run by make site and make wheel, by hatchling for a wheel (tools/wheel_hook.py), and by make serve in
+the background: that one installs the packages of requirements/site.txt beside .venv if they are
+missing, and the server has the site as soon as it is whole. CHATD_UI says what happens, as for
+tools/page_build.py. Nothing else is loaded from elsewhere: neither by the build nor by the site.
 """
 
+import contextlib
+import fcntl
 import gzip
 import hashlib
 import os
@@ -13,7 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,10 +40,64 @@ class HelpNotBuilt(Exception):
 
 
 def main() -> None:
+    mode = os.environ.get("CHATD_UI", "require")
+    if "--background" in sys.argv[1:]:
+        if mode != "skip" and not is_current(ROOT):
+            begin_in_background()
+        return
+    if "--idle" in sys.argv[1:]:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     try:
-        build_help(ROOT, os.environ.get("CHATD_UI", "require"), print)
+        if "--install" in sys.argv[1:]:
+            install_packages(ROOT)
+        build_help(ROOT, mode, print)
     except HelpNotBuilt as error:
         sys.exit(f"error: {error}")
+
+
+def begin_in_background() -> None:
+    """It takes processor time that nothing else wants, outlives the server and ends by itself."""
+    log = ROOT / "build" / "help-build.log"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("w") as output:
+        subprocess.Popen(
+            [sys.executable, "-m", "tools.help_build", "--install", "--idle"],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+    print("The documentation at /help is built in the background: some seconds, once.", flush=True)
+
+
+def install_packages(root: Path) -> None:
+    """Beside .venv, which a server uses meanwhile. Raises HelpNotBuilt."""
+    place, lock = packages_of(root), (root / "requirements" / "site.txt").read_text()
+    note = place / NOTE
+    with one_at_a_time(root):
+        if find_spec("material") is not None or (note.is_file() and note.read_text() == lock):
+            return
+        shutil.rmtree(place, ignore_errors=True)
+        environment = import_module("tools.environment")
+        flags = [*environment.LOCKED, "--target", str(place), "-r", "requirements/site.txt"]
+        for installer in environment.installers():
+            if environment.run_installer([*installer, *flags]) == 0:
+                note.write_text(lock)
+                return
+    raise HelpNotBuilt("The packages of requirements/site.txt could not be installed.")
+
+
+def packages_of(root: Path) -> Path:
+    return root / "build" / "site-packages"
+
+
+@contextlib.contextmanager
+def one_at_a_time(root: Path) -> Generator[None]:
+    """The kernel drops the lock if we are killed."""
+    directory = os.open(root / "docs", os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def build_help(root: Path, mode: str, say: Say) -> None:
@@ -48,11 +105,13 @@ def build_help(root: Path, mode: str, say: Say) -> None:
     if mode == "skip" or not (root / "mkdocs.yml").is_file() or is_current(root):
         return
     try:
-        if find_spec("material") is None:
+        if find_spec("material") is None and not packages_of(root).is_dir():
             raise HelpNotBuilt(
                 "The documentation needs mkdocs-material: make site installs and builds it."
             )
-        run_build(root, help_of(root))
+        with one_at_a_time(root):
+            if not is_current(root):
+                run_build(root, help_of(root))
     except HelpNotBuilt as error:
         if mode == "require":
             raise
@@ -93,7 +152,7 @@ def run_build(root: Path, place: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
     done = subprocess.run(
         [*command, "--site-dir", str(unfinished)],
-        cwd=root, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, stdin=subprocess.DEVNULL,
+        cwd=root, env=environment_of(root), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S,
     )  # fmt: skip
     if done.returncode != 0:
@@ -105,6 +164,13 @@ def run_build(root: Path, place: Path) -> None:
     (unfinished / NOTE).write_text(built_from)
     shutil.rmtree(place, ignore_errors=True)
     unfinished.rename(place)
+
+
+def environment_of(root: Path) -> dict[str, str]:
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    if find_spec("material") is None:
+        env["PYTHONPATH"] = str(packages_of(root))
+    return env
 
 
 def prune(site: Path) -> None:

@@ -25,6 +25,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGE = "flask_swagger_ui"
 PLACE = "chatd/api/swagger_ui"
 NOTE_PLACE = "chatd/build.json"
+SITE = "mkdocs-material~=9.8"
 SHA256 = {
     "swagger-ui-bundle.js": "3f6abf70480db7e07914df4c98a77385f22ea585eaf457a3e6415ba0eae2d167",
     "swagger-ui.css": "c3cfe8248c4b0b89673600fb829924eafbac6de4bc4b2b06f5f5243483074d0a",
@@ -34,6 +35,11 @@ SHA256 = {
 
 class ChatdHook(BuildHookInterface[BuilderConfig]):
     _directory: TemporaryDirectory[str] | None = None
+
+    def dependencies(self) -> list[str]:
+        """What builds the documentation, for a build in an environment of its own: pip install ."""
+        with_help = self.target_name == "wheel" and os.environ.get("CHATD_UI", "auto") != "skip"
+        return [SITE] if with_help else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         mode = os.environ.get("CHATD_UI", "auto")

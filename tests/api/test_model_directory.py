@@ -260,23 +260,23 @@ async def test_another_replica_hears_of_a_change(dsn: str, pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "model_fields", "kind"),
+    ("fields", "enabled", "kind"),
     [
-        ({"enabled": False}, {}, "provider_disabled"),
-        ({"kind": "openai", "api_keys": ()}, {}, "missing_key"),
-        ({}, {"enabled": False}, "config"),
+        ({"enabled": False}, True, "provider_disabled"),
+        ({"kind": "openai", "api_keys": ()}, True, "missing_key"),
+        ({}, False, "config"),
     ],
     ids=["a disabled provider", "no key", "a disabled model"],
 )
 async def test_a_model_that_cannot_be_called_still_says_its_fallbacks(
-    pool: Pool, fields: dict[str, object], model_fields: dict[str, bool], kind: str
+    pool: Pool, fields: dict[str, object], kind: str, *, enabled: bool
 ) -> None:
     async with model_rig(pool) as rig:
         await create_provider(rig, "http://127.0.0.1:1", **fields)
         model = await create_model(rig)
         second = await create_model(rig, "second")
         chain = (Fallback(model="second"),)
-        body = UpdateModelBody(fallbacks=chain, **model_fields)
+        body = UpdateModelBody(fallbacks=chain, enabled=enabled)
         await rig.models.update_model(AUTHOR, model.config.id, body)
         with pytest.raises(ModelError) as raised:
             await rig.directory.choose(model.config.id)

@@ -272,7 +272,7 @@ def address_lines(listens: str, public: str | None) -> list[str]:
     api = f"  API       {url}{API_PATH}, described at {url}/docs"
     help_ = f"{url}/help/"
     if not is_built(PACKAGED_HELP):
-        help_ += " (not built: run make site)"
+        help_ += " (not built yet: make serve and make site build it)"
     lines = [f"  page      {page}", api, f"  help      {help_}"]
     return lines if url == listens else [*lines, f"  listens   {listens}"]
 
