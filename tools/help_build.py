@@ -1,8 +1,8 @@
 """Builds docs/ into the site that the server has at /help, src/chatd/help, if its sources have
 changed since the last build; and is the hook of mkdocs.yml, which mends links out of docs/.
 
-Run by make site and make wheel, by hatchling for a wheel (tools/wheel_hook.py), and by make serve in
-the background: that one installs the packages of requirements/site.txt beside .venv if they are
+Run by make site and make wheel, by hatchling for a wheel (tools/wheel_hook.py), and by make serve,
+in the background: that one installs the packages of requirements/site.txt beside .venv if they are
 missing, and the server has the site as soon as it is whole. CHATD_UI says what happens, as for
 tools/page_build.py. Nothing else is loaded from elsewhere: neither by the build nor by the site.
 """
