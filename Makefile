@@ -59,7 +59,7 @@ tests/%/node_modules/.package-lock.json: tests/%/package-lock.json
 test-conformance: dev tests/mcp_conformance/node_modules/.package-lock.json ## the conformance scenarios of MCP, for the client and the server
 	@exec $(BIN)/python -m pytest -m conformance -n $(JOBS) $(ARGS) tests/mcp tests/api
 
-test-deploy: dev ## the Helm chart (needs Go), the image and Compose (needs Podman and root): minutes
+test-deploy: dev ## the Helm chart at an API server (needs Go), the image and Compose (needs Podman and root): minutes
 	@$(BIN)/python -m tools.deploy_tests
 	@exec $(BIN)/python -m tools.image_tests
 

@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,6 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTE = ".source-hash"
 BUILD_TIMEOUT_S = 300
 MIN_COMPRESSED = 1000
+HEAD_START_S = 15.0
+"""Of the server that make serve starts: it is ready by then, with its first database too."""
 # For other languages than English, for crawlers, and for who changes the theme.
 NOT_SERVED = ("assets/javascripts/lunr", "404.html", "sitemap.xml", "sitemap.xml.gz")
 COMPRESSED = {".css", ".html", ".js", ".json", ".svg"}
@@ -46,6 +49,7 @@ def main() -> None:
             begin_in_background()
         return
     if "--idle" in sys.argv[1:]:
+        time.sleep(HEAD_START_S)
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     try:
         if "--install" in sys.argv[1:]:
@@ -56,7 +60,8 @@ def main() -> None:
 
 
 def begin_in_background() -> None:
-    """It takes processor time that nothing else wants, outlives the server and ends by itself."""
+    """It begins when the server should be ready, takes processor time that nothing else wants,
+    outlives the server and ends by itself."""
     log = ROOT / "build" / "help-build.log"
     log.parent.mkdir(exist_ok=True)
     with log.open("w") as output:
@@ -65,7 +70,9 @@ def begin_in_background() -> None:
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True,
         )  # fmt: skip
-    print("The documentation at /help is built in the background: some seconds, once.", flush=True)
+    print(
+        "The documentation at /help is built in the background: within a minute, once.", flush=True
+    )
 
 
 def install_packages(root: Path) -> None:

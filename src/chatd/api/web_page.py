@@ -268,9 +268,9 @@ def _file(text: str, media_type: str) -> PageFile:
 HELP_ADDRESS: Final = "help"
 _SCRIPTS: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _NO_HELP: Final = (
-    "The documentation is not built. In a checkout `make serve` builds it in the background, which"
-    " takes some seconds; if it is still missing, `make site` builds it and says what is wrong."
-    " This server has it then. Its sources are the files of docs/; the API is described at /docs.\n"
+    "The documentation is not built. In a checkout `make serve` builds it in the background, within"
+    " a minute; if it is still missing then, `make site` builds it and says what is wrong. This"
+    " server has it then. Its sources are the files of docs/; the API is described at /docs.\n"
 )
 
 
