@@ -341,7 +341,8 @@ def start_api_server(place: Path, stack: ExitStack) -> Path:
     for name, command in (("etcd", etcd), ("kube-apiserver", server)):
         log = stack.enter_context((place / f"{name}.log").open("w"))
         process = subprocess.Popen(command, stdout=log, stderr=log)
-        stack.callback(lambda process=process: (process.kill(), process.wait()))
+        stack.callback(process.wait)
+        stack.callback(process.kill)
     access = {
         "apiVersion": "v1",
         "kind": "Config",
