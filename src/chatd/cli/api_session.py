@@ -32,6 +32,7 @@ class ExitCode(IntEnum):
     MODEL_ERROR = 4
     LIMIT = 5
     NEEDS_ACTION = 6
+    NOT_FITTING = 7
     TIME_OUT = 124
     INTERRUPTED = 130
 

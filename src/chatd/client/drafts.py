@@ -12,6 +12,7 @@ from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.ids import ChatId, FileId, McpServerId, ModelConfigId, ToolCallId, WorkspaceId
 from chatd.domain.model.protocol import Effort
 from chatd.domain.tool_modes import ModeChoice
+from chatd.domain.tool_policy.rules import ToolRule
 
 Decision = Literal["approve", "deny", "answer"]
 
@@ -39,7 +40,7 @@ InputPart = TextInput | FileInput | FileReferenceInput
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A message, and what it changes about its chat. The last four are for a new chat only."""
+    """A message, and what it changes about its chat. The last five are for a new chat only."""
 
     content: tuple[InputPart, ...]
     busy_behavior: WhenBusy = "queue"
@@ -52,6 +53,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     workspace_id: WorkspaceId | None = None
     max_cost_micros: int | None = None
+    tool_rules: tuple[ToolRule, ...] = ()
 
 
 class SendBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,6 +81,7 @@ class CreateBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: Mapping[str, str] = {}
     workspace_id: UUID | None = None
     max_cost_micros: int | None = None
+    tool_rules: tuple[ToolRule, ...] = ()
 
 
 def send_body(draft: Draft) -> SendBody:

@@ -192,6 +192,38 @@ def run(
         str | None,
         typer.Option("--max-cost", metavar="DOLLARS", help="The budget of the new chat"),
     ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--max-steps", metavar="N", min=1, help="Interrupt the chat after so many model calls"
+        ),
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option("--system", metavar="TEXT", help="Instructions for the new chat"),
+    ] = None,
+    allow_tool: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-tool",
+            metavar="NAME[:ARGUMENT=PATTERN]",
+            help="Run calls of this tool without asking; may be repeated",
+        ),
+    ] = None,
+    deny_tool: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--deny-tool",
+            metavar="NAME[:ARGUMENT=PATTERN]",
+            help="Never run calls of this tool; may be repeated",
+        ),
+    ] = None,
+    output_schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--output-schema", metavar="FILE", help="Answer with JSON of this JSON Schema"
+        ),
+    ] = None,
     continue_last: Annotated[
         bool, typer.Option("--continue", "-c", help="Continue the chat that changed last")
     ] = False,
@@ -225,11 +257,13 @@ def run(
     interrupts the chat, a second one leaves at once.
 
     Exit codes: 0 done, 1 failure, 2 usage, 3 sign-in, 4 model error, 5 spend limit, 6 the chat
-    needs an approval or an answer, 124 time-out, 130 interrupted.
+    needs an approval or an answer, 7 the answer does not fit the schema, 124 time-out, 130
+    interrupted.
     """
-    from chatd.cli.api_session import report_errors, run_command
+    from chatd.cli.api_session import UsageProblem, report_errors, run_command
     from chatd.cli.chats import here_commands, run_report
-    from chatd.cli.chats.run_request import RunRequest, read_prompt
+    from chatd.cli.chats.run_request import RunRequest, read_prompt, read_tool_rule
+    from chatd.cli.chats.structured_output import read_schema
 
     with report_errors():
         request = RunRequest(
@@ -245,8 +279,17 @@ def run(
             labels=run_report.read_labels(label or ()),
             mcp=tuple(mcp or ()),
             max_cost_micros=run_report.read_dollars(max_cost),
+            max_steps=max_steps,
+            system=system,
+            tool_rules=(
+                *(read_tool_rule(one, "auto") for one in allow_tool or ()),
+                *(read_tool_rule(one, "deny") for one in deny_tool or ()),
+            ),
+            output=read_schema(output_schema),
         )
         run_report.check_choices(request)
+        if detach and (output_schema is not None or max_steps is not None):
+            raise UsageProblem("--detach does not wait: leave out --output-schema and --max-steps")
         choice = here_commands.read_choice(
             here=here, network=network, no_sandbox=no_sandbox, yes=yes
         )

@@ -7,7 +7,7 @@ else.
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final, Protocol
 
@@ -15,7 +15,7 @@ from chatd.aio import first_of
 from chatd.cli.api_session import ExitCode, patient
 from chatd.cli.chats.chat_lines import subagent_lines
 from chatd.cli.chats.run_request import StartedTurn
-from chatd.cli.chats.run_turn import TurnOutcome, turn_outcome
+from chatd.cli.chats.run_turn import TurnOutcome, has_reached, turn_outcome
 from chatd.cli.output import print_notice
 from chatd.client.connection import Connection, FollowedChat
 from chatd.client.errors import ApiError
@@ -164,11 +164,17 @@ class Reporter(Protocol):
 
 
 class TurnFollower:
-    def __init__(self, api: ServerApi, turn: StartedTurn, reporter: Reporter) -> None:
+    """With `max_steps` the chat is interrupted after so many model calls of the turn."""
+
+    def __init__(
+        self, api: ServerApi, turn: StartedTurn, reporter: Reporter, max_steps: int | None = None
+    ) -> None:
         self._api = patient(api)
+        self._max_steps = max_steps
         self._turn = turn
         self._reporter = reporter
         self._interrupted = asyncio.Event()
+        self._steps_over = asyncio.Event()
         self._notices = ConnectionNotices(reporter.notice)
         self._told_waits: dict[ChatId, int] = {}
 
@@ -179,12 +185,14 @@ class TurnFollower:
             async with watch_chat(self._api, self._turn.chat_id) as watch:
                 left_s = _FOREVER_S if timeout_s is None else timeout_s
                 ended = await first_of(
-                    self._follow(watch), self._interrupted.wait(), asyncio.sleep(left_s)
+                    self._follow(watch),
+                    self._interrupted.wait(),
+                    asyncio.sleep(left_s),
+                    self._steps_over.wait(),
                 )
                 if ended == 0:
                     return await self._follow(watch)
-                code = ExitCode.INTERRUPTED if ended == 1 else ExitCode.TIME_OUT
-                return await self._stop(watch, code)
+                return await self._stop(watch, _STOPS[ended])
 
     async def _follow(self, watch: ChatWatch) -> TurnOutcome:
         while True:
@@ -196,6 +204,9 @@ class TurnFollower:
                 self._reporter.show(shown)
                 if (outcome := turn_outcome(shown, self._turn.sent)) is not None:
                     return outcome
+                most = self._max_steps
+                if most is not None and has_reached(shown, self._turn.sent, most):
+                    self._steps_over.set()
             await watch.changed.wait()
 
     def _tell_subagents(self, watch: ChatWatch) -> None:
@@ -209,13 +220,8 @@ class TurnFollower:
     async def _stop(self, watch: ChatWatch, code: ExitCode) -> TurnOutcome:
         """The turn's outcome with this exit code, if it ends in time; the chat is stopped either
         way, because the server has the interrupt."""
-        is_late = code == ExitCode.TIME_OUT
-        self._reporter.notice(
-            "The time is over; interrupting the chat."
-            if is_late
-            else "Interrupting the chat. Ctrl-C again leaves at once."
-        )
-        reason = "The time was over." if is_late else "Interrupted."
+        notice, reason = _STOP_TEXTS[code]
+        self._reporter.notice(notice)
         try:
             async with asyncio.timeout(SETTLE_TIMEOUT_S):
                 if await self._take_back(watch):
@@ -250,6 +256,22 @@ class TurnFollower:
         if self._interrupted.is_set():
             task.cancel()
         self._interrupted.set()
+
+
+_STOPS: Final[Mapping[int, ExitCode]] = {
+    1: ExitCode.INTERRUPTED,
+    2: ExitCode.TIME_OUT,
+    3: ExitCode.MODEL_ERROR,
+}
+"""By what came first."""
+_STOP_TEXTS: Final[Mapping[ExitCode, tuple[str, str]]] = {
+    ExitCode.INTERRUPTED: ("Interrupting the chat. Ctrl-C again leaves at once.", "Interrupted."),
+    ExitCode.TIME_OUT: ("The time is over; interrupting the chat.", "The time was over."),
+    ExitCode.MODEL_ERROR: (
+        "The steps of --max-steps are over; interrupting the chat.",
+        "It reached its limit of steps.",
+    ),
+}
 
 
 def _stopped(code: ExitCode, reason: str) -> TurnOutcome:

@@ -7,17 +7,21 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from time import monotonic
 from typing import Final, Literal, get_args
 
-from msgspec import to_builtins
+from msgspec import UNSET, to_builtins
+from msgspec.structs import replace
 
 from chatd.cli.api_session import ExitCode, UsageProblem, patient
 from chatd.cli.chats.chat_lines import EventLines, ProgressLines, activity, ask_lines, plan_lines
 from chatd.cli.chats.run_follow import TurnFollower
-from chatd.cli.chats.run_request import RunRequest, StartedTurn, read_id, start_turn
+from chatd.cli.chats.run_request import RunRequest, StartedTurn, read_id, send_turn, start_turn
 from chatd.cli.chats.run_turn import TurnOutcome
+from chatd.cli.chats.structured_output import NotFitting, retry_text
 from chatd.cli.options import suggest
 from chatd.cli.output import dollars, print_json, print_json_line, print_notice, print_text
+from chatd.client.drafts import Draft, TextInput
 from chatd.client.resources import ChatCost
 from chatd.client.server import ServerApi
 from chatd.client.state import ShownChat
@@ -74,7 +78,10 @@ class RunReport:
         plan = await self._read_plan(api, outcome)
         if self._form == "text":
             answer = plan or outcome.answer
-            if answer and outcome.ending in _WITH_ANSWER:
+            if outcome.output is not UNSET:
+                self._separate()
+                print_json(outcome.output)
+            elif answer and outcome.ending in _WITH_ANSWER:
                 self._separate()
                 print_text(answer, is_data=True)
         else:
@@ -156,6 +163,8 @@ def result_of(
         "message_id": outcome.message_id,
         "finish_reason": outcome.finish_reason,
     }
+    if outcome.output is not UNSET:
+        found["output"] = outcome.output
     if plan:
         found["plan"] = plan
     if outcome.reason:
@@ -187,9 +196,49 @@ async def run(
     turn = await _start(api, request)
     report = RunReport(turn, form, quiet=quiet)
     report.begin()
-    outcome = await TurnFollower(api, turn, report).run(timeout_s)
+    ends_at = None if timeout_s is None else monotonic() + timeout_s
+    outcome = await TurnFollower(api, turn, report, request.max_steps).run(timeout_s)
+    if request.output is not None and outcome.ending == "done":
+        try:
+            outcome = replace(outcome, output=request.output.read(outcome.answer))
+        except NotFitting as problem:
+            report.notice(f"The answer does not fit the schema: {problem}. Asking once more.")
+            left_s = None if ends_at is None else max(ends_at - monotonic(), 0.0)
+            report, outcome = await _ask_again(
+                api, turn.chat_id, request, str(problem), form=form, timeout_s=left_s, quiet=quiet
+            )
     await report.finish(api, outcome)
     return outcome.exit_code
+
+
+async def _ask_again(
+    api: ServerApi,
+    chat_id: ChatId,
+    request: RunRequest,
+    problem: str,
+    *,
+    form: RunFormat,
+    timeout_s: float | None,
+    quiet: bool,
+) -> tuple[RunReport, TurnOutcome]:
+    """In the same chat, with what was wrong."""
+    assert request.output is not None
+    draft = Draft(
+        content=(TextInput(retry_text(problem)),),
+        model=request.model,
+        reasoning_effort=request.effort,
+    )
+    turn = await send_turn(api, chat_id, draft)
+    report = RunReport(turn, form, quiet=quiet)
+    outcome = await TurnFollower(api, turn, report, request.max_steps).run(timeout_s)
+    if outcome.ending != "done":
+        return report, outcome
+    try:
+        return report, replace(outcome, output=request.output.read(outcome.answer))
+    except NotFitting as again:
+        reason = f"The answer does not fit the schema, also when asked once more: {again}."
+        code = ExitCode.NOT_FITTING
+        return report, replace(outcome, ending="failed", exit_code=code, reason=reason)
 
 
 async def _start(api: ServerApi, request: RunRequest) -> StartedTurn:
@@ -219,6 +268,8 @@ def check_choices(request: RunRequest) -> None:
         "--template": request.template,
         "--label": request.labels,
         "--max-cost": request.max_cost_micros,
+        "--system": request.system,
+        "--allow-tool and --deny-tool": request.tool_rules,
     }
     if request.chat_id is not None and request.continues:
         raise UsageProblem("-c continues the last chat, -r the one that it names: give one of them")

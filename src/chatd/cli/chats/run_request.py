@@ -12,9 +12,11 @@ from uuid import UUID
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from chatd.cli.api_session import UsageProblem
 from chatd.cli.chats.run_turn import SentMessage
+from chatd.cli.chats.structured_output import OutputSchema
 from chatd.cli.output import print_notice
 from chatd.client.drafts import Draft, FileInput, InputPart, TextInput
 from chatd.client.resources import ListedChat, StoredFile
@@ -23,6 +25,7 @@ from chatd.domain.chat.parts import KnownPart
 from chatd.domain.ids import ChatId, McpServerId, WorkspaceId
 from chatd.domain.model.protocol import Effort
 from chatd.domain.tool_modes import ModeChoice
+from chatd.domain.tool_policy.rules import PolicyAction, ToolRule
 
 MAX_INLINE_BYTES: Final = 32 * 1024
 """Longer input is sent as a file: a message has at most 256 KiB with everything in it."""
@@ -108,6 +111,10 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     mcp: tuple[str, ...] = ()
     max_cost_micros: int | None = None
+    system: str | None = None
+    tool_rules: tuple[ToolRule, ...] = ()
+    output: OutputSchema | None = None
+    max_steps: int | None = None
 
 
 class StartedTurn(Struct, frozen=True, kw_only=True):
@@ -117,7 +124,11 @@ class StartedTurn(Struct, frozen=True, kw_only=True):
 
 async def start_turn(api: ServerApi, request: RunRequest) -> StartedTurn:
     chat_id = request.chat_id or (await last_chat(api) if request.continues else None)
-    content = await message_content(api, request.prompt, request.files)
+    prompt = request.prompt
+    if request.output is not None:
+        text = "\n\n".join(one for one in (prompt.text, request.output.request) if one)
+        prompt = replace(prompt, text=text)
+    content = await message_content(api, prompt, request.files)
     draft = Draft(
         content=content,
         model=request.model,
@@ -127,10 +138,23 @@ async def start_turn(api: ServerApi, request: RunRequest) -> StartedTurn:
         labels=request.labels,
         workspace_id=await _workspace_id(api, request),
         max_cost_micros=request.max_cost_micros,
+        system_prompt=request.system,
+        tool_rules=request.tool_rules,
     )
     if chat_id is None:
         return await _create(api, draft)
-    return await _send(api, chat_id, draft)
+    return await send_turn(api, chat_id, draft)
+
+
+def read_tool_rule(text: str, action: PolicyAction) -> ToolRule:
+    """Of `NAME`, or `NAME:ARGUMENT=PATTERN` for some calls only. Raises UsageProblem."""
+    name, colon, rest = text.partition(":")
+    argument, sign, pattern = rest.partition("=")
+    if not name.strip() or (colon and not (argument.strip() and sign and pattern)):
+        option = "--deny-tool" if action == "deny" else "--allow-tool"
+        raise UsageProblem(f"{option} {text!r}: write NAME, or NAME:ARGUMENT=PATTERN")
+    args = {argument.strip(): pattern} if colon else {}
+    return ToolRule(tool=name.strip(), action=action, args=args)
 
 
 async def last_chat(api: ServerApi) -> ChatId:
@@ -150,7 +174,7 @@ async def _create(api: ServerApi, draft: Draft) -> StartedTurn:
     return StartedTurn(chat_id=chat.id, sent=SentMessage(version=1))
 
 
-async def _send(api: ServerApi, chat_id: ChatId, draft: Draft) -> StartedTurn:
+async def send_turn(api: ServerApi, chat_id: ChatId, draft: Draft) -> StartedTurn:
     before = await api.get_chat(chat_id)
     reply = await api.send_message(chat_id, draft)
     queued = () if reply.queued_message is None else reply.queued_message.content

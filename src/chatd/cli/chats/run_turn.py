@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from chatd.cli.api_session import ExitCode, exit_code_of_error
 from chatd.client.state import ShownChat
@@ -37,7 +37,8 @@ class SentMessage(Struct, frozen=True, kw_only=True):
 
 
 class TurnOutcome(Struct, frozen=True, kw_only=True):
-    """How a turn ended. `reason` is for people; empty if it is done."""
+    """How a turn ended. `reason` is for people; empty if it is done. `output` is the answer as a
+    JSON value, if one was asked for."""
 
     ending: Ending
     exit_code: ExitCode
@@ -48,6 +49,7 @@ class TurnOutcome(Struct, frozen=True, kw_only=True):
     error: ChatError | None = None
     calls: tuple[RequestedCall, ...] = ()
     plan_file_id: str | None = None
+    output: object = UNSET
 
 
 def turn_messages(shown: ShownChat, sent: SentMessage) -> tuple[PublicMessage, ...]:
@@ -93,6 +95,14 @@ def turn_outcome(shown: ShownChat, sent: SentMessage) -> TurnOutcome | None:
         reason = "The message left the queue before it was answered: it was edited or deleted."
         return TurnOutcome(ending="failed", exit_code=ExitCode.FAILURE, reason=reason)
     return _ended(turn, early)
+
+
+def has_reached(shown: ShownChat, sent: SentMessage, max_steps: int) -> bool:
+    """Whether the turn has had so many model calls, the results of the last one too, and goes
+    on."""
+    turn = _without_notices(turn_messages(shown, sent))
+    steps = sum(1 for one in turn if one.role == "assistant")
+    return steps >= max_steps and turn[-1].role != "assistant" and shown.status in BUSY
 
 
 def answer_text(turn: Sequence[PublicMessage]) -> str:
