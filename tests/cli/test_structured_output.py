@@ -13,6 +13,7 @@ from chatd.cli.chats import run_report
 from chatd.cli.chats.run_request import Prompt, RunRequest, read_tool_rule
 from chatd.cli.chats.structured_output import NotFitting, OutputSchema, read_schema
 from chatd.client.server import open_api
+from chatd.domain.ids import ChatId
 from chatd.domain.tool_policy.rules import PolicyAction, ToolRule
 from tests.support.terminal import Json, TerminalServer, serve_terminal
 from tests.support.terminal_answers import TOOL, tool_call, will_call
@@ -167,4 +168,4 @@ async def test_rules_and_instructions_reach_the_chat_and_steps_are_limited(
     assert found["reason"] == "It reached its limit of steps."
     policy = await server.call("GET", f"/chats/{found['chat_id']}/tool-policy")
     assert policy["rules"] == [{"tool": TOOL, "action": "deny"}]
-    assert await server.status_of(msgspec.convert(found["chat_id"], object)) == "waiting"
+    assert await server.status_of(msgspec.convert(found["chat_id"], ChatId)) == "waiting"
