@@ -250,6 +250,37 @@ async def test_an_idempotent_tool_runs_again_on_another_replica(
         assert len(api.requests) == 2
 
 
+class AwayTool(GatedTool):
+    """Says what it waits for, then waits at its gate."""
+
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+        await context.wait_for("The runner laptop is not connected.")
+        return await super().run(context, args)
+
+
+async def test_what_a_call_waits_for_stays_noted_when_another_worker_takes_over(
+    dsn: str, api: FakeCompatible
+) -> None:
+    """Until the tool takes it back: viewers would see it go and come."""
+    first, second = AwayTool(gate=Gate(), effect="idempotent"), GatedTool(gate=Gate())
+    second.effect = "idempotent"
+    async with (
+        engine_rig_with(dsn, api, tools=[first], worker=SHORT_DRAIN) as drained,
+        engine_rig_with(dsn, api, tools=[second]) as other,
+    ):
+        assert first.gate is not None
+        assert second.gate is not None
+        drained.call_tools(("c1", "echo", "{}"))
+        chat_id = await drained.ask("go", "ok")
+        await first.gate.reached.wait()
+        await drained.start_drain()
+        await second.gate.reached.wait()
+        [call] = (await other.chat(chat_id)).pending_calls
+        assert call.waits_for == "The runner laptop is not connected."
+        second.gate.open()
+        assert (await other.wait_chat_task_left(chat_id)).pending_calls == ()
+
+
 # Client tools
 
 

@@ -16,6 +16,7 @@ from chatd.store.workspace import bindings, builds, templates, workspaces
 from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.build_backend import BuildFailed
 from chatd.workspaces.build_requests import BuildWaits, WaitTimeouts
+from tests.support.build_rig import CountingConn
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT, HARNESS, OWNER, member
 from tests.support.runners import insert_runner, runner
@@ -184,13 +185,18 @@ async def test_a_build_that_no_connected_runner_takes_says_so(pool: Pool, clock:
     async def wait_for(text: str) -> None:
         told.append(text)
 
-    waits = BuildWaits(pool, FakeAgents().ping, clock, WaitTimeouts())
+    line = CountingConn(pool)
+    waits = BuildWaits(line, FakeAgents().ping, clock, WaitTimeouts())
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(waits.build(made.build.id, wait_for))
         while not any(told):
             await clock.advance_past("build")
             await clock.wait_for_sleeper("build")
         assert "The runner laptop is not connected since" in told[-1]
+        for line.cut in (True, False):  # A database that is away for a moment changes nothing.
+            await clock.advance_past("build")
+            await clock.wait_for_sleeper("build")
+        assert len(set(told)) == 1
         await pool.execute("UPDATE runners SET disconnected_at = NULL, seen_at = now()")
         await clock.advance_past("build")
         await clock.wait_for_sleeper("build")

@@ -87,6 +87,7 @@ class ToolBatchRun:
         self._answered: dict[ToolCallId, AnsweredCall] = {}
         self._waits: list[AgentWait] = []
         self._note_waits = note_waits
+        # Also what an owner before this one waited for: the tool takes it back when it goes on.
         self._waits_for = {call.id: call.waits_for for call in chat.pending_calls if call.waits_for}
 
     @property
@@ -112,8 +113,6 @@ class ToolBatchRun:
         for call in self._calls:
             if (text := self._denied.get(call.tool_call_id)) is not None:
                 self._store(call, error_output(text))
-        # What an owner before this one waited for may be there again.
-        await self._commit_waits(dict.fromkeys(self._waits_for, ""))
         try:
             await self._each(batch.concurrent, self._answer)
             for call in batch.serial:

@@ -3,6 +3,7 @@
 Each wait has a timeout. Cancelling a wait does not affect the build: its worker goes on.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -108,18 +109,16 @@ class BuildWaits:
     async def build(self, build_id: BuildId, wait_for: Callable[[str], Awaitable[None]]) -> Build:
         """The ended build. `wait_for` is told why it does not begin or go on: its runner is not
         connected, or none takes it. Raises BuildTimeout. Goes on while the database is
-        unavailable."""
+        unavailable, and then leaves what was told."""
         poll = PollBackoff(self._clock, self._timeouts.build_s, "build")
         while True:
-            try:
+            with contextlib.suppress(Unavailable):
                 found = await builds.get(self._conn, WORKER, build_id)
-                reason = await self._reason(build_id) if poll.is_long else ""
-            except Unavailable:
-                found, reason = None, ""
-            if found is not None and not found.active:
-                await wait_for("")
-                return found
-            await wait_for(reason)
+                if found is not None and not found.active:
+                    await wait_for("")
+                    return found
+                if poll.is_long:
+                    await wait_for(await self._reason(build_id))
             if not await poll.more():
                 raise BuildTimeout("The build has not ended in time; it is still running.")
 
