@@ -1,9 +1,11 @@
 """Streams on the beat: read together, passed on at once, ended and failed for their coroutine."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -22,9 +24,10 @@ from chatd.domain.ports import PushedEvents
 from chatd.providers.http import ProviderSession
 from chatd.providers.openai.chat_answer import ChatAnswerBuilder
 from chatd.providers.openai.chat_decoder import ChatDecoder
-from chatd.providers.provider_config import HttpConfig
+from chatd.providers.provider_config import HttpConfig, TlsFiles
 from chatd.providers.reply_events import WAKING_READS, Beat, ReplyEvents, merge_deltas
 from chatd.providers.tool_schema import ToolNames
+from tests.support.providers.certificate import self_signed
 
 Serve = Callable[[web.StreamResponse], Awaitable[None]]
 
@@ -88,7 +91,7 @@ async def test_the_beat_calls_all_readers_and_stops_without_any() -> None:
         await done.wait()
 
 
-@pytest.mark.parametrize(("many", "every_s"), [(1, 0.03), (48, 0.03), (80, 0.05), (500, 0.1)])
+@pytest.mark.parametrize(("many", "every_s"), [(1, 0.03), (48, 0.03), (80, 0.05), (500, 0.2)])
 async def test_the_interval_grows_with_the_number_of_streams(many: int, every_s: float) -> None:
     beat, struck = Beat(), asyncio.Event()
 
@@ -116,8 +119,14 @@ DONE = event("", '"stop"') + b"data: [DONE]\n\n"
 
 
 @asynccontextmanager
-async def opened(serve: Serve, *, silence_s: float = 30.0) -> AsyncGenerator[ReplyEvents]:
-    """A stream of a server that writes with `serve`."""
+async def opened(
+    serve: Serve,
+    *,
+    silence_s: float = 30.0,
+    pem: Path | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncGenerator[ReplyEvents]:
+    """A stream of a server that writes with `serve`. `pem` is the certificate of `tls`."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -129,10 +138,12 @@ async def opened(serve: Serve, *, silence_s: float = 30.0) -> AsyncGenerator[Rep
     app.router.add_post("/", handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    session = ProviderSession("fake", config=HttpConfig(read_timeout_s=silence_s, silence_s=None))
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    files = TlsFiles() if pem is None else TlsFiles(ca_file=str(pem))
+    config = HttpConfig(read_timeout_s=silence_s, silence_s=None, tls=files)
+    session = ProviderSession("fake", config=config)
     decoder = ChatDecoder(ChatAnswerBuilder("fake", ToolNames(())))
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    url = f"http{'' if tls is None else 's'}://127.0.0.1:{runner.addresses[0][1]}/"
     try:
         async with (
             asyncio.timeout(30),
@@ -169,6 +180,39 @@ async def test_an_answer_in_pieces_of_any_size_arrives_whole() -> None:
         async with opened(serve) as events:
             assert await events.push(take)
         assert said(taken) == "".join(words)
+
+
+async def test_an_answer_over_tls_is_read_on_the_beat_too(tmp_path: Path) -> None:
+    """A socket with TLS is held at another place: above what is decrypted."""
+    taker = Taker()
+
+    async def serve(response: web.StreamResponse) -> None:
+        await taker.pace(response, PIECES)
+        whole = b"".join(PIECES)
+        for start in range(0, len(whole), 7):
+            await response.write(whole[start : start + 7])
+        await response.write(DONE)
+
+    tls = self_signed(tmp_path)
+    async with opened(serve, pem=tmp_path / "server.pem", tls=tls) as events:
+        assert await events.push(taker.take)
+    assert said(taker.events) == "".join(WORDS * 2)
+    assert taker.by_beat[WAKING_READS : len(WORDS)] == [True] * 4
+
+
+async def test_an_answer_larger_than_what_the_client_holds_arrives_whole() -> None:
+    """The client stops reading by itself when it has that much, and is not made to go on."""
+    taker, word = Taker(), "x" * 50_000
+
+    async def serve(response: web.StreamResponse) -> None:
+        await taker.pace(response, PIECES)
+        for _ in range(40):
+            await response.write(event(word))
+        await response.write(DONE)
+
+    async with opened(serve) as events:
+        assert await events.push(taker.take)
+    assert said(taker.events) == "".join(WORDS) + word * 40
 
 
 class Taker:

@@ -1,10 +1,10 @@
 """The events of a streamed reply: from the socket to the taker in one call, no task per token.
 
 The first reads of a stream wake the coroutine that waits for the answer, so that the first token
-is not delayed. Then the stream is on the beat: at a shared interval one callback reads what has
-arrived on all busy streams, decodes it and passes it on. The coroutine wakes again when the stream
-ends or fails, and when the taker has to wait. While a stream is not read, aiohttp stops reading its
-socket.
+is not delayed. Then the stream is on the beat: between two beats its socket is not read, so that a
+token wakes nothing. At a shared interval the sockets of all busy streams are read together, and one
+callback decodes what has arrived and passes it on. The coroutine wakes again when the stream ends
+or fails, and when the taker has to wait.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from chatd.providers.sse import FramedDecoder
 
 BEAT_INTERVAL_S: Final = 0.03
 """Not shorter than the interval at which parts for viewers are coalesced: one read is one part."""
-MAX_BEAT_INTERVAL_S: Final = 0.1
+MAX_BEAT_INTERVAL_S: Final = 0.2
 MAX_READS_PER_S: Final = 1600
 """Limit for all streams of a provider together: the interval grows with their number, so that more
 tokens share the cost of a read and of a write."""
@@ -38,6 +38,8 @@ WAKING_READS: Final = 4
 """Reads of a stream before it goes on the beat."""
 READS_AT_ONCE: Final = 64
 """Reads before other callbacks of the event loop have their turn."""
+LARGE_READ_BYTES: Final = 32 * 1024
+"""After a larger read the socket is read on: the provider sends faster than the beat."""
 MAX_STREAM_BYTES: Final = 256 * 1024 * 1024
 """Limit of one streamed reply with pings and framing, for a provider that never stops sending."""
 # A connection can be reused once its reply has been read to the end; wait this long for the end.
@@ -49,17 +51,23 @@ OnBeat = Callable[[float], None]
 """Called with the time of the event loop. Must not raise."""
 
 
+def _nothing() -> None:
+    pass
+
+
 class Beat:
-    """Calls all its readers at one interval. Has a timer only while it has readers."""
+    """Calls all its readers at one interval. Has a timer only while it has readers. `prepare` of a
+    reader is called first; before the reader itself is called, the event loop has looked at its
+    sockets once."""
 
     def __init__(self, interval_s: float = BEAT_INTERVAL_S) -> None:
         self._least_s = interval_s
         self.interval_s = interval_s
-        self._readers: dict[OnBeat, None] = {}
+        self._readers: dict[OnBeat, Callable[[], None]] = {}
         self._is_running = False
 
-    def add(self, reader: OnBeat) -> None:
-        self._readers[reader] = None
+    def add(self, reader: OnBeat, prepare: Callable[[], None] = _nothing) -> None:
+        self._readers[reader] = prepare
         if not self._is_running:
             self._is_running = True
             asyncio.get_running_loop().call_later(self.interval_s, self._strike)
@@ -68,15 +76,25 @@ class Beat:
         self._readers.pop(reader, None)
 
     def _strike(self) -> None:
-        self._call(list(self._readers))
+        self._prepare(list(self._readers))
+
+    def _prepare(self, due: list[OnBeat]) -> None:
+        readers, loop = self._readers, asyncio.get_running_loop()
+        for reader in due[:READS_AT_ONCE]:
+            if (prepare := readers.get(reader)) is not None:
+                prepare()
+        # What a callback schedules runs after the loop has looked at its sockets, but the loop has
+        # not looked before this callback: that needs two.
+        loop.call_soon(loop.call_soon, self._call, due)
 
     def _call(self, due: list[OnBeat]) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for reader in due[:READS_AT_ONCE]:
-            reader(now)
+            if reader in self._readers:
+                reader(now)
         if rest := due[READS_AT_ONCE:]:
-            loop.call_soon(self._call, rest)
+            self._prepare(rest)
             return
         many = len(self._readers)
         self.interval_s = max(self._least_s, min(many / MAX_READS_PER_S, MAX_BEAT_INTERVAL_S))
@@ -184,12 +202,14 @@ class ReplyEvents:
         read_timeout_s = None
         if protocol is not None:
             read_timeout_s, protocol.read_timeout = protocol.read_timeout, None
-        self._beat.add(self._on_beat)
+        self._hold_socket()
+        self._beat.add(self._on_beat, self._read_socket)
         try:
             return await self._waiter
         finally:
             self._beat.remove(self._on_beat)
             self._waiter = None
+            self._read_socket()
             if protocol is not None and not self._has_ended:
                 protocol.read_timeout = read_timeout_s
                 protocol.start_timeout()
@@ -198,6 +218,20 @@ class ReplyEvents:
     def _protocol(self) -> Any:  # aiohttp's ResponseHandler
         connection = self._response.connection
         return None if connection is None else connection.protocol
+
+    def _hold_socket(self) -> None:
+        """The system keeps what arrives, within its limit, until the next beat."""
+        protocol = self._protocol
+        if protocol is not None and protocol.transport is not None:
+            with suppress(RuntimeError):  # it is closed
+                protocol.transport.pause_reading()
+
+    def _read_socket(self) -> None:
+        """Unless aiohttp holds it, because the taker has not read what is in memory."""
+        protocol = self._protocol
+        if protocol is not None and protocol.transport is not None and not protocol._reading_paused:
+            with suppress(RuntimeError):
+                protocol.transport.resume_reading()
 
     @property
     def _has_ended(self) -> bool:
@@ -210,7 +244,10 @@ class ReplyEvents:
             return
         content = self._content
         try:
-            if content.total_bytes == self._bytes_read:
+            size = content.total_bytes - self._bytes_read
+            if size < LARGE_READ_BYTES:
+                self._hold_socket()
+            if not size:
                 if self._has_ended:
                     waiter.set_result(True)
                 elif now - self._data_at >= self._silence_s:

@@ -323,7 +323,8 @@ RECENT: Final = timedelta(hours=1)
 lately."""
 MAX_CHATS_PER_BATCH: Final = 50
 MAX_MESSAGES_PER_READ: Final = 200
-MAX_BYTES_PER_READ: Final = 1024 * 1024
+MAX_BYTES_PER_READ: Final = 128 * 1024
+"""Of one chat; one message may be larger. The chats of a batch are read together."""
 
 TRY_LOCK: Final[LiteralString] = """
     SELECT pg_try_advisory_xact_lock(hashtextextended('chatd.search_texts', 0))"""
@@ -355,21 +356,28 @@ LIST_RENAMED: Final[LiteralString] = f"""
     SELECT {_BEHIND} AND c.id = ANY (ARRAY(
         SELECT chat_id FROM chat_search_state WHERE title IS NULL LIMIT $1))"""
 LOAD_CHANGED: Final[LiteralString] = f"""
-    SELECT m.messages, m.found
-    FROM {changed_messages("$1", "$2::bigint", "$3::bigint", limit="$4", max_bytes="$5")} m"""
+    SELECT c.id, m.messages, m.found
+    FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS c (id, version, message)
+    CROSS JOIN LATERAL
+        {changed_messages("c.id", "c.version", "c.message", limit="$4", max_bytes="$5")} m"""
 
 WRITE: Final[LiteralString] = """
     INSERT INTO chat_search_texts (chat_id, message_id, root_chat_id, owner_id, at, text, grams)
-    SELECT $1, d.id, $2, $3, d.at, d.text, d.grams::integer[]
-    FROM unnest($4::bigint[], $5::timestamptz[], $6::text[], $7::text[]) AS d (id, at, text, grams)
+    SELECT d.chat, d.id, d.root, d.owner, d.at, d.text, d.grams::integer[]
+    FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::timestamptz[], $6::text[],
+        $7::text[]) AS d (chat, id, root, owner, at, text, grams)
     ON CONFLICT (chat_id, message_id) DO UPDATE
         SET text = excluded.text, grams = excluded.grams, at = excluded.at"""
 REMOVE: Final[LiteralString] = """
-    DELETE FROM chat_search_texts WHERE chat_id = $1 AND message_id = ANY ($2::bigint[])"""
+    DELETE FROM chat_search_texts t USING unnest($1::uuid[], $2::bigint[]) AS d (chat, id)
+    WHERE t.chat_id = d.chat AND t.message_id = d.id"""
 # A rename since the read leaves the chat marked.
 SAVE_STATE: Final[LiteralString] = """
     INSERT INTO chat_search_state (chat_id, version, message_id, title)
-    SELECT id, $2, $3, CASE WHEN title = $4 THEN title END FROM chats WHERE id = $1
+    SELECT c.id, d.version, d.message, CASE WHEN c.title = d.title THEN c.title END
+    FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[])
+        AS d (id, version, message, title)
+    JOIN chats c ON c.id = d.id
     ON CONFLICT (chat_id) DO UPDATE SET version = excluded.version,
         message_id = excluded.message_id, title = excluded.title"""
 
@@ -390,6 +398,7 @@ class ChatBehind(Struct, frozen=True, kw_only=True):
 
 
 class IndexEntry(Struct, frozen=True, kw_only=True):
+    chat: ChatBehind
     id: MessageId
     at: datetime
     text: str
@@ -418,9 +427,7 @@ async def index_batch(pool: Pool) -> bool | None:
         if not began["is_filled"]:
             older = await session.fetch(LIST_OLDER, left, limit)
         found = {row["id"]: ChatBehind(**dict(row)) for row in (*renamed, *recent, *lately, *older)}
-        is_complete = True
-        for chat in found.values():
-            is_complete &= await _index_chat(session, chat)
+        is_complete = not found or await _index_chats(session, list(found.values()))
         # The next batch need not pass the chats of this one again.
         if is_complete:
             is_last = len(renamed) < limit and len(recent) < limit
@@ -432,44 +439,60 @@ async def index_batch(pool: Pool) -> bool | None:
     return not is_complete or max(len(renamed), len(recent), len(older)) == limit
 
 
-async def _index_chat(session: DatabaseSession, chat: ChatBehind) -> bool:
-    """One read of its changes. False if there are more."""
-    row = await session.fetchrow(
+async def _index_chats(session: DatabaseSession, chats: Sequence[ChatBehind]) -> bool:
+    """One read of their changes. False if there are more."""
+    rows = await session.fetch(
         LOAD_CHANGED,
-        chat.id,
-        chat.version,
-        chat.message_id,
+        [chat.id for chat in chats],
+        [chat.version for chat in chats],
+        [chat.message_id for chat in chats],
         MAX_MESSAGES_PER_READ + 1,
         MAX_BYTES_PER_READ,
     )
-    changed = messages_from_json(None if row is None else row["messages"])
-    shown = changed[:MAX_MESSAGES_PER_READ]
-    is_complete = row is None or len(shown) == row["found"]
-    await _write(session, chat, shown)
-    last: tuple[int, MessageId | None] = (chat.history_version, None)
-    if not is_complete and shown:
-        last = (shown[-1].revision, shown[-1].id)
-    await session.execute(SAVE_STATE, chat.id, *last, chat.title)
+    found = {row["id"]: row for row in rows}
+    changed: list[tuple[ChatBehind, Sequence[Message]]] = []
+    states: list[tuple[ChatId, int, MessageId | None, str]] = []
+    is_complete = True
+    for chat in chats:
+        row = found.get(chat.id)
+        shown = messages_from_json(None if row is None else row["messages"])[:MAX_MESSAGES_PER_READ]
+        state = (chat.id, chat.history_version, None, chat.title)
+        if row is not None and len(shown) != row["found"]:
+            is_complete = False
+            if shown:
+                state = (chat.id, shown[-1].revision, shown[-1].id, chat.title)
+        changed.append((chat, shown))
+        states.append(state)
+    await _write(session, changed)
+    await session.execute(SAVE_STATE, *map(list, zip(*states, strict=True)))
     return is_complete
 
 
-async def _write(conn: Conn, chat: ChatBehind, changed: Sequence[Message]) -> None:
+async def _write(conn: Conn, changed: Sequence[tuple[ChatBehind, Sequence[Message]]]) -> None:
     # Not on the event loop: a long text takes tens of milliseconds.
-    entries = await asyncio.to_thread(make_entries, chat, changed)
+    entries = await asyncio.to_thread(
+        lambda: [entry for chat, messages in changed for entry in make_entries(chat, messages)]
+    )
     if entries:
         await conn.execute(
             WRITE,
-            chat.id,
-            chat.root_chat_id,
-            chat.owner_id,
+            [entry.chat.id for entry in entries],
             [entry.id for entry in entries],
+            [entry.chat.root_chat_id for entry in entries],
+            [entry.chat.owner_id for entry in entries],
             [entry.at for entry in entries],
             [entry.text for entry in entries],
             [entry.grams for entry in entries],
         )
-    kept = {entry.id for entry in entries}
-    if gone := [message.id for message in changed if message.id not in kept]:
-        await conn.execute(REMOVE, chat.id, gone)
+    kept = {(entry.chat.id, entry.id) for entry in entries}
+    gone = [
+        (chat.id, message.id)
+        for chat, messages in changed
+        for message in messages
+        if (chat.id, message.id) not in kept
+    ]
+    if gone:
+        await conn.execute(REMOVE, *map(list, zip(*gone, strict=True)))
 
 
 def make_entries(chat: ChatBehind, changed: Sequence[Message]) -> list[IndexEntry]:
@@ -485,5 +508,5 @@ def make_entries(chat: ChatBehind, changed: Sequence[Message]) -> list[IndexEntr
                 grams.add(title_gram())
             keys = index_keys(chat.owner_id, grams)
             array = f"{{{','.join(map(str, keys))}}}"
-            entries.append(IndexEntry(id=entry_id, at=at, text=text, grams=array))
+            entries.append(IndexEntry(chat=chat, id=entry_id, at=at, text=text, grams=array))
     return entries
