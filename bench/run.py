@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from bench import (
     commits,
+    desktop,
     latency,
     long_chats,
     mcp_calls,
@@ -47,6 +48,7 @@ _OWN_ROWS: Final[Mapping[str, Measure]] = {
     "mcp": mcp_calls.measure_mcp,
     "plans": plans.measure_plans,
     "workspaces": workspaces.measure_workspaces,
+    "desktop": desktop.measure_desktop,
 }
 """These start a database of their own, or need none."""
 
@@ -68,8 +70,9 @@ DEFAULT_ROWS: Final = (
     ),
     *("mcp", "spawn"),
 )
-ALL_ROWS: Final = (*DEFAULT_ROWS, "plans", "workspaces")
-"""`plans` needs 3 GB of disk and `workspaces` a host that can isolate: only on request."""
+ALL_ROWS: Final = (*DEFAULT_ROWS, "plans", "workspaces", "desktop")
+"""Only on request: `plans` needs 3 GB of disk, `workspaces` a host that can isolate, and `desktop`
+also an X server and Chromium."""
 
 
 class MachineLoad(Struct, frozen=True, kw_only=True):

@@ -71,7 +71,9 @@ SECRET: Final = b"s" * 32
 RUNNER: Final = "bench-runner"
 
 Json = dict[str, Any]
-SCRATCH_TEMPLATE_ID: Final = str(template_rows(BUILT_IN_TEMPLATES[0], "builtin").template.id)
+SCRATCH_TEMPLATE_ID, DEMO_TEMPLATE_ID = (
+    str(template_rows(template, "builtin").template.id) for template in BUILT_IN_TEMPLATES[:2]
+)
 
 
 class ToolCaller:
@@ -80,7 +82,7 @@ class ToolCaller:
     def __init__(
         self, services: WorkspaceServices, runners: RunnerServices, database: BenchDatabase
     ) -> None:
-        self._services = services
+        self.services = services
         self.runners = runners
         self.backend = services.backend
         self._database = database
@@ -90,13 +92,15 @@ class ToolCaller:
     async def create_chat(self) -> Chat:
         async with self._database.pool(1) as pool:
             chat = await running_chat(Transactor(pool, ignore_applied))
-        self._tools = {tool.spec.name: tool for tool in await self._services.tools.tools(chat)}
+        self._tools = {tool.spec.name: tool for tool in await self.services.tools.tools(chat)}
         return chat
 
-    async def call(self, chat: Chat, name: str, **args: object) -> Json:
+    def new_call(self, chat: Chat) -> ToolContext:
         call = ToolCallId(f"call-{next(self._calls)}")
-        context = ToolContext(chat=chat, call_id=call, fence=Fence.of(chat))
-        output = await self._tools[name].run(context, Raw(msgspec.json.encode(args)))
+        return ToolContext(chat=chat, call_id=call, fence=Fence.of(chat))
+
+    async def call(self, chat: Chat, name: str, **args: object) -> Json:
+        output = await self._tools[name].run(self.new_call(chat), Raw(msgspec.json.encode(args)))
         result = msgspec.json.decode(output.text, type=Json) if not output.is_error else {}
         assert result.get("success") or result.get("created"), output.text
         return result

@@ -55,9 +55,15 @@ def test_templates_are_made_changed_versioned_and_deleted(
     ]
     assert "version 1 is active" in server.done("admin", "templates", "activate", "shop", "1").err
     assert admin("duplicate", "shop", "mine") == "mine\n"
+    switched = server.done("admin", "templates", "edit", "mine", "--desktop", "--browser")
+    assert "mine: version 2 is active" in switched.err
+    server.done("admin", "templates", "edit", "mine", "--no-browser")
+    spec = tomllib.loads(admin("show", "mine"))["templates"][0]["spec"]
+    assert (spec["desktop"], spec.get("browser"), spec["image"]) == (True, None, "docker.io/library/debian:13")
+    assert "such as --desktop" in server.call("admin", "templates", "edit", "mine").err
     listed = {line.split()[0]: line.split() for line in admin("list").splitlines()}
     assert listed["shop"][1:4] == ["container", "1", "0"]
-    assert listed["mine"][4] == "here"
+    assert listed["mine"][4:6] == ["desktop", "here"]
     for name in ("shop", "mine"):
         assert "deleted" in server.done("admin", "templates", "delete", name, "--yes").err
 

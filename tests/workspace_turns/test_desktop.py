@@ -217,29 +217,7 @@ async def test_a_browser_is_typed_into_once_through_deaths_under_a_policy_and_on
         await eventually(is_typed, within_s=WAIT_TIMEOUT_S)
         assert "onceo" not in read(place.home / "typed-browser")
 
-        # Rules for kinds of actions, which hold for the chat's subagents too.
-        rules = [
-            {"tool": "computer", "args": {"action": "type"}, "action": "deny"},
-            {"tool": "computer", "args": {"action": "key"}, "action": "ask"},
-        ]
-        await heir.ask("PUT", f"/chats/{chat}/tool-policy", {"rules": rules})
-        [denied] = await heir.call(child, "denied", computer("type", text="never"))
-        assert "the tool policy" in denied["error"]
-        await heir.send(child, "asked", computer("key", text="x"))
-
-        async def is_asked() -> bool:
-            return (await heir.ask("GET", f"/chats/{child}"))["status"] == "requires_action"
-
-        await eventually(is_asked, within_s=WAIT_TIMEOUT_S)
-        assert "oncex" not in read(place.home / "typed-browser")
-        answer = {"tool_call_id": "asked-0", "decision": "approve"}
-        await heir.ask("POST", f"/chats/{child}/answers", {"answers": [answer]})
-        assert picture_of((await heir.wait_idle(child))[-1])[:4] == PNG
-
-        async def is_pressed() -> bool:
-            return "oncex\n" in read(place.home / "typed-browser")
-
-        await eventually(is_pressed, within_s=WAIT_TIMEOUT_S)
+        await _type_under_a_policy(heir, chat, child, place.home / "typed-browser")
 
         # The agent dies in the middle of an action: nobody knows how far it came.
         await heir.ask("PUT", f"/chats/{chat}/tool-policy", {"rules": []})
@@ -254,16 +232,55 @@ async def test_a_browser_is_typed_into_once_through_deaths_under_a_policy_and_on
         assert "outcome of this call is unknown" in unknown.get("text", ""), str(unknown)[:500]
         assert picture_of(unknown)[:4] == PNG
 
-        # A video of the next run, stored with the report.
-        other = await start(heir, chat, "again", *terminal("last"), computer("type", text="end\n"))
+        # The X server dies in the middle of an action, and its windows with it.
+        held = computer("hold_key", text="Return", duration=50)
+        other = await start(heir, chat, "again", *terminal("held"), held)
+
+        async def is_entered() -> bool:
+            return read(place.home / "held") != ""
+
+        await eventually(is_entered, within_s=WAIT_TIMEOUT_S)
+        await heir.call(chat, "kill x", execute("kill -9 $(cat /tmp/.chatd-desktop-*/pid)"))
+        unknown = (await heir.wait_idle(other))[-1]
+        assert "outcome of this call is unknown" in unknown.get("text", ""), str(unknown)[:500]
+        assert picture_of(unknown)[:4] == PNG
+        await heir.send(other, "after", *terminal("last"), computer("type", text="end\n"))
         await heir.wait_idle(other)
+
+        # The video of that run is stored with its report; it goes on with the new X server.
         await heir.call(chat, "report", ("wait_agent", {"chat_id": other}))
         found = await files_of(heir, chat)
         if shutil.which("ffprobe"):
             assert set(found) == {"recording.mp4", "recording.jpg"}
             video = tmp_path / "recording.mp4"
             video.write_bytes(await heir.download(f"/files/{found['recording.mp4']['id']}/content"))
-            assert await probe(video) > 0
+            assert await probe(video) > 1
+
+
+async def _type_under_a_policy(heir: WorkspaceServer, chat: str, child: str, typed: Path) -> None:
+    """Rules for kinds of actions, which hold for the chat's subagents too."""
+    rules = [
+        {"tool": "computer", "args": {"action": "type"}, "action": "deny"},
+        {"tool": "computer", "args": {"action": "key"}, "action": "ask"},
+    ]
+    await heir.ask("PUT", f"/chats/{chat}/tool-policy", {"rules": rules})
+    [denied] = await heir.call(child, "denied", computer("type", text="never"))
+    assert "the tool policy" in denied["error"]
+    await heir.send(child, "asked", computer("key", text="x"))
+
+    async def is_asked() -> bool:
+        return (await heir.ask("GET", f"/chats/{child}"))["status"] == "requires_action"
+
+    await eventually(is_asked, within_s=WAIT_TIMEOUT_S)
+    assert "oncex" not in read(typed)
+    answer = {"tool_call_id": "asked-0", "decision": "approve"}
+    await heir.ask("POST", f"/chats/{child}/answers", {"answers": [answer]})
+    assert picture_of((await heir.wait_idle(child))[-1])[:4] == PNG
+
+    async def is_pressed() -> bool:
+        return "oncex\n" in read(typed)
+
+    await eventually(is_pressed, within_s=WAIT_TIMEOUT_S)
 
 
 async def probe(video: Path) -> float:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 
-from chatd.agent.browser.browser_server import MAX_NOTICES, MAX_TABS, find_browser
+from chatd.agent.browser.browser_server import MAX_CHAT_TABS, MAX_NOTICES, find_browser
 from chatd.domain.workspace.agent_api import (
     AgentRefused,
     AgentUnreachable,
@@ -48,11 +48,18 @@ DIALOGS = """<button onclick="alert('Hello')">Tell</button>
 <button onclick="this.nextElementSibling.textContent = prompt('Who?')">Name</button><p>-</p>
 """
 FRAMES = """<h1>Outer</h1><iframe src="/form" width="600" height="900"></iframe>
-<iframe src="http://localhost:{port}/form"></iframe>
 <div id="host"></div><script>
 document.getElementById('host').attachShadow({mode: 'open'}).innerHTML =
   '<button onclick="this.textContent=`shadow clicked`">In the shadow</button>';
 </script>"""
+ELSEWHERE = """<h1>Outer</h1><p style="height: 900px">above</p>
+<iframe src="http://localhost:{port}/inner" width="400" height="120"></iframe>
+<iframe sandbox="allow-scripts" src="/inner" width="400" height="120"></iframe>"""
+INNER = """<p style="height: 300px">inside</p><input aria-label="Word"
+onkeydown="if (event.key === 'Enter') o.textContent = 'typed ' + this.value">
+<button onclick="o.textContent = 'pressed'">Press</button>
+<p id="o">-</p>
+<iframe src="http://127.0.0.1:{port}/terms"></iframe>"""
 LATER = """<p>Wait</p><script>
 fetch('/gate').then(() => { document.querySelector('p').innerHTML = '<b id=b>Ready now</b>'; });
 </script>"""
@@ -62,11 +69,15 @@ PAGES = {
     "/dialogs": DIALOGS,
     "/later": LATER,
     "/frames": FRAMES,
+    "/elsewhere": ELSEWHERE,
+    "/inner": INNER,
     "/long": "".join(f"<p>Line number {number} of many.</p>" for number in range(3000)),
     "/loop": "<button onclick='for (;;) {}'>Hang</button>",
     "/covered": "<button onclick='alert(1)'>Under</button>"
     "<div style='position:fixed;inset:0;background:#fff'>Cookies?</div>",
     "/popups": "<script>for (let i = 0; i < 30; i++) open('/terms')</script>many",
+    "/asks": "<button onclick=\"fetch('/late').then((got) => got.text())"
+    ".then((text) => { o.textContent = 'answered ' + text })\">Ask</button><p id=o></p>",
     "/upload": "<input type=file aria-label=Photo onchange='o.textContent=this.files[0].name'>"
     "<p id=o></p>",
     "/key": "<p id=o>-</p><script>addEventListener('keydown', (event) => {"
@@ -84,6 +95,8 @@ class Pages(BaseHTTPRequestHandler):
         if path == "/slow":
             self.asked.set()
             self.gate.wait(60)
+        if path == "/late":  # longer than the page is watched without an answer
+            self.gate.wait(0.3)
         if path == "/gate":
             self.gate.wait(60)
         if path == "/private" and self.headers.get("Authorization") != "Basic YWRhOnB3":
@@ -99,8 +112,8 @@ class Pages(BaseHTTPRequestHandler):
         elif path in PAGES:
             text = PAGES[path].replace("{port}", self.headers["Host"].rpartition(":")[2])
             self.reply(200, text.encode())
-        elif path in ("/private", "/gate"):
-            self.reply(200, b"<p>welcome</p>")
+        elif path in ("/private", "/gate", "/late"):
+            self.reply(200, b"welcome" if path == "/late" else b"<p>welcome</p>")
         elif path == "/endless":
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
@@ -281,13 +294,38 @@ async def test_frames_of_the_same_site_and_shadow_trees_are_read_and_clicked(
     browsing: Browsing,
 ) -> None:
     page = await browsing.open("/frames")
-    assert "(frame http://localhost:" in page.text
-    assert "of another site, open it to read it)" in page.text
     typed = await browsing.act("type", browsing.ref(page, "Name"), "framed", submit=True)
     assert browsing.site.clicked[0].startswith("name=framed&")
     assert "Got name=framed" in typed.text
     clicked = await browsing.act("click", browsing.ref(page, "In the shadow"))
     assert "shadow clicked" in clicked.text
+
+
+async def test_frames_of_other_sites_are_read_typed_into_and_clicked(browsing: Browsing) -> None:
+    """One has a process of its own, one is sandboxed, and both have a frame of the page's site."""
+    page = await browsing.open("/elsewhere")
+    assert page.text.count("(frame http://localhost:") == 1
+    assert page.text.count("inside") == 2
+    assert page.text.count("# Terms") == 2
+    words = re.findall(r'\[(f\d+e\d+) textbox "Word"', page.text)
+    buttons = re.findall(r'\[(f\d+e\d+) button "Press"', page.text)
+    assert len(set(words)) == len(set(buttons)) == 2
+    for word, button in zip(words, buttons, strict=True):
+        typed = await browsing.act("type", word, "hello", submit=True)
+        assert "typed hello" in typed.text, typed
+        pressed = await browsing.act("click", button)
+        assert "pressed" in pressed.text, pressed
+    found = await browsing.conn.wait_for_page(text="pressed", selector="", seconds=5)
+    assert not found.error
+    await browsing.open("/form")
+    stale = await raised(AgentRefused, browsing.act("click", buttons[0]))
+    assert stale.code == "stale_ref"
+
+
+async def test_an_answer_that_the_page_asked_for_is_awaited(browsing: Browsing) -> None:
+    page = await browsing.open("/asks")
+    clicked = await browsing.act("click", browsing.ref(page, "Ask"))
+    assert "answered welcome" in clicked.text
 
 
 async def test_a_new_tab_is_the_chats_page_until_it_goes_back(browsing: Browsing) -> None:
@@ -314,7 +352,7 @@ async def test_chats_have_pages_of_their_own_and_not_too_many(
         assert none.message == "No page is open. Use the action open first."
         many = await other.open("/popups")
         told = [each for each in many.notices if "was not opened" in each]
-        assert f"{MAX_TABS} pages are open" in told[0]
+        assert f"{MAX_CHAT_TABS + 1} pages of this workspace are open" in told[0]
         assert (many.title, len(many.notices)) == ("Terms", MAX_NOTICES)
         assert (await browsing.conn.read_page()).title == "Form"
 

@@ -272,8 +272,10 @@ async def test_viewers_that_leave_while_the_desktop_starts_take_no_place(tmp_pat
 
 
 @pytest.mark.skipif(not shutil.which("ffprobe"), reason="needs Debian's package ffmpeg")
-async def test_a_recording_can_be_played_also_if_the_agent_was_killed(tmp_path: Path) -> None:
-    """Starts an X server of its own: the agent is killed. Records for a second."""
+async def test_a_recording_goes_on_although_its_x_server_and_its_agent_are_killed(
+    tmp_path: Path,
+) -> None:
+    """Starts X servers of its own, which are killed. Records for some seconds."""
     process = AgentProcess(tmp_path, desktop=(640, 480))
     process.start()
     screen, name = Screen(640, 480), "00000000-0000-4000-8000-00000000000f"
@@ -281,9 +283,10 @@ async def test_a_recording_can_be_played_also_if_the_agent_was_killed(tmp_path: 
         async with workbench(process, process.home) as bench:
             assert not (await bench.conn.stop_recording("none")).video
             place = Path(DesktopPlace.of(str(process.run_dir)).directory)
-            part = place / f"recording-{name}.part.mp4"
+            server = DesktopPlace.of(str(process.run_dir))
 
-            async def has_pictures() -> bool:
+            async def has_pictures(number: int) -> bool:
+                part = place / f"recording-{name}.part{number}.mp4"
                 return part.exists() and part.stat().st_size > 2000
 
             for _ in range(2):
@@ -291,7 +294,10 @@ async def test_a_recording_can_be_played_also_if_the_agent_was_killed(tmp_path: 
             await bench.conn.act(
                 [InputAction(kind="move", points=((9, 9),))], key=bench.key("move")
             )
-            await eventually(has_pictures, within_s=40)
+            await eventually(lambda: has_pictures(1), within_s=40)
+            os.kill(find_server(server), signal.SIGKILL)
+            assert (await bench.conn.screenshot(screen)).image
+            await eventually(lambda: has_pictures(2), within_s=40)
             process.end(signal.SIGKILL)
         process.start()
         async with workbench(process, process.home) as again:
@@ -305,6 +311,8 @@ async def test_a_recording_can_be_played_also_if_the_agent_was_killed(tmp_path: 
                     data += piece
                 file.write_bytes(data)
                 assert run(["ffprobe", "-v", "error", str(file)], {"PATH": os.defpath}) == 0
+            left = [each for each in os.listdir(place) if each.startswith("recording-")]
+            assert sorted(left) == [f"recording-{name}.{end}" for end in ("jpg", "list", "mp4")]
             refused = await raised(AgentRefused, again.conn.read_recording("none", "mp4", 0))
             assert refused.code == "no_recording"
             assert (await again.conn.screenshot(screen)).image

@@ -18,6 +18,9 @@ test("a preset is duplicated, changed with errors at their fields, compared, act
   await drawer.getByLabel("Backend").selectOption({ label: "Container" });
   await drawer.getByRole("textbox", { name: "Pool" }).fill("Big Pool");
   await drawer.getByRole("textbox", { name: "Environment" }).fill("SHOP_ENV=test\n1BAD=x");
+  await drawer.getByRole("switch", { name: "Desktop" }).click();
+  await expect(drawer.getByText("The image, or the hosts of the pool, must have these packages.")).toBeVisible();
+  await drawer.getByRole("textbox", { name: "Size of the screen" }).fill("1x1");
   await drawer.getByText("repository", { exact: true }).click();
   await drawer.getByRole("textbox", { name: "Pattern" }).first().fill("(");
   await drawer.getByRole("button", { name: "Save" }).click();
@@ -26,15 +29,18 @@ test("a preset is duplicated, changed with errors at their fields, compared, act
   await expect(wrong("Pool")).toHaveAccessibleDescription(/small letters/);
   await expect(wrong("Environment")).toHaveAccessibleDescription(/1BAD must be named/);
   await expect(wrong("Pattern")).toHaveAccessibleDescription(/not a valid regular expression/);
+  await expect(wrong("Size of the screen")).toHaveAccessibleDescription(/two even numbers/);
   await expectGoodState(page, "a refused template");
 
   await wrong("Image").fill("docker.io/library/debian:13");
   await wrong("Pool").fill("big");
+  await wrong("Size of the screen").fill("1920x1080");
+  await drawer.getByRole("switch", { name: "Browser" }).click();
   await wrong("Environment").fill("SHOP_ENV=test");
   await wrong("Pattern").fill("^https://");
   await wrong("Default").fill("https://git.example.org/shop.git");
   await drawer.getByRole("button", { name: "Save" }).click();
-  await expect(rows).toContainText("Container · pool big · no network · version 1 · 0 workspaces");
+  await expect(rows).toContainText("Container · pool big · no network · desktop · browser · version 1 · 0 workspaces");
 
   await page.getByRole("button", { name: "Edit Shop" }).click();
   const edit = page.getByRole("dialog", { name: "Edit Shop" });

@@ -448,6 +448,9 @@ class ListedTemplate(Struct, frozen=True, kw_only=True):
     version_count: int = 0
     workspace_count: int = 0
     pool: str = ""
+    desktop: bool = False
+    browser: bool = False
+    missing_packages: tuple[str, ...] = ()
 
 
 class ConfiguredTemplate(ListedTemplate, frozen=True, kw_only=True):

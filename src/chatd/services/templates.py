@@ -6,6 +6,7 @@ caches templates: every replica reads the row when a workspace is created. Bodie
 here too; docstrings are part of the OpenAPI document.
 """
 
+import shutil
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -14,6 +15,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from msgspec import Meta, Struct, convert
 from msgspec.structs import asdict, replace
 
+from chatd.agent.browser.browser_server import BROWSER_PACKAGE, find_browser
+from chatd.agent.desktop.desktop_server import missing_programs
+from chatd.agent.desktop.recorder import RECORDER
 from chatd.domain.access.permissions import Actor, has_permission
 from chatd.domain.description import CREATED_AT, TEMPLATE_ID, UPDATED_AT, VERSION_ID, describe
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
@@ -126,6 +130,17 @@ class TemplateConfigItem(Struct, frozen=True, kw_only=True):
     image: Annotated[str, describe("The image of containers and pods.", "debian:13")]
     network: Annotated[
         Network, describe("What its workspaces reach: nothing, named hosts or all.", "none")
+    ]
+    desktop: Annotated[bool, describe("Whether its workspaces have a desktop.")]
+    browser: Annotated[bool, describe("Whether its workspaces have a browser.")]
+    missing_packages: Annotated[
+        tuple[str, ...],
+        describe(
+            "Packages of Debian that a desktop and a browser need, and that the host of this server"
+            " lacks. Empty for templates whose workspaces have programs of their own: those with an"
+            " image or a pool.",
+            ["ffmpeg"],
+        ),
     ]
     created_at: Annotated[datetime, describe("When it was created.", CREATED_AT)]
     updated_at: Annotated[datetime, describe("When it last changed.", UPDATED_AT)]
@@ -372,9 +387,21 @@ def _item(found: ConfiguredTemplate) -> TemplateConfigItem:
         "version_number": found.number,
         "version_count": found.versions,
         "workspace_count": found.workspaces,
-        **{name: getattr(found, name) for name in ("pool", "image", "network")},
+        **{
+            name: getattr(found, name)
+            for name in ("pool", "image", "network", "desktop", "browser")
+        },
+        "missing_packages": () if found.pool or found.image else _missing_packages(),
     }
     return convert(columns, TemplateConfigItem)
+
+
+def _missing_packages() -> tuple[str, ...]:
+    """What workspaces of this host lack for a desktop that is recorded, and for a browser."""
+    missing = missing_programs()
+    if shutil.which(RECORDER) is None:
+        missing.append(RECORDER)
+    return (*missing, *(() if find_browser() else (BROWSER_PACKAGE,)))
 
 
 def _version_item(template: Template, line: VersionLine) -> TemplateVersionItem:

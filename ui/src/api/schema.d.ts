@@ -5365,6 +5365,9 @@ export interface components {
             image: string;
             /** @enum {unknown} */
             network: "allow" | "full" | "none";
+            desktop: boolean;
+            browser: boolean;
+            missing_packages: string[];
             created_at: string;
             updated_at: string;
         };
@@ -5400,6 +5403,9 @@ export interface components {
             image: string;
             /** @enum {unknown} */
             network: "allow" | "full" | "none";
+            desktop: boolean;
+            browser: boolean;
+            missing_packages: string[];
             created_at: string;
             updated_at: string;
             readme: string;

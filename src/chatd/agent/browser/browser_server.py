@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -43,8 +44,12 @@ BROWSER_PACKAGE = "chromium-headless-shell"
 BROWSER_START_TIMEOUT_S = 30.0
 MIN_BROWSER_RESTART_INTERVAL_S = 1.0
 BROWSER_KILL_TIMEOUT_S = 5.0
-MAX_TABS = 8
-"""Of all chats of a workspace. The one that was used longest ago is closed for a new one."""
+MAX_CHAT_TABS = 8
+"""Of one chat. The one that it used longest ago is closed for a new one."""
+MAX_TABS = 24
+"""Of all chats of a workspace: then the chat with most tabs loses one."""
+MAX_FRAMES = 32
+"""Of other sites, in one page; those beyond are not read."""
 PAGE_SIZE = (1280, 720)
 PAGE_HEAP_MIB = 1024
 """Memory of the scripts of one page."""
@@ -68,6 +73,24 @@ _PREFERENCES: Json = {
     "download": {"prompt_for_download": False},
     "credentials_enable_service": False,
 }
+
+
+@dataclass
+class PageFrame:
+    """A frame that the page's own script cannot read: of another origin, and often in a process of
+    its own. `owner` is the number of its element in the document of `parent`."""
+
+    number: int
+    target_id: str
+    session: str
+    parent: BrowserTab | PageFrame
+    owner: int
+    world: int = 0
+
+    @property
+    def prefix(self) -> str:
+        """Of the names of its elements."""
+        return f"f{self.number}"
 
 
 @dataclass
@@ -95,6 +118,13 @@ class BrowserTab:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     last_lines: list[str] = field(default_factory=list[str])
     """As the chat has read them."""
+    frame_sessions: dict[str, str] = field(default_factory=dict[str, str])
+    """Of frames with a process of their own, by the frame's id."""
+    frames: dict[str, PageFrame] = field(default_factory=dict[str, PageFrame])
+    """That have been read, by the frame's id."""
+    requests: set[str] = field(default_factory=set[str])
+    """Of the page's scripts, since its last action, whose answers are not there yet."""
+    prefix = ""
 
 
 @dataclass
@@ -145,6 +175,7 @@ class BrowserServer:
         self._download_waiters = Waiters()
         self._tasks: set[asyncio.Task[None]] = set()
         self.next_number = 1
+        self.next_frame = 1
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -295,7 +326,7 @@ class BrowserServer:
         async with self._choosing:  # else two chats could take the same one
             tab = next((tab for tab in self._tabs.values() if not tab.chat_id), None)
             if tab is None:
-                self._close_excess()
+                self._close_excess(chat_id)
                 with suppress(BrowserLost, CallRefused, CallTimeout):
                     made = await pipe.call("Target.createTarget", {"url": "about:blank"})
                     tab = self._tabs.get(text_of(made, "targetId"))
@@ -342,9 +373,17 @@ class BrowserServer:
         tab.used_at = self._now()
         self._current[tab.chat_id] = tab
 
-    def _close_excess(self) -> None:
-        while len(self._tabs) >= MAX_TABS:
-            oldest = min(self._tabs.values(), key=lambda tab: tab.used_at)
+    def _is_full(self, chat_id: str) -> bool:
+        own = sum(tab.chat_id == chat_id for tab in self._tabs.values())
+        return own >= MAX_CHAT_TABS or len(self._tabs) >= MAX_TABS
+
+    def _close_excess(self, chat_id: str) -> None:
+        while self._is_full(chat_id):
+            counts = Counter(tab.chat_id for tab in self._tabs.values())
+            has_most = max(counts, key=counts.__getitem__)
+            loser = chat_id if counts[chat_id] >= MAX_CHAT_TABS else has_most
+            own = (tab for tab in self._tabs.values() if tab.chat_id == loser)
+            oldest = min(own, key=lambda tab: tab.used_at)
             self.notify(oldest.chat_id, "The browser closed a page that was not used for long.")
             self.close_tab(oldest)
 
@@ -356,35 +395,44 @@ class BrowserServer:
             tab.changed.set()
 
     async def call(
-        self, tab: BrowserTab, method: str, parameters: Json | None = None, timeout_s: float = 10.0
+        self,
+        place: BrowserTab | PageFrame,
+        method: str,
+        parameters: Json | None = None,
+        timeout_s: float = 10.0,
     ) -> Json:
         """Raises BrowserLost, CallRefused and CallTimeout."""
         if self._pipe is None:
             raise BrowserLost(method)
-        return await self._pipe.call(method, parameters, session=tab.session, timeout_s=timeout_s)
+        return await self._pipe.call(method, parameters, session=place.session, timeout_s=timeout_s)
 
     async def evaluate(
-        self, tab: BrowserTab, expression: str, *, timeout_s: float = 10.0, by_value: bool = True
+        self,
+        place: BrowserTab | PageFrame,
+        expression: str,
+        *,
+        timeout_s: float = 10.0,
+        by_value: bool = True,
     ) -> object:
         """The value of an expression in the script's world of the page, where `chatdPage` is. With
         `by_value` False: the id of the object. Raises BrowserLost, CallRefused and CallTimeout."""
         for is_last in (False, True):
             try:
-                if not tab.world:
-                    tab.world = await self._make_world(tab)
+                if not place.world:
+                    place.world = await self._make_world(place)
                 found = await self.call(
-                    tab,
+                    place,
                     "Runtime.evaluate",
                     {
                         "expression": expression,
-                        "contextId": tab.world,
+                        "contextId": place.world,
                         "returnByValue": by_value,
                         "awaitPromise": True,
                     },
                     timeout_s,
                 )
             except CallRefused:
-                tab.world = 0  # another document is there now
+                place.world = 0  # another document is there now
                 if is_last:
                     raise
                 continue
@@ -396,16 +444,13 @@ class BrowserServer:
             return result.get("value") if by_value else text_of(result, "objectId")
         raise AssertionError
 
-    async def _make_world(self, tab: BrowserTab) -> int:
+    async def _make_world(self, place: BrowserTab | PageFrame) -> int:
         made = await self.call(
-            tab, "Page.createIsolatedWorld", {"frameId": tab.target_id, "worldName": "chatd"}
+            place, "Page.createIsolatedWorld", {"frameId": place.target_id, "worldName": "chatd"}
         )
         world = cast(int, made.get("executionContextId"))
-        await self.call(
-            tab,
-            "Runtime.evaluate",
-            {"expression": f"({PAGE_SCRIPT})({self.next_number})", "contextId": world},
-        )
+        script = f"({PAGE_SCRIPT})({self.next_number}, {json.dumps(place.prefix)})"
+        await self.call(place, "Runtime.evaluate", {"expression": script, "contextId": world})
         return world
 
     # --- events ---------------------------------------------------------------------------------
@@ -432,9 +477,18 @@ class BrowserServer:
 
     def _on_event(self, session: str, name: str, event: Json) -> None:
         if name == "Target.attachedToTarget":
-            self._on_attached(event)
+            if text_of(as_json(event.get("targetInfo")), "type") == "iframe":
+                self._on_frame(session, event)
+            else:
+                self._on_attached(event)
         elif name in ("Target.targetDestroyed", "Target.detachedFromTarget"):
             self._forget(text_of(event, "targetId"))
+            for tab in self._tabs.values():
+                tab.frame_sessions = {
+                    frame: own
+                    for frame, own in tab.frame_sessions.items()
+                    if own != text_of(event, "sessionId")
+                }
         elif name == "Browser.downloadWillBegin":
             self._on_download(event)
         elif name == "Browser.downloadProgress":
@@ -446,9 +500,10 @@ class BrowserServer:
         info, session = as_json(event.get("targetInfo")), text_of(event, "sessionId")
         opener = self._tabs.get(text_of(info, "openerId"))
         tab = BrowserTab(text_of(info, "targetId"), session, opener.chat_id if opener else "")
-        if opener is not None and len(self._tabs) >= MAX_TABS:
+        if opener is not None and self._is_full(tab.chat_id):
             opener.opening = max(0, opener.opening - 1)
-            self.notify(tab.chat_id, f"A page was not opened: {MAX_TABS} pages are open.")
+            text = f"A page was not opened: {len(self._tabs)} pages of this workspace are open."
+            self.notify(tab.chat_id, text)
             self._run(self._refuse(tab))
             return
         self._tabs[tab.target_id] = tab
@@ -461,6 +516,31 @@ class BrowserServer:
             )
             opener.changed.set()
         self._run(self._prepare(tab))
+
+    def _on_frame(self, session: str, event: Json) -> None:
+        """A frame got a process of its own. The page's session, or that of the frame around it,
+        tells of it."""
+        frame, own = (
+            text_of(as_json(event.get("targetInfo")), "targetId"),
+            text_of(event, "sessionId"),
+        )
+        for tab in self._tabs.values():
+            known = session == tab.session or session in tab.frame_sessions.values()
+            if known and len(tab.frame_sessions) < MAX_FRAMES:
+                tab.frame_sessions[frame] = own
+                self._run(self._attach_frames(own))
+
+    async def _attach_frames(self, session: str) -> None:
+        """Hear of the frames within that have processes of their own."""
+        wanted: Json = {
+            "autoAttach": True,
+            "waitForDebuggerOnStart": False,
+            "flatten": True,
+            "filter": [{"type": "iframe"}, {"exclude": True}],
+        }
+        if self._pipe is not None:
+            with suppress(BrowserLost, CallRefused, CallTimeout):
+                await self._pipe.call("Target.setAutoAttach", wanted, session=session)
 
     async def _refuse(self, tab: BrowserTab) -> None:
         """It waits for the debugger, and its opener with it."""
@@ -475,11 +555,12 @@ class BrowserServer:
             ("Inspector.enable", {}),
             ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
             ("Page.setInterceptFileChooserDialog", {"enabled": True}),
+            ("Network.enable", {"maxTotalBufferSize": 1, "maxResourceBufferSize": 1}),
             ("Runtime.runIfWaitingForDebugger", {}),
         ]
         # All at once: some are answered only when the page runs.
         made = (self.call(tab, method, parameters) for method, parameters in calls)
-        await asyncio.gather(*made, return_exceptions=True)
+        await asyncio.gather(self._attach_frames(tab.session), *made, return_exceptions=True)
         tab.ready.set()
 
     def _on_page_event(self, tab: BrowserTab, name: str, event: Json) -> None:
@@ -496,6 +577,10 @@ class BrowserServer:
                 tab.world = 0
                 tab.loads += 1
                 tab.unreachable_url = text_of(frame, "unreachableUrl")
+        elif name == "Network.requestWillBeSent" and text_of(event, "type") in ("Fetch", "XHR"):
+            tab.requests.add(text_of(event, "requestId"))
+        elif name in ("Network.loadingFinished", "Network.loadingFailed"):
+            tab.requests.discard(text_of(event, "requestId"))
         elif name == "Inspector.targetCrashed":
             tab.is_crashed = True
             if self._pipe is not None:

@@ -23,6 +23,7 @@ from chatd.agent.browser.devtools_pipe import (
     as_json,
     text_of,
 )
+from chatd.agent.browser.page_frames import FRAME_TIMEOUT_S, PageFrames, read_ref
 from chatd.agent.durable_files import Json
 from chatd.agent.errors import AgentError
 
@@ -46,10 +47,11 @@ NEW_TAB_WAIT_S = 2.0
 INPUT_TIMEOUT_S = 5.0
 MAX_BROWSER_WAIT_S = 30.0
 WAIT_STEP_S = 0.1
+ANSWER_TIMEOUT_S = 1.0
+"""For answers that the scripts of a page have asked for since the action."""
 DOWNLOAD_WAIT_S = 10.0
 
 _SCHEMES = ("http", "https", "file")
-_REF = re.compile(r"\[?e(\d{1,9})\]?")
 _KEYS: dict[str, tuple[str, int, str]] = {
     "enter": ("Enter", 13, "\r"),
     "tab": ("Tab", 9, ""),
@@ -127,17 +129,10 @@ def read_action(
     if kind == "open":
         url = read_url(url)
     if kind in ("click", "type"):
-        _read_ref(ref)
+        read_ref(ref)
     if kind == "key":
         _read_key(text)
     return PageAction(kind, url, ref, text, submit, accept)
-
-
-def _read_ref(ref: str) -> int:
-    found = _REF.fullmatch(ref.strip())
-    if found is None:
-        raise AgentError(400, "ref must be that of an element, such as e12: read the page first.")
-    return int(found[1])
 
 
 def _read_key(text: str) -> tuple[Json, int]:
@@ -165,6 +160,7 @@ class PageActions:
 
     def __init__(self, server: BrowserServer) -> None:
         self._server = server
+        self._frames = PageFrames(server)
         self._locks: dict[str, asyncio.Lock] = {}
 
     def _lock_of(self, chat_id: str) -> asyncio.Lock:
@@ -179,9 +175,10 @@ class PageActions:
             tab.accepts_dialogs, tab.dialog_answer = action.accept, action.text
             self._server.touch(tab)
             before = tab.loads
+            tab.requests.clear()
             try:
                 await self._do(tab, action)
-                tab = await self._settle(chat_id, tab)
+                tab = await self._settle(chat_id, tab, action.ref)
             except BrowserLost as error:
                 raise AgentError(409, _UNKNOWN_TEXT, code="outcome_unknown") from error
             except CallTimeout:
@@ -224,6 +221,12 @@ class PageActions:
             while text or selector:
                 try:
                     found = bool(await self._server.evaluate(tab, looked))
+                    for frame in () if found else tuple(tab.frames.values()):
+                        with suppress(CallRefused, CallTimeout):
+                            inside = await self._server.evaluate(
+                                frame, looked, timeout_s=FRAME_TIMEOUT_S
+                            )
+                            found = found or bool(inside)
                 except CallRefused as error:
                     if "not a valid selector" in str(error):
                         raise AgentError(400, f"{selector!r} is not a CSS selector.") from None
@@ -311,8 +314,8 @@ class PageActions:
         self._server.close_tab(tab)
 
     async def _click(self, tab: BrowserTab, ref: str) -> None:
-        place = as_json(await self._on_element(tab, ref, "point"))
-        at: Json = {"x": place["x"], "y": place["y"]}
+        found = await self._on_element(tab, ref, "point")
+        at: Json = {"x": found["x"], "y": found["y"]}
         pressed: Json = {**at, "button": "left", "clickCount": 1}
         for kind, fields in (
             ("mouseMoved", at),
@@ -322,7 +325,7 @@ class PageActions:
             await self._input(tab, "Input.dispatchMouseEvent", {"type": kind, **fields})
 
     async def _type(self, tab: BrowserTab, action: PageAction) -> None:
-        found = as_json(await self._on_element(tab, action.ref, "prepare", action.text))
+        found = await self._on_element(tab, action.ref, "prepare", action.text)
         if found.get("file"):
             await self._choose_files(tab, action)
         elif found.get("insert"):
@@ -335,10 +338,11 @@ class PageActions:
         missing = next((path for path in paths if not _is_file(path)), None)
         if missing is not None:
             raise AgentError(400, f"{missing} is not a file: text must have absolute paths.")
-        number = _read_ref(action.ref)
-        thing = await self._server.evaluate(tab, f"chatdPage.find({number})", by_value=False)
+        frame, number = read_ref(action.ref)
+        place = self._frames.find(tab, frame) or tab
+        thing = await self._server.evaluate(place, f"chatdPage.find({number})", by_value=False)
         await self._server.call(
-            tab, "DOM.setFileInputFiles", {"files": paths, "objectId": str(thing)}
+            place, "DOM.setFileInputFiles", {"files": paths, "objectId": str(thing)}
         )
 
     async def _press(self, tab: BrowserTab, key: str) -> None:
@@ -357,10 +361,24 @@ class PageActions:
             if not is_gone and tab.loads == loads and not tab.is_loading:
                 raise
 
-    async def _on_element(self, tab: BrowserTab, ref: str, function: str, *more: str) -> object:
+    async def _on_element(self, tab: BrowserTab, ref: str, function: str, *more: str) -> Json:
         """Raises AgentError if the element is not there or cannot be used."""
-        words = ", ".join([str(_read_ref(ref)), *map(json.dumps, more)])
-        found = as_json(await self._server.evaluate(tab, f"chatdPage.{function}({words})"))
+        frame, number = read_ref(ref)
+        place = self._frames.find(tab, frame)
+        try:
+            if place is None:
+                found: Json = {"stale": True}
+            elif function == "point":
+                found = await self._frames.point(place, number)
+            else:
+                words = ", ".join([str(number), *map(json.dumps, more)])
+                found = as_json(
+                    await self._server.evaluate(place, f"chatdPage.{function}({words})")
+                )
+        except CallRefused:
+            if place is tab:
+                raise
+            found = {"stale": True}  # the frame has gone
         if found.get("stale"):
             text = f"{ref} is no longer on the page. Nothing was done: read the page again."
             raise AgentError(409, text, code="stale_ref")
@@ -368,8 +386,12 @@ class PageActions:
             raise AgentError(409, f"Nothing was done: {ref} {found['error']}.")
         return found
 
-    async def _settle(self, chat_id: str, tab: BrowserTab) -> BrowserTab:
+    async def _settle(self, chat_id: str, tab: BrowserTab, ref: str = "") -> BrowserTab:
         """Wait for what the action has begun; returns the chat's tab then."""
+        frame = self._frames.find(tab, read_ref(ref)[0]) if ref else None
+        if frame is not None and frame is not tab:
+            with suppress(CallRefused, CallTimeout):
+                await self._server.evaluate(frame, "chatdPage.quiet()", timeout_s=FRAME_TIMEOUT_S)
         until = time.monotonic() + LOAD_TIMEOUT_S
         for _ in range(3):
             tab = self._server.current_tab(chat_id) or tab
@@ -378,6 +400,8 @@ class PageActions:
             loads = tab.loads
             with suppress(CallRefused):  # another page came meanwhile
                 await self._server.evaluate(tab, "chatdPage.quiet()")
+                if tab.requests and await self._until_answered(tab):
+                    await self._server.evaluate(tab, "chatdPage.quiet()")
             await self._until_opened(tab)
             now = self._server.current_tab(chat_id)
             if now is None or (now is tab and not tab.is_loading and tab.loads == loads):
@@ -386,6 +410,19 @@ class PageActions:
         if tab.is_loading:
             self._server.notify(chat_id, "The page is still loading.")
         return self._server.current_tab(chat_id) or tab
+
+    async def _until_answered(self, tab: BrowserTab) -> bool:
+        """Wait for answers that the page's scripts have asked for; returns whether they came."""
+        until = time.monotonic() + ANSWER_TIMEOUT_S
+        while tab.requests and not tab.is_loading and not tab.is_crashed:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                tab.requests.clear()  # such as an answer that stays open
+                return False
+            tab.changed.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(tab.changed.wait(), left_s)
+        return True
 
     async def _until_loaded(self, tab: BrowserTab, until: float) -> None:
         while tab.is_loading and not tab.is_crashed:
@@ -438,16 +475,14 @@ class PageActions:
     async def _read_lines(self, tab: BrowserTab) -> tuple[list[str], Json]:
         try:
             found = as_json(await self._server.evaluate(tab, "chatdPage.read()"))
+            filled = await self._frames.read(tab, found)
         except (BrowserLost, CallRefused, CallTimeout) as error:
             raise _lost(tab, error) from error
-        number = found.get("next")
-        if isinstance(number, int):
-            self._server.next_number = max(self._server.next_number, number)
         if tab.unreachable_url:
             found["url"] = tab.unreachable_url
             self._server.notify(tab.chat_id, "This page could not be loaded.")
         lines: list[str] = []
-        for line in cast("list[str]", found.get("lines") or []):
+        for line in filled:
             lines += _wrap(line)
         return lines, found
 

@@ -10,13 +10,14 @@ MAX_PAGE_NODES = 60_000
 MAX_PAGE_CHARS = 400_000
 MAX_NAME_CHARS = 120
 MAX_SHOWN_OPTIONS = 20
-QUIET_MS = 150
+QUIET_MS = 75
 MAX_QUIET_MS = 2000
-"""After an action the page is read when nothing has changed for a moment, or after this time."""
+"""After an action the page is read when nothing has changed for a moment, or after this time.
+Answers that it waits for are awaited before that."""
 
 PAGE_SCRIPT = (
     """
-(firstNumber) => {
+(firstNumber, prefix) => {
   if (globalThis.chatdPage) return;
   const numbers = new WeakMap(), elements = new Map();
   let next = firstNumber;
@@ -38,7 +39,7 @@ PAGE_SCRIPT = (
       numbers.set(element, number);
       elements.set(number, new WeakRef(element));
     }
-    return 'e' + number;
+    return prefix + 'e' + number;
   }
 
   function find(number) {
@@ -109,7 +110,7 @@ PAGE_SCRIPT = (
   }
 
   function read() {
-    const lines = [];
+    const lines = [], frames = [];
     let line = '', nodes = 0, chars = 0, isCut = false;
     const flush = () => {
       const text = line.trim();
@@ -167,7 +168,11 @@ PAGE_SCRIPT = (
           walk(inner.body, {});
           flush();
           lines.push('(end of frame)');
-        } else if (node.src) lines.push(`(frame ${clip(node.src, 200)}: of another site, open it to read it)`);
+        } else if (node.src) {
+          numberOf(node);
+          frames.push({at: lines.length, number: numbers.get(node), src: clip(node.src, 200)});
+          lines.push('');
+        }
         return;
       }
       if (tag === 'IMG' || tag === 'svg') {
@@ -205,7 +210,7 @@ PAGE_SCRIPT = (
     if (document.body) walk(document.body, {});
     flush();
     if (isCut) lines.push('(The page goes on; the rest is not read.)');
-    return {lines, next, ...facts()};
+    return {lines, frames, next, ...facts()};
   }
 
   function facts() {
@@ -241,12 +246,29 @@ PAGE_SCRIPT = (
     if (!hit || !(target.contains(hit) || hit.contains(target) || hit.shadowRoot || label?.control === element)) {
       return {error: hit ? `is covered by ${describe(hit)}` : 'is outside of the visible page'};
     }
+    return outward(view, x, y);
+  }
+
+  function outward(view, x, y) {
     for (let inner = view; inner !== window; inner = inner.parent) {
       const frame = inner.frameElement, outer = frame.getBoundingClientRect();
       x += outer.left + frame.clientLeft;
       y += outer.top + frame.clientTop;
     }
     return {x, y};
+  }
+
+  // A point of a frame of another site, as a point of this page. The frame has just scrolled, also this page.
+  async function through(number, x, y) {
+    const frame = find(number);
+    if (!frame) return {stale: true};
+    await new Promise((resolve) => { requestAnimationFrame(() => requestAnimationFrame(resolve)); setTimeout(resolve, 100); });
+    const outer = frame.getBoundingClientRect();
+    x += outer.left + frame.clientLeft;
+    y += outer.top + frame.clientTop;
+    const hit = frame.getRootNode().elementFromPoint(x, y);
+    if (hit !== frame) return {error: hit ? `is covered by ${describe(hit)}` : 'is outside of the visible page'};
+    return outward(frame.ownerDocument.defaultView, x, y);
   }
 
   const SET_KINDS = new Set(['date', 'time', 'datetime-local', 'month', 'week', 'color', 'range']);
@@ -313,7 +335,7 @@ PAGE_SCRIPT = (
     });
   }
 
-  globalThis.chatdPage = {read, facts, find, point, prepare, has, quiet};
+  globalThis.chatdPage = {read, facts, find, point, through, prepare, has, quiet};
 }
 """.replace("MAX_NODES", str(MAX_PAGE_NODES))
     .replace("MAX_CHARS", str(MAX_PAGE_CHARS))

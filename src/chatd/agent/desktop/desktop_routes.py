@@ -201,12 +201,19 @@ class DesktopRoutes:
         fields.reject_unknown()
         if not all(1 <= side <= MAX_SCREENSHOT_SIDE for side in (size.width, size.height)):
             raise AgentError(400, f"A side must have 1 to {MAX_SCREENSHOT_SIDE} pixels.")
-        image, (x, y) = await server.screenshot(size, region, settles=settles)
+        shot = await server.screenshot(size, region, settles=settles)
         taken_by = self._takeover.holder
         if request.caller.chat_id:
             self._takeover.see(request.caller.chat_id)
-        facts = {"x": x, "y": y, "taken_by": taken_by, "note": server.note, "starts": server.starts}
-        body = json.dumps(facts).encode() + b"\n" + image
+        facts = {
+            "x": shot.pointer[0],
+            "y": shot.pointer[1],
+            "taken_by": taken_by,
+            "note": server.note,
+            "starts": server.starts,
+            "took_ms": shot.took_ms,
+        }
+        body = json.dumps(facts).encode() + b"\n" + shot.image
         return AgentHttpReply(200, body, content_type="application/octet-stream")
 
     async def _record(self, request: AgentRouteRequest) -> AgentHttpReply:

@@ -24,7 +24,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chatd.agent.desktop.desktop_actions import ActionOutcome, DesktopAction, DesktopInput
-from chatd.agent.desktop.recorder import DesktopRecorder, RecordedFiles
+from chatd.agent.desktop.recorder import (
+    RECORDING_STOP_TIMEOUT_S,
+    DesktopRecorder,
+    RecordedFiles,
+)
 from chatd.agent.desktop.x_display import (
     COOKIE_BYTES,
     DisplayLost,
@@ -62,6 +66,15 @@ T = TypeVar("T")
 class ScreenSize:
     width: int
     height: int
+
+
+@dataclass(frozen=True)
+class Screenshot:
+    """A PNG, and where the pointer is. `took_ms`: by stage (settle, capture, encode)."""
+
+    image: bytes
+    pointer: tuple[int, int]
+    took_ms: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -126,6 +139,9 @@ class DesktopServer:
         self._lock = asyncio.Lock()
         self._recorder = DesktopRecorder(place.directory)
         self._recording = asyncio.Lock()
+        self._is_new = False
+        """Its X server was started, and recordings do not know it yet."""
+        self._resuming: asyncio.Future[None] | None = None
         self.starts = 0
         self.note = ""
 
@@ -141,8 +157,8 @@ class DesktopServer:
 
     async def screenshot(
         self, size: ScreenSize, region: ScreenRegion | None = None, *, settles: bool = False
-    ) -> tuple[bytes, tuple[int, int]]:
-        """A PNG of the whole screen or of a region, and where the pointer is."""
+    ) -> Screenshot:
+        """Of the whole screen or of a region."""
         async with self._lock:
             display = await self._ensure()
             try:
@@ -158,6 +174,13 @@ class DesktopServer:
         size, env = (self.size.width, self.size.height), self._variables()
         async with self._recording:
             return await asyncio.to_thread(self._recorder.start, name, size, env)
+
+    async def _resume_recordings(self) -> None:
+        """Best effort, and no action waits for it."""
+        size, env = (self.size.width, self.size.height), self._variables()
+        async with self._recording:
+            with suppress(OSError, subprocess.SubprocessError):
+                await asyncio.to_thread(self._recorder.resume, size, env)
 
     async def stop_recording(self, name: str) -> RecordedFiles | None:
         async with self._recording:
@@ -186,6 +209,8 @@ class DesktopServer:
     # --- life -----------------------------------------------------------------------------------
 
     async def close(self) -> None:
+        if self._resuming is not None:
+            await asyncio.wait({self._resuming}, timeout=RECORDING_STOP_TIMEOUT_S)
         await asyncio.to_thread(self._recorder.close)
         await asyncio.to_thread(self._end)
         shutil.rmtree(self.place.directory, ignore_errors=True)
@@ -213,6 +238,9 @@ class DesktopServer:
                 text = f"The desktop of the workspace cannot be started: {error}."
                 raise AgentError(503, text, code="no_desktop") from error
             self.starts += 1
+            if self._is_new:
+                self._is_new = False
+                self._resuming = asyncio.ensure_future(self._resume_recordings())
         return self._display
 
     def _drop_display(self) -> None:
@@ -224,7 +252,9 @@ class DesktopServer:
         with suppress(DisplayLost, OSError):
             return self._connect()
         self._end()
-        return self._start()
+        display = self._start()
+        self._is_new = True
+        return display
 
     def _connect(self) -> XDisplay:
         """Raises DisplayLost and OSError if no desktop runs here."""
@@ -356,19 +386,35 @@ def _wait_ready(ready: int, server: subprocess.Popen[bytes], log: str) -> None:
 
 def _capture(
     display: XDisplay, size: ScreenSize, region: ScreenRegion | None, *, settles: bool = False
-) -> tuple[bytes, tuple[int, int]]:
+) -> Screenshot:
     area = region or ScreenRegion(0, 0, display.width, display.height)
     width, height = size.width, size.height
+    took = {"settle": 0.0, "capture": 0.0, "encode": 0.0}
+
+    def timed(stage: str, work: Callable[[], T]) -> T:
+        began = time.monotonic()
+        try:
+            return work()
+        finally:
+            took[stage] += (time.monotonic() - began) * 1000
+
+    def capture() -> bytes:
+        return timed("capture", lambda: display.capture(area, width, height))
+
+    def encode() -> bytes:
+        return timed("encode", lambda: encode_png(pixels, width, height))
+
     until = time.monotonic() + SETTLE_MAX_S
     if settles:
-        time.sleep(SETTLE_FIRST_S)
-    pixels = display.capture(area, width, height)
+        timed("settle", lambda: time.sleep(SETTLE_FIRST_S))
+    pixels = capture()
     next_at = time.monotonic() + SETTLE_STEP_S
-    image = encode_png(pixels, width, height)  # while programs may still paint
+    image = encode()  # while programs may still paint
     while settles and time.monotonic() < until:
-        time.sleep(max(next_at - time.monotonic(), 0))
-        now = display.capture(area, width, height)
+        wait_s = max(next_at - time.monotonic(), 0)
+        timed("settle", lambda wait_s=wait_s: time.sleep(wait_s))
+        now = capture()
         if now == pixels:
             break
         pixels, image, next_at = now, b"", time.monotonic() + SETTLE_STEP_S
-    return image or encode_png(pixels, width, height), display.pointer()
+    return Screenshot(image or encode(), display.pointer(), took)

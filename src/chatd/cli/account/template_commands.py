@@ -59,20 +59,39 @@ def edit_templates(
         str | None, typer.Argument(metavar="[NAME]", help="Which one, if the file renames it")
     ] = None,
     *,
-    file: DefinitionFile,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="TOML with [[templates]] tables; - is stdin"
+        ),
+    ] = None,
+    desktop: Annotated[
+        bool | None,
+        typer.Option("--desktop/--no-desktop", help="With a desktop", show_default=False),
+    ] = None,
+    browser: Annotated[
+        bool | None,
+        typer.Option("--browser/--no-browser", help="With a browser", show_default=False),
+    ] = None,
     no_activate: Annotated[
         bool, typer.Option("--no-activate", help="Store a new version without making it active")
     ] = False,
     server: ServerFinder,
 ) -> None:
     """Change templates to what a file says. What the file leaves out gets its default.
+    Without a file only the desktop and the browser of a template change.
 
     Another spec, readme or other parameters are a new version, which new workspaces get.
     """
     from chatd.cli.account import template_files as work
     from chatd.cli.api_session import run_command
 
-    run_command(server, lambda api: work.edit_templates(api, name, file, activate=not no_activate))
+    given = {"desktop": desktop, "browser": browser}
+    parts = {part: wanted for part, wanted in given.items() if wanted is not None}
+    run_command(
+        server,
+        lambda api: work.edit_templates(api, name, file, parts, activate=not no_activate),
+    )
 
 
 @templates.command("duplicate")

@@ -19,7 +19,7 @@ from chatd.domain.workspace.template_definition import TemplateDefinition
 MAX_LISTED_TEMPLATES: Final = 5000
 MAX_LISTED_VERSIONS: Final = 2000
 MAX_TEMPLATE_FILE_BYTES: Final = 1024 * 1024
-_HEADINGS: Final = ("NAME", "BACKEND", "POOL", "VERSION", "WORKSPACES", "ORIGIN", "")
+_HEADINGS: Final = ("NAME", "BACKEND", "POOL", "VERSION", "WORKSPACES", "HAS", "ORIGIN", "")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 Table = dict[str, object]
@@ -30,7 +30,10 @@ async def list_templates(api: ServerApi, *, as_json: bool) -> None:
     if as_json:
         print_json(await listed.raw_items(MAX_LISTED_TEMPLATES))
         return
-    print_table(_HEADINGS, [_row(one) for one in await listed.items(MAX_LISTED_TEMPLATES)])
+    found = await listed.items(MAX_LISTED_TEMPLATES)
+    print_table(_HEADINGS, [_row(one) for one in found])
+    for one in found:
+        _tell_missing(one)
 
 
 def _row(one: ListedTemplate) -> tuple[str, ...]:
@@ -40,11 +43,23 @@ def _row(one: ListedTemplate) -> tuple[str, ...]:
         one.pool,
         str(one.version_number),
         str(one.workspace_count),
+        " ".join(_parts(one)),
         {"user": "here", "settings": "chatd.toml", "builtin": "built in"}.get(
             one.origin, one.origin
         ),
         "no longer in chatd.toml" if one.deprecated else one.description,
     )
+
+
+def _parts(one: ListedTemplate) -> list[str]:
+    return [*(["desktop"] if one.desktop else []), *(["browser"] if one.browser else [])]
+
+
+def _tell_missing(one: ListedTemplate) -> None:
+    if one.missing_packages and (parts := _parts(one)):
+        packages = " ".join(one.missing_packages)
+        have = f"{one.name} has a {' and a '.join(parts)}"
+        print_notice(f"{have}, but the server lacks what they need: apt install {packages}")
 
 
 async def show_template(api: ServerApi, name: str, *, as_json: bool) -> None:
@@ -61,14 +76,31 @@ async def create_templates(api: ServerApi, file: Path) -> None:
         print_text(made.name)
 
 
-async def edit_templates(api: ServerApi, name: str | None, file: Path, *, activate: bool) -> None:
-    tables = read_templates(file)
+async def edit_templates(
+    api: ServerApi,
+    name: str | None,
+    file: Path | None,
+    parts: Mapping[str, bool],
+    *,
+    activate: bool,
+) -> None:
+    """Without a file the template stays as it is but for `parts`: desktop and browser."""
+    if file is None:
+        if name is None or not parts:
+            raise UsageProblem("name a file, or a template and what changes, such as --desktop")
+        kept = _definition(await api.get_template_config((await _find(api, name)).id))
+        tables = [kept]
+    else:
+        tables = read_templates(file)
+    for table in tables if parts else ():
+        table["spec"] = {**cast("Table", table.get("spec") or {}), **parts}
     if name is not None and len(tables) > 1:
         raise UsageProblem(f"{file} has {len(tables)} templates: leave the name out to change all")
     for table in tables:
         found = await _find(api, name or str(table.get("name")))
         changed = await api.replace_template(found.id, table, activate=activate)
         print_notice(_change_text(found, changed))
+        _tell_missing(changed)
 
 
 def _change_text(before: ListedTemplate, after: ConfiguredTemplate) -> str:

@@ -185,7 +185,7 @@ class ActedOnDesktop(Struct, frozen=True, kw_only=True):
 
 class DesktopPicture(Struct, frozen=True, kw_only=True):
     """A screenshot as PNG, and where the pointer is, in pixels of the screen. `starts`: how often
-    this agent has started the desktop."""
+    this agent has started the desktop. `took_ms`: the agent's time by stage."""
 
     image: bytes
     x: int
@@ -193,6 +193,7 @@ class DesktopPicture(Struct, frozen=True, kw_only=True):
     taken_by: str = ""
     note: str = ""
     starts: int = 1
+    took_ms: Mapping[str, float] = {}
 
 
 BrowserActionKind = Literal["open", "click", "type", "key", "back"]

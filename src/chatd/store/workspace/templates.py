@@ -256,6 +256,8 @@ _CONFIGURED: Final[LiteralString] = """
     SELECT row_to_json(t) AS template, n.number, n.versions,
         coalesce(v.spec ->> 'pool', '') AS pool, coalesce(v.spec ->> 'image', '') AS image,
         coalesce(v.spec ->> 'network', 'none') AS network,
+        coalesce((v.spec ->> 'desktop')::boolean, false) AS desktop,
+        coalesce((v.spec ->> 'browser')::boolean, false) AS browser,
         (SELECT count(*) FROM workspaces w WHERE w.template_id = t.id AND NOT w.deleted)
             AS workspaces
     FROM templates t JOIN template_versions v ON v.id = t.active_version_id
@@ -300,7 +302,7 @@ VERSION_NUMBER: Final[LiteralString] = f"SELECT n.number FROM ({_NUMBERED}) n WH
 
 
 class ConfiguredTemplate(Struct, frozen=True, kw_only=True):
-    """A template, with the number, the place and the network of its active version."""
+    """A template, with the number and some of the content of its active version."""
 
     template: Template
     number: int
@@ -309,6 +311,8 @@ class ConfiguredTemplate(Struct, frozen=True, kw_only=True):
     pool: str
     image: str
     network: str
+    desktop: bool
+    browser: bool
 
 
 class VersionLine(Struct, frozen=True, kw_only=True):

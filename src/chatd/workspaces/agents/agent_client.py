@@ -215,6 +215,7 @@ class PictureFacts(Struct, frozen=True, kw_only=True):
     taken_by: str = ""
     note: str = ""
     starts: int = 1
+    took_ms: dict[str, float] = {}
 
 
 class ProcessesBody(Struct, frozen=True, kw_only=True):
@@ -580,6 +581,7 @@ class HttpAgentClient:
             taken_by=facts.taken_by,
             note=facts.note,
             starts=facts.starts,
+            took_ms=facts.took_ms,
         )
 
     async def use_browser(self, action: BrowserAction, *, key: str) -> BrowserPage:

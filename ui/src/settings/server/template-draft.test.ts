@@ -26,6 +26,9 @@ const SPEC: TemplateConfig["spec"] = {
   labels: ["arm64", "big"],
   image: "debian:13",
   runtime: "runsc",
+  desktop: true,
+  desktop_size: "1920x1080",
+  browser: false,
 };
 
 const SHOP: TemplateConfig = {
@@ -51,6 +54,9 @@ const SHOP: TemplateConfig = {
   pool: "gpu",
   image: "debian:13",
   network: "full",
+  desktop: true,
+  browser: false,
+  missing_packages: [],
   created_at: "2026-11-16T21:30:00Z",
   updated_at: "2026-11-16T21:30:00Z",
   readme: "# Shop\n",
@@ -147,7 +153,7 @@ test("an error inside a field is shown at the field, and says where", () => {
 });
 
 test("a template is described in one line", () => {
-  expect(factsOf(SHOP)).toBe("Container · pool gpu · full network · version 2 of 3 · 1 workspace · for ada, data, ops");
+  expect(factsOf(SHOP)).toBe("Container · pool gpu · full network · desktop · version 2 of 3 · 1 workspace · for ada, data, ops");
 });
 
 test("two versions are compared line by line, and what is equal in between is left out", () => {

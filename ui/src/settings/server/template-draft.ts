@@ -54,6 +54,9 @@ export interface TemplateDraft {
   script: string;
   scriptSeconds: string;
   mounts: string;
+  desktop: boolean;
+  desktopSize: string;
+  browser: boolean;
   network: Network;
   allow: string;
   memory: string;
@@ -90,7 +93,7 @@ export const NEW_TEMPLATE: TemplateDraft = {
   ...{ name: "", displayName: "", description: "", icon: "", readme: "" },
   ...{ backend: "sandbox", image: "", runtime: "", pool: "", labels: "" },
   ...{ seed: "empty", gitUrl: "", gitRef: "", gitPrivate: false, seedPath: "", directory: "" },
-  ...{ env: "", script: "", scriptSeconds: "300", mounts: "", network: "none", allow: "" },
+  ...{ env: "", script: "", scriptSeconds: "300", mounts: "", desktop: false, desktopSize: "", browser: false, network: "none", allow: "" },
   ...sizes(),
   ...{ idleHours: "8", bumpHours: "1", maxHours: "0", requireActive: false, agentsAllowed: true },
   ...{ users: "", groups: "", parameters: [] },
@@ -122,6 +125,9 @@ export function draftOfTemplate(template: TemplateConfig): TemplateDraft {
     script: spec.startup_script ?? "",
     scriptSeconds: String(spec.startup_timeout_s ?? 300),
     mounts: (spec.mounts ?? []).map((mount) => `${mount.source}:${mount.target}`).join("\n"),
+    desktop: spec.desktop === true,
+    desktopSize: spec.desktop_size ?? "",
+    browser: spec.browser === true,
     network: spec.network ?? "none",
     allow: (spec.allow ?? []).join("\n"),
     ...sizes(spec.limits),
@@ -217,6 +223,9 @@ function specOf(draft: TemplateDraft, given: Spec): Spec {
       open_files: numberOf("Open files", draft.openFiles),
       cpu_weight: numberOf("Processor share", draft.cpuWeight),
     },
+    desktop: draft.desktop,
+    desktop_size: draft.desktop ? draft.desktopSize.trim() : "",
+    browser: draft.browser,
     network: draft.network,
     allow: draft.network === "allow" ? linesOf(draft.allow) : [],
     mounts: readsHost(draft.backend) ? linesOf(draft.mounts).map(mountOf) : [],
@@ -324,6 +333,8 @@ export function factsOf(template: ListedTemplate): string {
     backend,
     template.pool === "" ? "" : `pool ${template.pool}`,
     NETWORKS[template.network],
+    template.desktop ? "desktop" : "",
+    template.browser ? "browser" : "",
     `version ${template.version_number}${template.version_count > template.version_number ? ` of ${template.version_count}` : ""}`,
     plural(template.workspace_count, "workspace"),
     names.length === 0 ? "" : `for ${names.length > 3 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more` : names.join(", ")}`,

@@ -31,6 +31,8 @@ interface DrawerProps {
   source: TemplateConfig | null;
   isCopy?: boolean;
   names: readonly string[];
+  /** Packages of Debian that workspaces on the server itself lack for desktops and browsers. */
+  missing: readonly string[];
   onClose: () => void;
 }
 
@@ -48,7 +50,7 @@ function save(edited: TemplateConfig | null, source: TemplateConfig | null, draf
   return api.PUT("/api/v1/template-configs/{template_id}", { path, body: { ...body, activate, updated_at: edited.updated_at } });
 }
 
-export function TemplateDrawer({ source, isCopy = false, names, onClose }: DrawerProps) {
+export function TemplateDrawer({ source, isCopy = false, names, missing, onClose }: DrawerProps) {
   const edited = isCopy ? null : source;
   const [first] = useState<TemplateDraft>(() => (source === null ? NEW_TEMPLATE : isCopy ? duplicateOf(source, names) : draftOfTemplate(source)));
   const [draft, setDraft] = useState(first);
@@ -113,6 +115,7 @@ export function TemplateDrawer({ source, isCopy = false, names, onClose }: Drawe
           <WhatItIs {...part} />
           <WhereItRuns {...part} />
           <WhatIsInIt {...part} />
+          <ScreenAndBrowser {...part} missing={draft.pool.trim() === "" && !takesImage(draft.backend) ? missing : null} />
           <LimitsAndNetwork {...part} />
           <Parameters {...part} />
           <WhoMayUseIt {...part} />
@@ -364,6 +367,41 @@ function WhatIsInIt({ draft, set, wrong }: PartProps) {
         error={wrong("spec.startup_timeout_s")}
         onChange={(event) => set({ scriptSeconds: event.target.value })}
       />
+    </Group>
+  );
+}
+
+/** `missing` is null where the workspace's programs are not those of the server. */
+function ScreenAndBrowser({ draft, set, wrong, missing }: PartProps & { missing: readonly string[] | null }) {
+  const needs = missing?.filter((name) => (name.startsWith("chromium") ? draft.browser : draft.desktop)) ?? [];
+  return (
+    <Group title="Desktop and browser">
+      <div className="ui-form-field is-wide">
+        <div className="settings-list">
+          <SettingRow title="Desktop" hint="Agents use programs with windows there, and people watch. Needs tigervnc-standalone-server, openbox and ffmpeg.">
+            <Switch label="Desktop" checked={draft.desktop} onChange={(desktop) => set({ desktop })} />
+          </SettingRow>
+          <SettingRow title="Browser" hint="Agents open pages as text. Needs chromium-headless-shell or chromium.">
+            <Switch label="Browser" checked={draft.browser} onChange={(browser) => set({ browser })} />
+          </SettingRow>
+        </div>
+        {(draft.desktop || draft.browser) && missing === null && <small>The image, or the hosts of the pool, must have these packages.</small>}
+        {needs.length > 0 && (
+          <small className="tone-warn" role="status">
+            The server lacks packages. Install them there: apt install {needs.join(" ")}
+          </small>
+        )}
+      </div>
+      {draft.desktop && (
+        <TextField
+          label="Size of the screen"
+          aside="pixels"
+          placeholder="1280x720"
+          value={draft.desktopSize}
+          error={wrong("spec.desktop_size")}
+          onChange={(event) => set({ desktopSize: event.target.value })}
+        />
+      )}
     </Group>
   );
 }

@@ -24,6 +24,8 @@ export function TemplatesPage() {
   const canEdit = useMe().data?.user.role === "admin";
   const close = () => setOpened(null);
   const names = (templates.data ?? []).map((one) => one.name);
+  // The same for all templates whose workspaces run on the server itself.
+  const missing = templates.data?.find((one) => one.missing_packages.length > 0)?.missing_packages ?? [];
   return (
     <SettingsPage
       title="Templates"
@@ -53,9 +55,9 @@ export function TemplatesPage() {
           }
         </Loaded>
       </Section>
-      {opened?.kind === "new" && <TemplateDrawer source={null} names={names} onClose={close} />}
+      {opened?.kind === "new" && <TemplateDrawer source={null} names={names} missing={missing} onClose={close} />}
       {(opened?.kind === "edit" || opened?.kind === "duplicate") && (
-        <LoadedDrawer key={opened.template.id} listed={opened.template} isCopy={opened.kind === "duplicate"} names={names} onClose={close} />
+        <LoadedDrawer key={opened.template.id} listed={opened.template} isCopy={opened.kind === "duplicate"} names={names} missing={missing} onClose={close} />
       )}
       {opened?.kind === "versions" && <VersionsDrawer template={opened.template} canEdit={canEdit} onClose={close} />}
     </SettingsPage>
@@ -87,10 +89,18 @@ function TemplateRow({ template, canEdit, onOpen }: { template: ListedTemplate; 
   );
 }
 
+interface LoadedProps {
+  listed: ListedTemplate;
+  isCopy: boolean;
+  names: readonly string[];
+  missing: readonly string[];
+  onClose: () => void;
+}
+
 /** The form opens with what the server has now, not with what the list was made from. */
-function LoadedDrawer({ listed, isCopy, names, onClose }: { listed: ListedTemplate; isCopy: boolean; names: readonly string[]; onClose: () => void }) {
+function LoadedDrawer({ listed, isCopy, names, missing, onClose }: LoadedProps) {
   const template = useResource(["template", listed.id, listed.updated_at], () => readTemplate(listed.id));
-  if (template.data !== undefined) return <TemplateDrawer source={template.data} isCopy={isCopy} names={names} onClose={onClose} />;
+  if (template.data !== undefined) return <TemplateDrawer source={template.data} isCopy={isCopy} names={names} missing={missing} onClose={onClose} />;
   return (
     <Drawer open onOpenChange={onClose} title={listed.display_name || listed.name}>
       <div className="settings-template-versions">{template.error === null ? <Skeleton rows={5} /> : <ErrorNote error={template.error} />}</div>
