@@ -59,7 +59,11 @@ def test_templates_are_made_changed_versioned_and_deleted(
     assert "mine: version 2 is active" in switched.err
     server.done("admin", "templates", "edit", "mine", "--no-browser")
     spec = tomllib.loads(admin("show", "mine"))["templates"][0]["spec"]
-    assert (spec["desktop"], spec.get("browser"), spec["image"]) == (True, None, "docker.io/library/debian:13")
+    assert (spec["desktop"], spec.get("browser"), spec["image"]) == (
+        True,
+        None,
+        "docker.io/library/debian:13",
+    )
     assert "such as --desktop" in server.call("admin", "templates", "edit", "mine").err
     listed = {line.split()[0]: line.split() for line in admin("list").splitlines()}
     assert listed["shop"][1:4] == ["container", "1", "0"]
