@@ -1,15 +1,14 @@
 /** The desktop of the chat's workspace: its screen, who has mouse and keyboard, and what agents did there. */
 import "@/styles/desktop.css";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { Container, Eye, Hand, MonitorOff, MonitorPlay } from "lucide-react";
-import { type ReactNode, useEffect, useRef, useState } from "react";
-import { api, ApiError } from "@/api/client";
+import { Eye, Hand, MonitorOff, MonitorPlay } from "lucide-react";
+import { useEffect, useRef, useState } from "react";
+import { api } from "@/api/client";
 import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
-import { Button, Countdown, EmptyState, ErrorNote, errorWords, Icon, Skeleton } from "@/components";
-import { useChatDetails } from "@/connection";
-import { openPanel } from "@/platform/actions";
+import { Button, EmptyState, errorWords, Icon } from "@/components";
 import { toast, toastOnError } from "@/platform/toasts";
+import { chatSocketUrl, LostNote, NoAnswer, PanelNote, RefusedNote, Unread, WorkspaceFrame } from "../workspace/workspace-frame";
 import { DesktopConnection, type ScreenState } from "./desktop-connection";
 import { Filmstrip } from "./filmstrip";
 
@@ -18,27 +17,20 @@ type Desktop = components["schemas"]["DesktopReply"];
 const POLL_MS = 3000;
 
 export function DesktopTab({ chatId }: { readonly chatId: string }) {
-  const details = useChatDetails(chatId);
-  const chat = details.data;
-  if (chat === undefined)
-    return <div className="panel-scroll is-top">{details.error === null ? <Skeleton rows={4} /> : <ErrorNote error={details.error} />}</div>;
-  if (chat.is_owner === false)
-    return (
-      <EmptyState icon={MonitorOff} title="The desktop is not shared">
-        Only the owner of this chat watches the desktop of its workspace.
-      </EmptyState>
-    );
-  if (chat.workspace_id == null)
-    return (
-      <EmptyState icon={Container} title="No workspace yet">
-        This chat has no workspace yet. It gets one when the agent first works with files.
-      </EmptyState>
-    );
+  const reader = (
+    <EmptyState icon={MonitorOff} title="The desktop is not shared">
+      Only the owner of this chat watches the desktop of its workspace.
+    </EmptyState>
+  );
   return (
-    <div className="desktop-tab">
-      <WorkspaceDesktop key={chat.workspace_id} chatId={chatId} workspaceId={chat.workspace_id} />
-      <Filmstrip chatId={chatId} />
-    </div>
+    <WorkspaceFrame chatId={chatId} reader={reader}>
+      {(workspaceId) => (
+        <div className="desktop-tab">
+          <WorkspaceDesktop key={workspaceId} chatId={chatId} workspaceId={workspaceId} />
+          <Filmstrip chatId={chatId} />
+        </div>
+      )}
+    </WorkspaceFrame>
   );
 }
 
@@ -81,13 +73,8 @@ function WorkspaceDesktop({ chatId, workspaceId }: { readonly chatId: string; re
     };
   }, [chatId]);
   if (desktop === undefined) {
-    if (state.error === null)
-      return (
-        <div className="panel-scroll is-top">
-          <Skeleton rows={4} />
-        </div>
-      );
-    return <NoDesktop error={state.error} onRetry={() => void state.refetch()} />;
+    if (state.error === null) return <Unread error={null} />;
+    return <NoAnswer error={state.error} onRetry={() => void state.refetch()} />;
   }
   if (!desktop.enabled)
     return (
@@ -120,7 +107,7 @@ function WorkspaceDesktop({ chatId, workspaceId }: { readonly chatId: string; re
     <>
       <DriverBar desktop={desktop} isBusy={isBusy} onChange={(act) => void change(act)} />
       <DesktopScreen chatId={chatId} canAct={desktop.taken_by_you} />
-      {state.error !== null && <ScreenNote>{errorWords(state.error).text}</ScreenNote>}
+      {state.error !== null && <PanelNote>{errorWords(state.error).text}</PanelNote>}
     </>
   );
 }
@@ -164,7 +151,7 @@ function DesktopScreen({ chatId, canAct }: { readonly chatId: string; readonly c
   const [state, setState] = useState<ScreenState>({ name: "connecting" });
   useEffect(() => {
     if (host.current === null) return undefined;
-    const made = new DesktopConnection(host.current, () => new WebSocket(streamUrl(chatId)), setState);
+    const made = new DesktopConnection(host.current, () => new WebSocket(chatSocketUrl(chatId, "desktop/stream")), setState);
     connection.current = made;
     made.start();
     return () => made.stop();
@@ -189,12 +176,6 @@ function DesktopScreen({ chatId, canAct }: { readonly chatId: string; readonly c
   );
 }
 
-function streamUrl(chatId: string): string {
-  const url = new URL(`/api/v1/chats/${encodeURIComponent(chatId)}/desktop/stream`, location.href);
-  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-  return url.href;
-}
-
 const REFUSALS: Readonly<Record<string, string>> = {
   no_agent: "The workspace does not run.",
   no_desktop: "The desktop could not be started. The log of the workspace says why.",
@@ -208,69 +189,14 @@ function ConnectionNote({ state, onRetry }: { readonly state: ScreenState; reado
     case "open":
       return null;
     case "connecting":
-      return <ScreenNote>Connecting</ScreenNote>;
+      return <PanelNote>Connecting</PanelNote>;
     case "waiting":
       return (
-        <ScreenNote
-          action={
-            <Button size="sm" onClick={onRetry}>
-              Now
-            </Button>
-          }
-        >
-          The connection was lost. Trying again in <Countdown until={state.retryAt} />.
-        </ScreenNote>
+        <LostNote retryAt={state.retryAt} onRetry={onRetry}>
+          The connection was lost.
+        </LostNote>
       );
     case "refused":
-      return (
-        <ScreenNote
-          action={
-            <>
-              <Button size="sm" onClick={onRetry}>
-                Try again
-              </Button>
-              <Button size="sm" variant="quiet" onClick={() => openPanel("workspace")}>
-                Open workspace
-              </Button>
-            </>
-          }
-        >
-          {REFUSALS[state.code] ?? `The desktop cannot be watched now (${state.code}).`}
-        </ScreenNote>
-      );
+      return <RefusedNote onRetry={onRetry}>{REFUSALS[state.code] ?? `The desktop cannot be watched now (${state.code}).`}</RefusedNote>;
   }
 }
-
-function ScreenNote({ children, action }: { readonly children: ReactNode; readonly action?: ReactNode }) {
-  return (
-    <div className="desktop-note" role="status">
-      <span className="ui-grow">{children}</span>
-      {action}
-    </div>
-  );
-}
-
-function NoDesktop({ error, onRetry }: { readonly error: unknown; readonly onRetry: () => void }) {
-  const code = error instanceof ApiError ? error.code : "";
-  return (
-    <EmptyState
-      icon={Container}
-      title={TITLES[code] ?? "The workspace does not answer"}
-      actions={
-        <>
-          <Button onClick={onRetry}>Try again</Button>
-          <Button variant="quiet" onClick={() => openPanel("workspace")}>
-            Open workspace
-          </Button>
-        </>
-      }
-    >
-      {errorWords(error).text}
-    </EmptyState>
-  );
-}
-
-const TITLES: Readonly<Record<string, string>> = {
-  no_agent: "The workspace does not run",
-  runner_disconnected: "The machine of the workspace is not connected",
-};

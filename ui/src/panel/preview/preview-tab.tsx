@@ -1,31 +1,23 @@
 /** The ports of the chat's workspace, each a site of its own: in a frame here, or in a tab of the browser. Readers of a chat see those that its owner shares. */
 import "@/styles/preview.css";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { Container, ExternalLink, MonitorOff, RefreshCw } from "lucide-react";
+import { ExternalLink, MonitorOff, RefreshCw } from "lucide-react";
 import { type SubmitEvent, useState } from "react";
-import { api, ApiError } from "@/api/client";
+import { api } from "@/api/client";
 import { queryKeys } from "@/api/queries";
-import { Button, classes, EmptyState, ErrorNote, errorWords, IconButton, Skeleton, Switch } from "@/components";
-import { useChatDetails } from "@/connection";
-import { openPanel } from "@/platform/actions";
+import { Button, classes, EmptyState, ErrorNote, errorWords, IconButton, Switch } from "@/components";
 import { toast } from "@/platform/toasts";
+import { NoAnswer, Unread, WorkspaceFrame } from "../workspace/workspace-frame";
 
 const POLL_MS = 4000;
 const MAX_PORT = 65_535;
 
 export function PreviewTab({ chatId }: { readonly chatId: string }) {
-  const details = useChatDetails(chatId);
-  const chat = details.data;
-  if (chat === undefined)
-    return <div className="panel-scroll is-top">{details.error === null ? <Skeleton rows={4} /> : <ErrorNote error={details.error} />}</div>;
-  if (chat.is_owner === false) return <ReaderPreviews chatId={chatId} />;
-  if (chat.workspace_id == null)
-    return (
-      <EmptyState icon={Container} title="No workspace yet">
-        This chat has no workspace yet. It gets one when the agent first works with files.
-      </EmptyState>
-    );
-  return <OwnerPreviews key={chat.workspace_id} chatId={chatId} workspaceId={chat.workspace_id} isRoot={chat.parent_chat_id == null} />;
+  return (
+    <WorkspaceFrame chatId={chatId} reader={<ReaderPreviews chatId={chatId} />}>
+      {(workspaceId, chat) => <OwnerPreviews key={workspaceId} chatId={chatId} workspaceId={workspaceId} isRoot={chat.parent_chat_id == null} />}
+    </WorkspaceFrame>
+  );
 }
 
 function useShared(chatId: string) {
@@ -41,8 +33,7 @@ function useShared(chatId: string) {
 function ReaderPreviews({ chatId }: { readonly chatId: string }) {
   const shared = useShared(chatId);
   const found = shared.data;
-  if (found === undefined)
-    return <div className="panel-scroll is-top">{shared.error === null ? <Skeleton rows={4} /> : <ErrorNote error={shared.error} />}</div>;
+  if (found === undefined) return <Unread error={shared.error} />;
   if (found.workspace_id == null || found.ports.length === 0)
     return (
       <EmptyState icon={MonitorOff} title="No preview is shared">
@@ -62,7 +53,7 @@ function OwnerPreviews({ chatId, workspaceId, isRoot }: { readonly chatId: strin
     staleTime: 0,
     retry: false,
   });
-  if (list.error !== null && list.data === undefined) return <NoPorts error={list.error} onRetry={() => void list.refetch()} />;
+  if (list.error !== null && list.data === undefined) return <NoAnswer error={list.error} onRetry={() => void list.refetch()} />;
   const share = async (port: number, isShared: boolean) => {
     try {
       const body = { port, shared: isShared };
@@ -201,24 +192,4 @@ function Previews({ workspaceId, ports, emptyText, sharing }: PreviewsProps) {
 export function programOf(command: string): string {
   const word = command.trim().split(/\s+/)[0] ?? "";
   return word.slice(word.lastIndexOf("/") + 1);
-}
-
-function NoPorts({ error, onRetry }: { readonly error: unknown; readonly onRetry: () => void }) {
-  const code = error instanceof ApiError ? error.code : "";
-  return (
-    <EmptyState
-      icon={Container}
-      title={code === "no_agent" ? "The workspace does not run" : "The workspace does not answer"}
-      actions={
-        <>
-          <Button onClick={onRetry}>Try again</Button>
-          <Button variant="quiet" onClick={() => openPanel("workspace")}>
-            Open workspace
-          </Button>
-        </>
-      }
-    >
-      {errorWords(error).text}
-    </EmptyState>
-  );
 }

@@ -2,10 +2,10 @@
 import "@xterm/xterm/css/xterm.css";
 import { FitAddon } from "@xterm/addon-fit";
 import { type ITheme, Terminal } from "@xterm/xterm";
-import { type ReactNode, useEffect, useRef, useState } from "react";
-import { Button, Countdown } from "@/components";
-import { openPanel } from "@/platform/actions";
+import { useEffect, useRef, useState } from "react";
+import { Button } from "@/components";
 import { toast } from "@/platform/toasts";
+import { chatSocketUrl, LostNote, PanelNote, RefusedNote } from "../workspace/workspace-frame";
 import { TerminalSocket, type TerminalState } from "./terminal-socket";
 
 interface TerminalViewProps {
@@ -62,22 +62,16 @@ function TerminalNote({ state, onRetry, onRestart, onGone }: NoteProps) {
     case "open":
       return null;
     case "connecting":
-      return <Note>Connecting</Note>;
+      return <PanelNote>Connecting</PanelNote>;
     case "waiting":
       return (
-        <Note
-          action={
-            <Button size="sm" onClick={onRetry}>
-              Now
-            </Button>
-          }
-        >
-          The connection was lost; the shell goes on, and what you type is kept. Trying again in <Countdown until={state.retryAt} />.
-        </Note>
+        <LostNote retryAt={state.retryAt} onRetry={onRetry}>
+          The connection was lost; the shell goes on, and what you type is kept.
+        </LostNote>
       );
     case "taken":
       return (
-        <Note
+        <PanelNote
           action={
             <Button size="sm" onClick={onRetry}>
               Use it here
@@ -85,11 +79,11 @@ function TerminalNote({ state, onRetry, onRestart, onGone }: NoteProps) {
           }
         >
           This terminal was opened elsewhere.
-        </Note>
+        </PanelNote>
       );
     case "exited":
       return (
-        <Note
+        <PanelNote
           action={
             <>
               <Button size="sm" onClick={onRestart}>
@@ -102,35 +96,11 @@ function TerminalNote({ state, onRetry, onRestart, onGone }: NoteProps) {
           }
         >
           The shell has ended{state.exitCode > 0 ? ` with code ${state.exitCode}` : ""}.
-        </Note>
+        </PanelNote>
       );
     case "refused":
-      return (
-        <Note
-          action={
-            <>
-              <Button size="sm" onClick={onRetry}>
-                Try again
-              </Button>
-              <Button size="sm" variant="quiet" onClick={() => openPanel("workspace")}>
-                Open workspace
-              </Button>
-            </>
-          }
-        >
-          {state.message}
-        </Note>
-      );
+      return <RefusedNote onRetry={onRetry}>{state.message}</RefusedNote>;
   }
-}
-
-function Note({ children, action }: { readonly children: ReactNode; readonly action?: ReactNode }) {
-  return (
-    <div className="terminal-note" role="status">
-      <span className="ui-grow">{children}</span>
-      {action}
-    </div>
-  );
 }
 
 interface Mounted {
@@ -162,7 +132,7 @@ function mount(element: HTMLElement, chatId: string, id: string, label: string, 
   };
   fit();
   const socket = new TerminalSocket(
-    (size) => new WebSocket(terminalUrl(chatId, id, size.cols, size.rows)),
+    (size) => new WebSocket(chatSocketUrl(chatId, "terminal", { terminal: id, cols: String(size.cols), rows: String(size.rows) })),
     { cols: terminal.cols, rows: terminal.rows },
     {
       onState,
@@ -199,13 +169,6 @@ function mount(element: HTMLElement, chatId: string, id: string, label: string, 
       terminal.dispose();
     },
   };
-}
-
-function terminalUrl(chatId: string, id: string, cols: number, rows: number): string {
-  const url = new URL(`/api/v1/chats/${encodeURIComponent(chatId)}/terminal`, location.href);
-  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-  url.search = new URLSearchParams({ terminal: id, cols: String(cols), rows: String(rows) }).toString();
-  return url.href;
 }
 
 /** Alt and Arrow up move the focus to the tab of the shell. */
