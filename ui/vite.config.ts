@@ -57,16 +57,28 @@ function dropVideoTrial(): Plugin {
   };
 }
 
+/** Icons of lucide have keys of six random letters, which do not compress; their order is key enough. */
+function shortenIcons(): Plugin {
+  return {
+    name: "shorten-icons",
+    apply: "build",
+    transform(code, id) {
+      if (!/lucide-react\/dist\/esm\/icons\//.test(id)) return null;
+      let key = 0;
+      return { code: code.replaceAll(/key: "\w+"/g, () => `key: ${(key += 1)}`), map: null };
+    },
+  };
+}
+
 const everywhere = [
-  /node_modules\/(?:react|react-dom|scheduler|use-sync-external-store|@radix-ui|@floating-ui|@tanstack\/(?:react-query|query-core)|wouter)\//,
-  /node_modules\/(?:react-remove-scroll|react-remove-scroll-bar|react-style-singleton|use-callback-ref|use-sidecar|aria-hidden)\//,
+  /node_modules\/(?:react|react-dom|scheduler|use-sync-external-store|@tanstack\/(?:react-query|query-core)|wouter)\//,
   /lucide-react\/dist\/esm\/(?!icons)/,
   /lucide-react\/dist\/esm\/icons\/(?:book-open|circle-question-mark|clock|copy|cpu|file-text|globe|image|message-square|paperclip|pause|play|square|undo-2|unplug)\./,
-  /src\/(?:api|chat-state|connection|components\/(?!lightbox)|platform\/(?!toaster)|app\/(?:columns|sidebar|top-bar))/,
+  /src\/(?:api|chat-state|connection|components\/(?!dialog|field|lightbox|popups|shortcuts)|platform\/(?!toaster)|app\/(?:columns|sidebar|top-bar))/,
 ];
 
 export default defineConfig({
-  plugins: [react(), adoptStyles(), dropVideoTrial(), compressFiles()],
+  plugins: [react(), adoptStyles(), dropVideoTrial(), shortenIcons(), compressFiles()],
   base: "/",
   resolve: { alias: { "@": fileURLToPath(new URL("./src", import.meta.url)) } },
   build: {
@@ -80,10 +92,18 @@ export default defineConfig({
     modulePreload: { polyfill: false, resolveDependencies: (_, files, { hostType }) => files.filter((file) => hostType === "html" || file.endsWith(".css")) },
     // What every screen needs is one file: it is smaller than its parts. So is what shows messages, texts and code.
     rolldownOptions: {
+      // A part of `components` that nobody has imported by name is not loaded.
+      treeshake: { moduleSideEffects: (id) => !/\/src\/components\/\w+\.tsx?$/.test(id) },
       output: {
-        advancedChunks: {
+        codeSplitting: {
           groups: [
-            { name: "base", test: (id) => everywhere.some((one) => one.test(id)), priority: 1 },
+            // Menus, popovers, dialogs: loaded soon after the page.
+            {
+              name: "popups",
+              test: /node_modules\/(?:@radix-ui|@floating-ui|react-remove-scroll|react-remove-scroll-bar|react-style-singleton|use-callback-ref|use-sidecar|aria-hidden)\/|src\/components\/(?:dialog|field|popups)\./,
+              priority: 1,
+            },
+            { name: "base", test: (id) => everywhere.some((one) => one.test(id)), priority: 3 },
             {
               name: "timeline",
               test: /src\/(?:text\/(?!compare-lines|computer-actions|git-diff|highlight)|timeline\/(?!tools\/(?:computer|workspace)-card|views\/version-controls))/,

@@ -1,12 +1,13 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link2, Plus, Sparkles, Trash2, User, Users } from "lucide-react";
 import { type SyntheticEvent, useDeferredValue, useState } from "react";
+import { useLocation } from "wouter";
 import { api } from "@/api/client";
 import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
-import { Button, Dialog, ErrorNote, Icon, IconButton, Skeleton, TextField } from "@/components";
-import { useAmendChat } from "@/connection";
-import { chatPath } from "@/platform/routes";
+import { Button, ConfirmDialog, Dialog, ErrorNote, Icon, IconButton, Skeleton, TextField } from "@/components";
+import { useAmendChat, useDeleteChat } from "@/connection";
+import { chatOfPath, chatPath, HOME_PATH } from "@/platform/routes";
 import { toast } from "@/platform/toasts";
 import type { ListChat } from "./sidebar/list-chat";
 
@@ -272,5 +273,31 @@ export function ShareDialog({ chat, onClose }: { chat: ListChat; onClose: () => 
         </ul>
       )}
     </Dialog>
+  );
+}
+
+export function DeleteDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }) {
+  const [path, navigate] = useLocation();
+  const deleteChat = useDeleteChat();
+  const subagents = chat.children?.length ?? 0;
+  const confirm = async () => {
+    await deleteChat(chat);
+    const open = chatOfPath(path);
+    if (open === chat.id || chat.children?.some((child) => child.id === open) === true) navigate(HOME_PATH);
+  };
+  return (
+    <ConfirmDialog
+      open
+      onOpenChange={onClose}
+      title="Delete this chat?"
+      description={
+        <>
+          “{chat.title}”{subagents > 0 && `, with its ${subagents === 1 ? "subagent" : `${subagents} subagents`},`} is deleted for good. Archive it instead to
+          keep it out of the list.
+        </>
+      }
+      action="Delete"
+      onConfirm={confirm}
+    />
   );
 }

@@ -21,11 +21,11 @@ import { lazy, Suspense } from "react";
 import { useLocation } from "wouter";
 import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
-import { ConfirmDialog, errorWords, MenuItem, MenuSeparator } from "@/components";
-import { useAmendChat, useDeleteChat } from "@/connection";
+import { errorWords, MenuItem, MenuSeparator } from "@/components";
+import { useAmendChat } from "@/connection";
 import { openPanel } from "@/platform/actions";
 import { runCommand } from "@/platform/keys";
-import { chatOfPath, chatPath, HOME_PATH } from "@/platform/routes";
+import { chatPath } from "@/platform/routes";
 import { createStore } from "@/platform/store";
 import { toast } from "@/platform/toasts";
 import { ChatPolicyDialog } from "./areas";
@@ -186,33 +186,8 @@ const openChatDialog = (kind: ChatDialogKind, chat: ListChat): void => asked.set
 
 const RenameDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).RenameDialog }));
 const LabelsDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).LabelsDialog }));
+const DeleteDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).DeleteDialog }));
 const ShareDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).ShareDialog }));
-
-function DeleteDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }) {
-  const [path, navigate] = useLocation();
-  const deleteChat = useDeleteChat();
-  const subagents = chat.children?.length ?? 0;
-  const confirm = async () => {
-    await deleteChat(chat);
-    const open = chatOfPath(path);
-    if (open === chat.id || chat.children?.some((child) => child.id === open) === true) navigate(HOME_PATH);
-  };
-  return (
-    <ConfirmDialog
-      open
-      onOpenChange={onClose}
-      title="Delete this chat?"
-      description={
-        <>
-          “{chat.title}”{subagents > 0 && `, with its ${subagents === 1 ? "subagent" : `${subagents} subagents`},`} is deleted for good. Archive it instead to
-          keep it out of the list.
-        </>
-      }
-      action="Delete"
-      onConfirm={confirm}
-    />
-  );
-}
 
 function PolicyDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }) {
   const me = useMe().data?.user;

@@ -1,17 +1,36 @@
 import { Unplug } from "lucide-react";
-import { Suspense } from "react";
+import { lazy, Suspense, useRef, useState } from "react";
 import { Link } from "wouter";
 import { ApiError } from "@/api/client";
 import { useIsDemo } from "@/api/queries";
 import { Button, EmptyState, ErrorBoundary, ErrorNote } from "@/components";
 import { useChatDetails, useSettledChat } from "@/connection";
+import { useCommand } from "@/platform/keys";
 import { useIsPhone } from "@/platform/media";
 import { usePreference } from "@/platform/preferences";
 import { NEW_CHAT_PATH } from "@/platform/routes";
 import { CoachMark, Composer, FirstScreen, Timeline } from "./areas";
 import { useSpeech } from "./attention";
-import { FindBar } from "./find-bar";
 import { ConnectionBadge, SidebarButton, TopBar } from "./top-bar";
+
+const OpenBar = lazy(async () => ({ default: (await import("./find-bar")).OpenBar }));
+
+function FindBar({ chatId }: { chatId: string }) {
+  const [isOpen, setIsOpen] = useState(false);
+  const box = useRef<HTMLInputElement>(null);
+  useCommand("chat.find", () => {
+    setIsOpen(true);
+    box.current?.focus();
+    box.current?.select();
+  });
+  return (
+    isOpen && (
+      <Suspense>
+        <OpenBar chatId={chatId} box={box} onClose={() => setIsOpen(false)} />
+      </Suspense>
+    )
+  );
+}
 
 /** A chat that is not there, or not for this user; the two cannot be told apart. */
 export function GonePage() {

@@ -5,7 +5,6 @@ import { useLocation, useSearch } from "wouter";
 import { api } from "@/api/client";
 import { queryKeys } from "@/api/queries";
 import { errorWords, Icon, IconButton } from "@/components";
-import { useCommand } from "@/platform/keys";
 import { withQuery } from "@/platform/routes";
 import { announce } from "@/platform/toasts";
 
@@ -24,25 +23,14 @@ function placeText(found: Found, at: number): string {
   return at < 0 ? `${all} messages` : `${(at + 1).toLocaleString("en")} of ${all}`;
 }
 
-/** Finds words in the messages of the open chat, also those that are not loaded, and goes from one to the next. */
-export function FindBar({ chatId }: { chatId: string }) {
-  const [isOpen, setIsOpen] = useState(false);
-  const box = useRef<HTMLInputElement>(null);
-  useCommand("chat.find", () => {
-    setIsOpen(true);
-    box.current?.focus();
-    box.current?.select();
-  });
-  return isOpen ? <OpenBar chatId={chatId} box={box} onClose={() => setIsOpen(false)} /> : null;
-}
-
 interface OpenBarProps {
   chatId: string;
   box: React.RefObject<HTMLInputElement | null>;
   onClose: () => void;
 }
 
-function OpenBar({ chatId, box, onClose }: OpenBarProps) {
+/** Finds words in the messages of the open chat, also those that are not loaded, and goes from one to the next. */
+export function OpenBar({ chatId, box, onClose }: OpenBarProps) {
   const [text, setText] = useState("");
   const words = useSettled(text.trim());
   const [path, navigate] = useLocation();

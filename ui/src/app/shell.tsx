@@ -1,7 +1,7 @@
 /** Commands that the shell takes itself: they move between chats and open panels. */
 import { lazy, Suspense, useEffect, useState } from "react";
 import { useLocation, useSearch } from "wouter";
-import { ErrorBoundary, HelpDialog } from "@/components";
+import { ErrorBoundary, loadPopups } from "@/components";
 import { useChatList } from "@/connection";
 import { focusComposer, type PanelTab, useAction } from "@/platform/actions";
 import { useCommand, useKeys } from "@/platform/keys";
@@ -67,6 +67,7 @@ function useShellCommands({ chatId, tab, setTab, openPalette, openHelp }: Comman
 }
 
 const Palette = lazy(async () => ({ default: (await import("./palette")).Palette }));
+const HelpDialog = lazy(async () => ({ default: (await import("@/components/shortcuts")).HelpDialog }));
 const SearchPage = lazy(async () => ({ default: (await import("./search-page")).SearchPage }));
 
 function MainScreen({ path }: { path: string }) {
@@ -92,11 +93,21 @@ function PanelScreen({ chatId, tab, setTab }: { chatId: string; tab: PanelTab; s
   );
 }
 
+const POPUPS_AFTER_MS = 1500;
+
 /** After another page was opened, focus is on it and not on a link that is gone. */
 function useFocusOnMove(path: string): void {
   useEffect(() => {
     if (document.activeElement === document.body) document.getElementById("main")?.focus({ preventScroll: true });
   }, [path]);
+}
+
+/** What the first press of a button may open is there by then, and not before the page. */
+function usePopupsSoon(): void {
+  useEffect(() => {
+    const timer = setTimeout(() => void loadPopups().catch(() => undefined), POPUPS_AFTER_MS);
+    return () => clearTimeout(timer);
+  }, []);
 }
 
 /** The page of somebody who is signed in: list, chat, panel. */
@@ -111,6 +122,7 @@ export function Shell() {
   useKeys();
   useNotices(chatId);
   useFocusOnMove(path);
+  usePopupsSoon();
   useShellCommands({ chatId, tab, setTab, openPalette: () => setPaletteOpen(true), openHelp: () => setHelpOpen(true) });
   useAction("openPalette", () => setPaletteOpen(true));
   useAction("openPanel", (wanted) => {
@@ -143,7 +155,11 @@ export function Shell() {
       />
       <ErrorBoundary what="The dialog cannot be shown." className="app-error is-corner">
         <ChatDialogs />
-        <HelpDialog open={helpOpen} onOpenChange={setHelpOpen} />
+        {helpOpen && (
+          <Suspense>
+            <HelpDialog onClose={() => setHelpOpen(false)} />
+          </Suspense>
+        )}
       </ErrorBoundary>
       {paletteOpen && (
         <ErrorBoundary what="The search cannot be shown." className="app-error is-corner">

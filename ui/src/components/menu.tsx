@@ -1,164 +1,87 @@
-import { Check, type LucideIcon } from "lucide-react";
-import { DropdownMenu as Primitive, Popover as PopoverPrimitive } from "radix-ui";
-import { type ReactElement, type ReactNode, useRef } from "react";
-import { classes, Icon } from "./icon";
+/** Menus and popovers. How they are shown is loaded after the page: until then there are only the buttons that open them. */
+import { cloneElement, type KeyboardEvent, type MouseEvent, type ReactElement, type ReactNode, useEffect, useState } from "react";
+import type * as Popups from "./popups";
 
-/** Where a menu is a sheet, as in phone.css. */
-const SHEET = "(max-width: 640px)";
+type Shown = typeof Popups;
 
-interface MenuProps {
-  /** The button that opens it. */
-  trigger: ReactElement;
-  label?: string | undefined;
-  align?: "start" | "center" | "end" | undefined;
-  side?: "top" | "right" | "bottom" | "left" | undefined;
-  open?: boolean | undefined;
-  onOpenChange?: ((open: boolean) => void) | undefined;
-  /** Where focus goes after it closed; the opener unless this prevents the default. */
-  onCloseAutoFocus?: ((event: Event) => void) | undefined;
-  children: ReactNode;
+let loaded: Shown | null = null;
+
+/** Takes what is left of a page that has been shown, or the first press. */
+export async function loadPopups(): Promise<Shown> {
+  return (loaded ??= await import("./popups"));
+}
+
+interface TriggerProps {
+  onClick?: (event: MouseEvent) => void;
+  onKeyDown?: (event: KeyboardEvent) => void;
+  "aria-haspopup"?: "menu" | "dialog";
+  "aria-expanded"?: boolean;
+}
+
+interface Asked {
+  readonly shown: Shown;
+  readonly isAsked: boolean;
+}
+
+/** The button alone until it is pressed: after that what it opens, with the same button. */
+function usePopup(trigger: ReactElement, kind: "menu" | "dialog", isOpen: boolean, onOpenChange?: (open: boolean) => void): Asked | ReactElement {
+  const [asked, setAsked] = useState<Asked | null>(() => (loaded === null ? null : { shown: loaded, isAsked: false }));
+  const isWaiting = asked === null && isOpen;
+  useEffect(() => {
+    if (!isWaiting) return;
+    let isCurrent = true;
+    void loadPopups().then(
+      (shown) => isCurrent && setAsked({ shown, isAsked: false }),
+      () => undefined,
+    );
+    return () => {
+      isCurrent = false;
+    };
+  }, [isWaiting]);
+  if (asked !== null) return asked;
+  const button = trigger as ReactElement<TriggerProps>;
+  const open = () => {
+    void loadPopups().then(
+      (shown) => {
+        setAsked({ shown, isAsked: true });
+        onOpenChange?.(true);
+      },
+      () => undefined,
+    );
+  };
+  return cloneElement(button, {
+    "aria-haspopup": kind,
+    "aria-expanded": false,
+    onClick: (event) => {
+      button.props.onClick?.(event);
+      if (!event.defaultPrevented) open();
+    },
+    onKeyDown: (event) => {
+      button.props.onKeyDown?.(event);
+      if (kind !== "menu" || event.key !== "ArrowDown") return;
+      event.preventDefault();
+      open();
+    },
+  });
 }
 
 /** A menu of up to eight choices. On a phone it is a sheet at the bottom. */
-export function Menu({ trigger, label, align = "end", side = "bottom", open, onOpenChange, onCloseAutoFocus, children }: MenuProps) {
-  // A sheet opens under the pointer: the end of the press that opened it must not choose an item.
-  const opening = useRef(false);
-  return (
-    <Primitive.Root modal={false} {...(open === undefined ? {} : { open })} {...(onOpenChange ? { onOpenChange } : {})}>
-      <Primitive.Trigger
-        asChild
-        onPointerDown={() => {
-          opening.current = window.matchMedia(SHEET).matches;
-        }}
-      >
-        {trigger}
-      </Primitive.Trigger>
-      <Primitive.Portal>
-        <Primitive.Content
-          className="ui-menu ui-popup"
-          align={align}
-          side={side}
-          sideOffset={4}
-          collisionPadding={8}
-          aria-label={label}
-          onPointerDownCapture={() => {
-            opening.current = false;
-          }}
-          onPointerUpCapture={(event) => {
-            if (opening.current) event.stopPropagation();
-            opening.current = false;
-          }}
-          {...(onCloseAutoFocus ? { onCloseAutoFocus } : {})}
-        >
-          {label !== undefined && <h5 role="presentation">{label}</h5>}
-          {children}
-        </Primitive.Content>
-      </Primitive.Portal>
-    </Primitive.Root>
-  );
-}
-
-interface MenuItemProps {
-  icon?: LucideIcon | undefined;
-  /** A second line that says the effect, or why it cannot be chosen. */
-  hint?: ReactNode;
-  shortcut?: string | undefined;
-  danger?: boolean | undefined;
-  disabled?: boolean | undefined;
-  onSelect?: ((event: Event) => void) | undefined;
-  children: ReactNode;
-}
-
-function ItemText({ hint, shortcut, children }: Pick<MenuItemProps, "hint" | "shortcut" | "children">) {
-  return (
-    <>
-      <b>{children}</b>
-      {shortcut !== undefined ? <kbd>{shortcut}</kbd> : <span />}
-      {hint !== undefined && hint !== null && <p>{hint}</p>}
-    </>
-  );
-}
-
-export function MenuItem({ icon, hint, shortcut, danger, disabled, onSelect, children }: MenuItemProps) {
-  return (
-    <Primitive.Item className={classes("ui-menu-item", danger && "is-danger")} disabled={disabled ?? false} {...(onSelect ? { onSelect } : {})}>
-      {icon ? <Icon of={icon} /> : <span />}
-      <ItemText hint={hint} shortcut={shortcut}>
-        {children}
-      </ItemText>
-    </Primitive.Item>
-  );
-}
-
-interface MenuChoiceProps extends Omit<MenuItemProps, "onSelect" | "danger" | "shortcut"> {
-  checked: boolean;
-  onChecked: (checked: boolean) => void;
-  /** The menu stays open, for choices that are combined. */
-  keepOpen?: boolean | undefined;
-}
-
-/** A choice that is on or off; a tick shows it. */
-export function MenuChoice({ icon, hint, checked, onChecked, disabled, keepOpen, children }: MenuChoiceProps) {
-  return (
-    <Primitive.CheckboxItem
-      className={classes("ui-menu-item", checked && "is-on")}
-      checked={checked}
-      disabled={disabled ?? false}
-      onCheckedChange={onChecked}
-      onSelect={(event) => {
-        if (keepOpen === true) event.preventDefault();
-      }}
-    >
-      {icon ? <Icon of={icon} /> : <span />}
-      <b>{children}</b>
-      {checked ? <Icon of={Check} className="tone-accent" /> : <span />}
-      {hint !== undefined && hint !== null && <p>{hint}</p>}
-    </Primitive.CheckboxItem>
-  );
-}
-
-export const MenuHeading = ({ children }: { children: ReactNode }) => (
-  <Primitive.Label asChild>
-    <h5 role="presentation">{children}</h5>
-  </Primitive.Label>
-);
-
-export const MenuSeparator = () => (
-  <Primitive.Separator asChild>
-    <hr />
-  </Primitive.Separator>
-);
-
-interface PopoverProps {
-  trigger: ReactElement;
-  label: string;
-  open?: boolean | undefined;
-  onOpenChange?: ((open: boolean) => void) | undefined;
-  align?: "start" | "center" | "end" | undefined;
-  side?: "top" | "right" | "bottom" | "left" | undefined;
-  className?: string | undefined;
-  children: ReactNode;
+export function Menu(props: Omit<Popups.MenuProps, "isAsked">): ReactNode {
+  const popup = usePopup(props.trigger, "menu", props.open === true, props.onOpenChange);
+  return "shown" in popup ? <popup.shown.Menu {...props} isAsked={popup.isAsked} /> : popup;
 }
 
 /** Controls or facts beside their button. On a phone it is a sheet at the bottom. */
-export function Popover({ trigger, label, open, onOpenChange, align = "start", side = "bottom", className, children }: PopoverProps) {
-  return (
-    <PopoverPrimitive.Root {...(open === undefined ? {} : { open })} {...(onOpenChange ? { onOpenChange } : {})}>
-      <PopoverPrimitive.Trigger asChild>{trigger}</PopoverPrimitive.Trigger>
-      <PopoverPrimitive.Portal>
-        <PopoverPrimitive.Content
-          className={classes("ui-menu ui-popup", className)}
-          aria-label={label}
-          align={align}
-          side={side}
-          sideOffset={4}
-          collisionPadding={8}
-        >
-          {children}
-        </PopoverPrimitive.Content>
-      </PopoverPrimitive.Portal>
-    </PopoverPrimitive.Root>
-  );
+export function Popover(props: Omit<Popups.PopoverProps, "isAsked">): ReactNode {
+  const popup = usePopup(props.trigger, "dialog", props.open === true, props.onOpenChange);
+  return "shown" in popup ? <popup.shown.Popover {...props} isAsked={popup.isAsked} /> : popup;
 }
 
-export const PopoverClose = PopoverPrimitive.Close;
+// These stand in an open menu: how it is shown has been loaded.
+
+export const MenuItem = (props: Popups.MenuItemProps): ReactNode => loaded && <loaded.MenuItem {...props} />;
+/** A choice that is on or off; a tick shows it. */
+export const MenuChoice = (props: Popups.MenuChoiceProps): ReactNode => loaded && <loaded.MenuChoice {...props} />;
+export const MenuHeading = (props: { children: ReactNode }): ReactNode => loaded && <loaded.MenuHeading {...props} />;
+export const MenuSeparator = (): ReactNode => loaded && <loaded.MenuSeparator />;
+export const PopoverClose = (props: { asChild?: boolean; children: ReactNode }): ReactNode => loaded && <loaded.PopoverClose {...props} />;

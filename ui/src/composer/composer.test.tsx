@@ -131,7 +131,7 @@ test("lines of a file go with the message as a chip", async () => {
 test("the model and effort of a message can be chosen", async () => {
   await page.show(CHAT_ID, idle);
   await userEvent.click(await screen.findByRole("button", { name: "Model: Sable 4, effort Medium" }));
-  await userEvent.click(screen.getByRole("radio", { name: "High" }));
+  await userEvent.click(await screen.findByRole("radio", { name: "High" }));
   await userEvent.type(screen.getByRole("searchbox", { name: "Find a model" }), "lark");
   expect(screen.queryByRole("button", { name: /^Sable 4/, pressed: true })).toBeNull();
   await userEvent.clear(screen.getByRole("searchbox", { name: "Find a model" }));

@@ -1,13 +1,15 @@
-import { Check, ChevronDown, Search } from "lucide-react";
-import { useState } from "react";
+import { ChevronDown } from "lucide-react";
+import { lazy, Suspense } from "react";
 import { effortName, effortsOf, type Model, useModels } from "@/api/queries";
 import type { Effort } from "@/chat-state/outbox";
-import { classes, Icon, Popover, Segmented } from "@/components";
+import { classes, Icon, Popover } from "@/components";
 import { useChatDetails } from "@/connection";
 import type { MessageDraft } from "./draft";
-import { effortBars, effortFor, groupModels, priceText, sizeText } from "./model-choice";
+import { effortBars, effortFor } from "./model-choice";
 
-interface ModelPickerProps {
+const ModelList = lazy(async () => ({ default: (await import("./model-list")).ModelList }));
+
+export interface ModelPickerProps {
   models: readonly Model[];
   model: Model | null;
   effort: Effort | null;
@@ -40,7 +42,9 @@ export function ModelPicker(props: ModelPickerProps) {
   );
   return (
     <Popover trigger={trigger} label="Model" side="top" open={open} onOpenChange={onOpenChange} className="composer-models">
-      <ModelList {...props} efforts={efforts} />
+      <Suspense>
+        <ModelList {...props} efforts={efforts} />
+      </Suspense>
     </Popover>
   );
 }
@@ -52,70 +56,6 @@ function EffortBars({ effort, efforts }: { effort: Effort; efforts: readonly Eff
         <i key={index} className={classes(`composer-effort-${index + 1}`, isOn && "is-on")} />
       ))}
     </span>
-  );
-}
-
-function ModelList({ models, model, effort, efforts, onModel, onEffort, onOpenChange }: ModelPickerProps & { efforts: readonly Effort[] }) {
-  const [query, setQuery] = useState("");
-  const groups = groupModels(models, query);
-  return (
-    <>
-      <label className="ui-field">
-        <Icon of={Search} size="sm" className="tone-subtle" />
-        <input
-          type="search"
-          aria-label="Find a model"
-          placeholder="Find a model"
-          value={query}
-          onChange={(event) => setQuery(event.target.value)}
-          onKeyDown={(event) => {
-            const first = groups[0]?.models[0];
-            if (event.key !== "Enter" || first === undefined) return;
-            onModel(first);
-            onOpenChange(false);
-          }}
-        />
-      </label>
-      <div className="composer-model-list">
-        {groups.length === 0 && <p className="composer-none">{models.length === 0 ? "No models are set up." : `No model fits "${query}".`}</p>}
-        {groups.map((group) => (
-          <section key={group.provider} aria-label={group.provider}>
-            <h5>{group.provider}</h5>
-            {group.models.map((one) => (
-              <button
-                key={one.id}
-                type="button"
-                className={classes("ui-menu-item", one.id === model?.id && "is-on")}
-                aria-pressed={one.id === model?.id}
-                onClick={() => {
-                  onModel(one);
-                  if (effortsOf(one).length === 0) onOpenChange(false);
-                }}
-              >
-                {one.id === model?.id ? <Icon of={Check} /> : <span />}
-                <b className="ui-ellipsis">{one.display_name}</b>
-                <span className="tone-subtle ui-number">{sizeText(one)}</span>
-                {priceText(one) !== "" && <p>{priceText(one)}</p>}
-              </button>
-            ))}
-          </section>
-        ))}
-      </div>
-      {efforts.length > 0 && (
-        <>
-          <hr />
-          <div className="composer-effort-pick">
-            <span>Reasoning effort</span>
-            <Segmented
-              label="Reasoning effort"
-              options={efforts.map((one) => ({ value: one, label: effortName(one) }))}
-              value={effort ?? efforts[0] ?? "none"}
-              onChange={(value) => onEffort(value)}
-            />
-          </div>
-        </>
-      )}
-    </>
   );
 }
 

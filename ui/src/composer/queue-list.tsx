@@ -1,12 +1,14 @@
 import { ArrowDown, ArrowUp, ChevronUp, CornerDownRight, GripVertical, ListOrdered, Pencil, X } from "lucide-react";
-import { type DragEvent, type KeyboardEvent, useEffect, useRef, useState } from "react";
+import { type DragEvent, type KeyboardEvent, lazy, Suspense, useEffect, useRef, useState } from "react";
 import type { QueuedMessage } from "@/chat-state/types";
-import { Button, classes, ConfirmDialog, Icon, IconButton, Tag } from "@/components";
+import { Button, classes, Icon, IconButton, Tag } from "@/components";
 import { useIsPhone } from "@/platform/media";
 import { toastOnError } from "@/platform/toasts";
 import { plural } from "@/platform/words";
 import { fileCount, keepLateEdit, type QueueActions, textOf } from "./queue-actions";
 import { isComposing } from "./text-box";
+
+const ConfirmDialog = lazy(async () => ({ default: (await import("@/components/dialog")).ConfirmDialog }));
 
 export interface Editing {
   readonly id: number;
@@ -102,14 +104,18 @@ export function QueueList({ queue, actions, isHeld, isBusy, editing, onEditing, 
           />
         ))}
       </ol>
-      <ConfirmDialog
-        open={isClearing}
-        onOpenChange={setClearing}
-        title={queue.length === 1 ? "Remove the queued message?" : `Remove ${queue.length} queued messages?`}
-        description="They are not sent. This cannot be undone."
-        action="Remove"
-        onConfirm={() => actions.clear(queue)}
-      />
+      {isClearing && (
+        <Suspense>
+          <ConfirmDialog
+            open
+            onOpenChange={setClearing}
+            title={queue.length === 1 ? "Remove the queued message?" : `Remove ${queue.length} queued messages?`}
+            description="They are not sent. This cannot be undone."
+            action="Remove"
+            onConfirm={() => actions.clear(queue)}
+          />
+        </Suspense>
+      )}
     </section>
   );
 }
