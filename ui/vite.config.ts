@@ -57,6 +57,20 @@ function dropVideoTrial(): Plugin {
   };
 }
 
+/** KaTeX: of three formats of each font the one that every browser reads, and styles that the content policy allows. */
+function trimKatex(): Plugin {
+  return {
+    name: "trim-katex",
+    enforce: "pre",
+    transform(code, id) {
+      if (/katex\/dist\/katex\.css/.test(id)) return { code: code.replaceAll(/, ?url\([^)]*\.(?:woff|ttf)\) format\([^)]*\)/g, ""), map: null };
+      if (!/katex\/dist\/katex\.mjs/.test(id)) return null;
+      const allowed = "attr === 'style' ? (node.style.cssText = this.attributes[attr]) : node.setAttribute(attr, this.attributes[attr])";
+      return { code: code.replaceAll("node.setAttribute(attr, this.attributes[attr])", allowed), map: null };
+    },
+  };
+}
+
 /** Icons of lucide have keys of six random letters, which do not compress; their order is key enough. */
 function shortenIcons(): Plugin {
   return {
@@ -78,7 +92,7 @@ const everywhere = [
 ];
 
 export default defineConfig({
-  plugins: [react(), adoptStyles(), dropVideoTrial(), shortenIcons(), compressFiles()],
+  plugins: [react(), adoptStyles(), dropVideoTrial(), trimKatex(), shortenIcons(), compressFiles()],
   base: "/",
   resolve: { alias: { "@": fileURLToPath(new URL("./src", import.meta.url)) } },
   build: {
@@ -92,6 +106,7 @@ export default defineConfig({
     modulePreload: { polyfill: false, resolveDependencies: (_, files, { hostType }) => files.filter((file) => hostType === "html" || file.endsWith(".css")) },
     // What every screen needs is one file: it is smaller than its parts. So is what shows messages, texts and code.
     rolldownOptions: {
+      input: ["index.html", "diagram.html"],
       // A part of `components` that nobody has imported by name is not loaded.
       treeshake: { moduleSideEffects: (id) => !/\/src\/components\/\w+\.tsx?$/.test(id) },
       output: {
@@ -106,7 +121,7 @@ export default defineConfig({
             { name: "base", test: (id) => everywhere.some((one) => one.test(id)), priority: 3 },
             {
               name: "timeline",
-              test: /src\/(?:text\/(?!compare-lines|computer-actions|git-diff|highlight)|timeline\/(?!tools\/(?:computer|workspace)-card|views\/version-controls))/,
+              test: /src\/(?:text\/(?!compare-lines|computer-actions|diagram-frame|diagrams|git-diff|highlight|katex)|timeline\/(?!tools\/(?:computer|workspace)-card|views\/version-controls))/,
             },
           ],
         },

@@ -44,6 +44,7 @@ async def page(dsn: str, page_dir: Path) -> AsyncGenerator[ApiServer]:
 
 def write_page(directory: Path, document: str, more: dict[str, str]) -> None:
     public = {"icon.svg": "<svg/>", "manifest.webmanifest": "{}", "theme.js": "1;"}
+    public["diagram.html"] = "<script></script>"
     for name, text in {**public, **more, ".source-hash": "abc", "index.html": document}.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,6 +94,17 @@ async def test_the_page_may_load_only_from_its_server_and_cannot_be_framed(page:
     assert headers["x-frame-options"] == "DENY"
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "no-referrer"
+
+
+async def test_the_frame_of_diagrams_may_write_styles_and_load_nothing_but_its_scripts(
+    page: ApiServer,
+) -> None:
+    headers = (await get(page, "/diagram.html")).headers
+    assert headers["content-security-policy"] == (
+        "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    )
+    assert "x-frame-options" not in headers
 
 
 async def test_an_asset_is_kept_for_ever_and_sent_compressed_to_a_browser_that_takes_it(

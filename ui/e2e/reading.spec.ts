@@ -1,5 +1,5 @@
 /** What only a browser lays out: marks and tables that fit, and a place of reading that stays. */
-import { expect, PHONE, test } from "./test";
+import { expect, expectAccessible, PHONE, test } from "./test";
 import { type ImportedMessage, importChat, longTranscript, text } from "./transcripts";
 
 const call = (id: string, output: string): ImportedMessage[] => [
@@ -73,6 +73,47 @@ test("a card that is opened stays under the pointer, and Back leads to the place
   await page.goBack();
   await expect(readRow).toBeInViewport();
   await expect(async () => expect(Math.abs(((await readRow.boundingBox())?.y ?? 0) - (place?.y ?? 0))).toBeLessThan(24)).toPass({ timeout: 5000 });
+});
+
+const NOTATION = [
+  "A mistake: $\\nope{$. Prices of $5 and $10 stay. The area is $\\pi r^2$, and:\n\n$$\n\\int_0^1 x^2\\,dx = \\frac{1}{3}, \\qquad \\sqrt{\\boxed{2}}\n$$",
+  "```mermaid\nflowchart LR\n  A[Start] --> B{Ready?}\n  B -->|yes| C[Ship it]\n  B -->|no| A\n```",
+  "```mermaid\nsequenceDiagram\n  Alice->>Bob: Hello\n  Note over Bob: thinks\n  Bob-->>Alice: Hi\n```",
+  '```mermaid\nflowchart LR\n  A["<img src=x onerror=alert(1)> <b>bold</b>"] --> B\n  click A href "javascript:alert(1)"\n```',
+  "```mermaid\nflowchart LR\n  A --> --> B\n```",
+  "A claim[^1]. ![remote](https://example.org/a.png)\n\n[^1]: Its source.",
+];
+
+test("formulas, diagrams and footnotes are drawn in both themes; a diagram shows its source by a press, and one with a mistake always", async ({
+  page,
+  chat,
+  server,
+  faults,
+}) => {
+  // Mermaid measures a label before it cleans it: the policy of its frame refuses what would run.
+  faults.expect(/inline event handler|script-src-attr inline/);
+  const id = await importChat(server, "Notation", [
+    { role: "user", content: [text("show")] },
+    { role: "assistant", content: [text(NOTATION.join("\n\n"))] },
+  ]);
+  await chat.open(id);
+  const diagrams = chat.log.getByRole("group", { name: "Diagram" });
+  await expect(chat.log.locator(".katex-display")).toBeVisible();
+  await expect(chat.log.getByText("$\\nope{$")).toBeVisible();
+  await expect(diagrams).toHaveCount(3);
+  const first = diagrams.first().getByRole("img");
+  expect(await first.evaluate((one: HTMLImageElement) => one.decode().then(() => one.naturalWidth))).toBeGreaterThan(200);
+  await expect(chat.log.getByText("This diagram cannot be drawn.")).toBeVisible();
+  expect(await page.evaluate(() => document.fonts.check("16px KaTeX_Main"))).toBe(true);
+  await expectAccessible(page);
+  const light = await first.getAttribute("src");
+  await page.emulateMedia({ colorScheme: "dark" });
+  await expect(first).not.toHaveAttribute("src", light ?? "");
+  await expectAccessible(page, "dark");
+  await chat.log.getByRole("button", { name: "Show the source" }).first().click();
+  await expect(chat.log.getByLabel("Code, mermaid").first()).toContainText("Ready?");
+  await chat.log.getByRole("button", { name: "Footnote 1", exact: true }).click();
+  await expect(chat.log.getByRole("list", { name: "Footnotes" }).getByRole("listitem")).toBeFocused();
 });
 
 test("G G leads to the first message of a long chat", async ({ page, chat, server }) => {

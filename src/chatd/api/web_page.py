@@ -37,7 +37,7 @@ PACKAGED_HELP: Final = Path(chatd.__file__).with_name("help")
 DOCUMENT: Final = "index.html"
 ASSETS: Final = "assets"
 """The directory of the files with a hash in their names."""
-MAX_PAGE_FILES: Final = 500
+MAX_PAGE_FILES: Final = 1000
 MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
 
 _GZIP: Final = ".gz"
@@ -323,6 +323,15 @@ PAGE_POLICY: Final = (
 )
 
 
+DIAGRAM_FRAME: Final = "/diagram.html"
+"""The hidden frame in which the page draws diagrams: ui/src/text/diagrams.ts."""
+_DIAGRAM_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:;"
+    " base-uri 'none'; form-action 'none'"
+)
+"""Mermaid writes styles into the document. It may fetch nothing but its own scripts."""
+
+
 class WebPage:
     """Finds what belongs to the page among the paths that no route has. `sign_in` is the page to
     sign in on where the page was not built."""
@@ -342,9 +351,9 @@ class WebPage:
         self._files = files
         framed_by = " ".join(("'self'", *frame_origins))
         self._policy = f"{PAGE_POLICY}; frame-src 'self' blob: {preview_sources}".rstrip()
-        self._embed_policy = PAGE_POLICY.replace(
-            "frame-ancestors 'none'", f"frame-ancestors {framed_by}"
-        )
+        embedded = PAGE_POLICY.replace("frame-ancestors 'none'", f"frame-ancestors {framed_by}")
+        self._embed_policy = f"{embedded}; frame-src 'self'"
+        self._diagram_policy = f"{_DIAGRAM_POLICY}; frame-ancestors {framed_by}"
         self._lite = lite
         self._plain_sign_in = sign_in
         self._help = documentation
@@ -393,7 +402,10 @@ class WebPage:
         return reply_file(scope, found, PAGE_POLICY, is_immutable=True)
 
     async def _serve_file(self, scope: Scope) -> ApiReply:
-        return reply_file(scope, await self._find(scope["path"]), PAGE_POLICY)
+        found = await self._find(scope["path"])
+        if scope["path"] == DIAGRAM_FRAME:
+            return reply_file(scope, found, self._diagram_policy, in_frames=True)
+        return reply_file(scope, found, PAGE_POLICY)
 
     async def _find(self, path: str) -> PageFile:
         page = await self._files.known()

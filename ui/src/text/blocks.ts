@@ -1,6 +1,7 @@
 /** Markdown as a list of top-level blocks. While text streams, only its end is read again. */
 import { Lexer, type Token } from "marked";
 import type { RemendOptions } from "remend";
+import { closeMath, NOTATION } from "./notation";
 
 interface Block {
   readonly token: Token;
@@ -14,7 +15,7 @@ const MAX_MARKDOWN_CHARS = 400_000;
 export function readBlocks(text: string): readonly Block[] {
   if (text.length > MAX_MARKDOWN_CHARS) return [plain(text)];
   try {
-    return new Lexer({ gfm: true })
+    return new Lexer({ gfm: true, extensions: NOTATION })
       .lex(text)
       .filter((token) => token.type !== "space" && token.type !== "def")
       .map((token) => ({ token, raw: token.raw }));
@@ -64,7 +65,7 @@ export class BlockReader {
 
 function lexTail(tail: string): readonly Token[] {
   try {
-    const tokens = new Lexer({ gfm: true }).lex(tail);
+    const tokens = new Lexer({ gfm: true, extensions: NOTATION }).lex(tail);
     // Line endings and tabs may have been normalized: then raw texts do not add up, and nothing settles.
     const length = tokens.reduce((sum, token) => sum + token.raw.length, 0);
     return length === tail.length ? tokens : [];
@@ -87,6 +88,8 @@ function complete(text: string): string {
     return text;
   }
   try {
+    const closed = closeMath(text);
+    if (closed !== text) return closed;
     return mend(text, { linkMode: "text-only", htmlTags: false, katex: false, comparisonOperators: false });
   } catch {
     return text;

@@ -14,6 +14,11 @@ export function safeHref(href: string): string | null {
   }
 }
 
+/** An image that stands in the text itself; null for all that would have to be fetched. SVG is left out: it can be large to draw. */
+export function safeImage(href: string): string | null {
+  return /^data:image\/(?:png|jpeg|gif|webp);base64,[\w+/=]+$/.test(href) ? href : null;
+}
+
 const NAMED: Readonly<Record<string, string>> = {
   amp: "&",
   lt: "<",

@@ -34,6 +34,50 @@ describe("markdown", () => {
     expect(html(text)).toBe(expected);
   });
 
+  it.each([
+    ["$x^2$ and $n$", ["x^2", "n"]],
+    ["\\(a + b\\) and \\[c\\]", ["a + b", "c"]],
+    ["so $$e = mc^2$$ it is", ["e = mc^2"]],
+    ["$\\frac{a}{b}$, $5 \\times 3$", ["\\frac{a}{b}", "5 \\times 3"]],
+    ["Text:\n$$\nx_1 * y_2 * z\n$$\nmore", ["x_1 * y_2 * z"]],
+    ["It costs $5 and $10.", []],
+    ["$5-$10, US$6 or 7$", []],
+    ["between $5 (the price) and about 6$", []],
+    ["echo $HOME/$USER:$PATH $1 $2", []],
+    ["`$x$` and \\$y\\$", []],
+    ["$ x$ and $y $", []],
+    ["costs $5.\n\nNext $6.", []],
+    [`$${"x".repeat(5000)}$`, []],
+  ])("finds the formulas of %s", (text, expected) => {
+    const found: string[] = [];
+    JSON.stringify(readBlocks(text), (_, value: unknown) => {
+      if (typeof value === "object" && value !== null && "isDisplay" in value) found.push((value as unknown as { text: string }).text);
+      return value;
+    });
+    expect(found).toEqual(expected);
+  });
+
+  it("shows a formula that is being written as it stands, and reads nothing in it as markdown", () => {
+    const text = "So:\n\n$$\na_1 * b_2 *";
+    expect(html(text, true)).toContain('<code class="markdown-math-source is-display">a_1 * b_2 *</code>');
+  });
+
+  it("collects footnotes below the text, numbered, with ways there and back; a mark without a note stays text", () => {
+    render(<Markdown text={"One[^a], two[^b], none[^c].\n\n[^a]: First *note*.\n[^b]: Second,\n  on two lines."} />);
+    expect(screen.getByRole("list", { name: "Footnotes" }).textContent).toBe("First note. ↑Second, on two lines. ↑");
+    expect(document.body.textContent).toContain("none[^c]");
+    fireEvent.click(screen.getByRole("button", { name: "Footnote 2" }));
+    expect(document.activeElement?.textContent).toContain("Second");
+    fireEvent.click(screen.getByRole("button", { name: "Back to the text of footnote 2" }));
+    expect(document.activeElement?.textContent).toBe("2");
+  });
+
+  it("shows an image that stands in the text, and no other", () => {
+    render(<Markdown text={"![dot](data:image/png;base64,iVBORw0KGgo=) ![svg](data:image/svg+xml;base64,PHN2Zz4=) ![far](https://x.test/a.png)"} />);
+    expect(screen.getAllByRole("img").map((one) => one.getAttribute("alt"))).toEqual(["dot"]);
+    expect(screen.getByRole("link", { name: "far" }).getAttribute("target")).toBe("_blank");
+  });
+
   it("renders tables with their alignment", () => {
     render(<Markdown text={"| a | b |\n|---|--:|\n| 1 | 2 |"} />);
     expect(screen.getAllByRole("columnheader").map((cell) => cell.textContent)).toEqual(["a", "b"]);

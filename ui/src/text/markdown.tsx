@@ -1,10 +1,13 @@
 /** Markdown of a model as React nodes. A block that has not changed is not rendered again. */
-import { Image } from "lucide-react";
+import { ExternalLink, Image } from "lucide-react";
 import type { MarkedToken, Token, Tokens } from "marked";
-import { memo, type ReactNode, useMemo, useState } from "react";
+import { createContext, memo, type ReactNode, useContext, useId, useMemo, useState } from "react";
 import { BlockReader, readBlocks } from "./blocks";
 import { CodeBlock } from "./code";
-import { decodeEntities, safeHref } from "./links";
+import { Diagram } from "./diagram";
+import { Formula } from "./formula";
+import { decodeEntities, safeHref, safeImage } from "./links";
+import type { FootnoteRefToken, FootnoteToken, MathToken } from "./notation";
 
 const MAX_DEPTH = 16;
 
@@ -19,13 +22,83 @@ export function Markdown({ text, isLive = false, className = "markdown-text" }: 
   const [reader] = useState(() => new BlockReader());
   const blocks = useMemo(() => (isLive ? reader.read(text) : readBlocks(text)), [reader, text, isLive]);
   const last = blocks.length - 1;
-  return (
+  const notes = blocks.flatMap((block) => (block.token.type === "footnote" ? [block.token as FootnoteToken] : []));
+  const shown = (
     <div className={isLive ? `${className} is-live` : className} aria-busy={isLive || undefined}>
       {blocks.map((block, index) => (
         <BlockView key={index} raw={block.raw} token={block.token} isLive={isLive && index === last} />
       ))}
       {isLive && last < 0 && <Caret />}
+      {notes.length > 0 && <FootnoteList notes={notes} />}
     </div>
+  );
+  return notes.length === 0 && !isLive ? (
+    shown
+  ) : (
+    <Footnotes notes={notes} isLive={isLive}>
+      {shown}
+    </Footnotes>
+  );
+}
+
+// Footnotes: a number in the text, and the notes at the end of the message.
+
+interface FootnoteNumbers {
+  readonly prefix: string;
+  readonly labels: readonly string[];
+  /** The message is being written: a note may still come. */
+  readonly isLive: boolean;
+}
+
+const FootnoteContext = createContext<FootnoteNumbers>({ prefix: "", labels: [], isLive: false });
+
+function Footnotes({ notes, isLive, children }: { readonly notes: readonly FootnoteToken[]; readonly isLive: boolean; readonly children: ReactNode }) {
+  const prefix = useId();
+  const joined = notes.map((note) => note.label).join("\n");
+  const numbers = useMemo(() => ({ prefix, labels: joined === "" ? [] : joined.split("\n"), isLive }), [prefix, joined, isLive]);
+  return <FootnoteContext value={numbers}>{children}</FootnoteContext>;
+}
+
+function FootnoteRef({ token }: { readonly token: FootnoteRefToken }) {
+  const { prefix, labels, isLive } = useContext(FootnoteContext);
+  const at = labels.indexOf(token.label);
+  if (at < 0) return isLive ? <sup>{token.label}</sup> : token.raw;
+  return (
+    <sup>
+      <JumpLink to={`${prefix}note-${at}`} id={`${prefix}ref-${at}`} label={`Footnote ${at + 1}`}>
+        {at + 1}
+      </JumpLink>
+    </sup>
+  );
+}
+
+function FootnoteList({ notes }: { readonly notes: readonly FootnoteToken[] }) {
+  const { prefix } = useContext(FootnoteContext);
+  return (
+    <ol className="markdown-notes" aria-label="Footnotes">
+      {notes.map((note, index) => (
+        <li key={index} id={`${prefix}note-${index}`} tabIndex={-1}>
+          {inline(note.tokens, { isLive: false })}{" "}
+          <JumpLink to={`${prefix}ref-${index}`} label={`Back to the text of footnote ${index + 1}`}>
+            ↑
+          </JumpLink>
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+/** A way within the message: the address stays that of the chat. */
+function JumpLink({ to, id, label, children }: { readonly to: string; readonly id?: string; readonly label: string; readonly children: ReactNode }) {
+  const jump = () => {
+    const target = document.getElementById(to);
+    target?.scrollIntoView({ block: "nearest" });
+    target?.focus({ preventScroll: true });
+  };
+  return (
+    <button type="button" id={id} className="ui-link" aria-label={label} onClick={jump}>
+      {children}
+    </button>
   );
 }
 
@@ -53,6 +126,8 @@ interface BlockOptions {
 }
 
 function block(token: Token, options: BlockOptions, depth: number, key?: number): ReactNode {
+  if (token.type === "math") return <Formula key={key} token={token as MathToken} />;
+  if (token.type === "footnote") return null;
   const found = token as MarkedToken;
   if (depth > MAX_DEPTH) return <p key={key}>{found.raw}</p>;
   switch (found.type) {
@@ -67,6 +142,7 @@ function block(token: Token, options: BlockOptions, depth: number, key?: number)
     case "heading":
       return heading(found, options, key);
     case "code":
+      if (found.lang === "mermaid") return <Diagram key={key} source={found.text} isLive={options.isLive} />;
       return <CodeBlock key={key} text={found.text} language={found.lang ?? ""} isLive={options.isLive} />;
     case "blockquote":
       return <blockquote key={key}>{blocks(found.tokens, options, depth)}</blockquote>;
@@ -186,7 +262,11 @@ interface InlineOptions {
 const MAX_INLINE_DEPTH = 24;
 
 function inline(tokens: readonly Token[] | undefined, options: InlineOptions, depth = 0): ReactNode {
-  return tokens?.map((token, index) => inlineToken(token as MarkedToken, index, options, depth + 1));
+  return tokens?.map((token, index) => {
+    if (token.type === "math") return <Formula key={`${index} ${token.raw}`} token={token as MathToken} />;
+    if (token.type === "footnote-ref") return <FootnoteRef key={index} token={token as FootnoteRefToken} />;
+    return inlineToken(token as MarkedToken, index, options, depth + 1);
+  });
 }
 
 function inlineToken(token: MarkedToken, key: number, options: InlineOptions, depth: number): ReactNode {
@@ -229,8 +309,10 @@ function link(key: number, href: string, title: string | null | undefined, child
   );
 }
 
-/** Images of other hosts are never fetched by the page: looking at one tells its host who looks. */
+/** Images of other hosts are never fetched by the page: looking at one tells its host who looks. A press opens it in a tab of its own. */
 function image(key: number, href: string, alt: string): ReactNode {
+  const own = safeImage(href);
+  if (own !== null) return <img key={key} className="markdown-image" src={own} alt={alt} />;
   const label = (
     <>
       <Image className="ui-icon is-sm" aria-hidden />
@@ -246,8 +328,9 @@ function image(key: number, href: string, alt: string): ReactNode {
     );
   }
   return (
-    <a key={key} className="ui-chip" href={safe} title={safe} target="_blank" rel="noreferrer noopener">
+    <a key={key} className="ui-chip" href={safe} title={`Opens in a new tab: ${safe}`} target="_blank" rel="noreferrer noopener">
       {label}
+      <ExternalLink className="ui-icon is-sm" aria-hidden />
     </a>
   );
 }
