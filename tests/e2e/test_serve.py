@@ -8,9 +8,8 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -36,7 +35,6 @@ from chatd.settings.schema import (
 from chatd.store import migrator
 from chatd.store.migration_files import load_migrations, packaged_migrations
 from tests.support.clock import FakeClock
-from tests.support.database import scratch_space
 from tests.support.eventually import eventually
 from tests.unit.test_deploy import all_queries
 
@@ -47,15 +45,6 @@ CHATD = Path(sys.executable).with_name("chatd")
 LAST_LINE = "Ctrl-C stops."
 TOKEN = "a-token-of-the-tests"
 STOPPED = b"Stopping: no chat is running, so this takes a few seconds.\nStopped.\n"
-
-
-@pytest.fixture
-def data_dir() -> Iterator[Path]:
-    """As root the database runs under another account, which cannot enter pytest's directories."""
-    path = Path(tempfile.mkdtemp(prefix="chatd-e2e-", dir=scratch_space()))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
 
 
 @asynccontextmanager

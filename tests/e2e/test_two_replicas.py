@@ -1,8 +1,13 @@
 """Two `chatd serve` processes on one database: what ends at one server ends at the other."""
 
 import asyncio
+import os
+import signal
+import socket
+import tarfile
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 
 import msgspec
@@ -10,7 +15,8 @@ import pytest
 from aiohttp import ClientSession, StreamReader
 
 from tests.e2e.test_serve import until_event
-from tests.support.chaos.servers import AUTH, Installation, server
+from tests.support.chaos.servers import AUTH, Installation, ServerProcess, server
+from tests.support.eventually import eventually
 from tests.support.providers.openai_chat import FakeCompatible, stream
 from tests.support.providers.server import RecordedRequest, Reply
 
@@ -124,3 +130,84 @@ async def test_what_is_ended_at_one_server_is_refused_at_the_other_and_its_strea
             for user in (ada, bob):
                 refused = await ask(there, "GET", "/chats", headers=user.headers)
                 assert (refused[0], refused[1]["code"]) == (401, "unauthorized")
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        return f"127.0.0.1:{port.getsockname()[1]}"
+
+
+async def build_workspace(http: ClientSession) -> str:
+    status, made = await ask(http, "POST", "/workspaces", {"template": "scratch", "name": "one"})
+    assert status == 201, made
+    build = msgspec.convert(made["latest_build"], dict[str, object])["id"]
+
+    async def is_built() -> bool:
+        _, found = await ask(http, "GET", f"/builds/{build}")
+        assert found["status"] in {"pending", "running", "succeeded"}, found
+        return found["status"] == "succeeded"
+
+    await eventually(is_built, within_s=60)
+    return str(made["id"])
+
+
+async def test_a_host_with_nothing_but_the_database_and_a_peer_address_is_a_whole_replica(
+    dsn: str, data_dir: Path
+) -> None:
+    """It gets the secrets of the first: it opens the provider's key and reaches its workspaces.
+    Slow: creates a workspace."""
+    async with AnsweringApi.running() as vendor, AsyncExitStack() as stack:
+        servers = list[ServerProcess]()
+
+        async def start(name: str) -> ClientSession:
+            directory = data_dir / name
+            directory.mkdir()
+            shared = Installation(dsn=dsn, model_url=vendor.url, data_dir=directory)
+            started = server(
+                shared,
+                CHATD_SERVER_PEER_ADDRESS=free_address(),
+                CHATD_WORKSPACES_ALLOW_UNSAFE="true",
+                CHATD_CHATS_TITLES="false",
+            )
+            servers.append(await stack.enter_async_context(started))
+            http = ClientSession(servers[-1].url, headers=AUTH)
+            return await stack.enter_async_context(http)
+
+        first = await start("first")
+        workspace = await build_workspace(first)
+        stack.callback(end_workspaces, data_dir / "first")
+        ada = await create_user(first, "ada")
+        provider, model = await create_model(first, vendor.url)
+        key = {"name": "main", "api_key": "sk-of-the-first-host"}
+        added = await ask(first, "POST", f"/providers/{provider}/keys", key)
+        assert added[0] == 201, added
+        second = await start("second")
+        for file in ("secret", "secret-keys"):
+            joined = data_dir / "second" / file
+            assert joined.read_bytes() == (data_dir / "first" / file).read_bytes()
+            assert joined.stat().st_mode & 0o777 == 0o600
+
+        await follow_new_chat(second, ada, model, b'"assistant"')
+        sent = vendor.requests[-1].headers
+        assert sent["authorization"] == "Bearer sk-of-the-first-host"
+
+        files = BytesIO()
+        with tarfile.open(fileobj=files, mode="w") as archive:
+            note = tarfile.TarInfo("note.txt")
+            note.size = 5
+            archive.addfile(note, BytesIO(b"hello"))
+        path = f"/api/v1/workspaces/{workspace}/archive"
+        async with second.put(path, data=files.getvalue()) as put:
+            assert put.status < 300, await put.text()
+        for http in (first, second):
+            async with http.get(path) as got:
+                assert got.status == 200, await got.text()
+                whole = BytesIO(await got.read())
+            with tarfile.open(fileobj=whole) as archive:
+                assert any(name.endswith("note.txt") for name in archive.getnames())
+        for one in servers:
+            await one.terminate()
+
+
+def end_workspaces(data_dir: Path) -> None:
+    os.kill(int((data_dir / "ws-supervisor" / "lock").read_text()), signal.SIGTERM)

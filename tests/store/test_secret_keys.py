@@ -13,21 +13,16 @@ from chatd.domain.chat.lease import LEASE_TTL_S
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing, SecretKey, SecretKeyMissing, check_value, new_key
+from chatd.services.key_rotation import HOLDERS_WAIT_S, KeyRotation, RotationIncomplete
 from chatd.services.secret_keys import (
-    HOLDERS_WAIT_S,
     KEY_FILE,
     KEYS_REFRESH_INTERVAL_S,
-    WORKSPACE_SECRET,
-    KeyRotation,
     KeySource,
     KeyStart,
-    OtherWorkspaceSecret,
-    RotationIncomplete,
     SecretKeys,
     WrongSecretKey,
     decide_start,
     key_source,
-    workspace_secret_digest,
 )
 from chatd.store import migrator, sealed_columns
 from chatd.store.conn import Conn, ConnectConfig
@@ -161,27 +156,6 @@ async def test_a_key_file_of_another_database_ends_the_start_with_what_to_do(
     assert f"this server holds {stray.id}. Copy {KEY_FILE} from" in text
     assert "rotate-keys --lost" in text
     assert stray.encode() not in text
-
-
-async def test_a_server_with_another_secret_of_workspaces_than_one_that_runs_is_refused(
-    pool: Pool, env: Env, tmp_path: Path
-) -> None:
-    def server(name: str, secret: bytes) -> SecretKeys:
-        digests = {WORKSPACE_SECRET: workspace_secret_digest(secret)}
-        return SecretKeys(host(tmp_path, name), env, f"host {name}", settings=digests)
-
-    first = server("a", b"the first one's")
-    await first.start(pool)
-    await server("b", b"the first one's").start(pool)
-    with pytest.raises(OtherWorkspaceSecret) as refused:
-        await server("c", b"0123456789abcdef" * 4).start(pool)
-    assert "The server on host a" in refused.value.message
-    assert f"scp -p <its host>:<its data directory>/secret* {tmp_path / 'c'}/" in (
-        refused.value.message
-    )
-    assert len(await sealed_columns.list_processes(pool, 60)) == 2
-    # One that is too old to tell, or has no workspaces, is let in.
-    await SecretKeys(host(tmp_path, "d"), env, "host d").start(pool)
 
 
 async def test_a_damaged_key_file_is_named(pool: Pool, env: Env, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ from chatd.services.secret_keys import (
     WORKSPACE_SECRET,
     KeySource,
     SecretKeys,
-    workspace_secret_digest,
+    WorkspaceSecret,
 )
 from chatd.services.templates import TemplateAdministration
 from chatd.services.webhooks import DEFAULT_CONTACT, PushRequests, WebhookSender
@@ -89,6 +89,7 @@ from chatd.tools.files import SavedResultTools, save_results
 from chatd.tools.plans import QuestionTools
 from chatd.tools.skills import SkillDirectory, SkillTools, no_workspace_skills
 from chatd.tools.subagents import SubagentTools
+from chatd.workspaces.agents.agent_session import host_id
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalBackend
 from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
@@ -129,7 +130,7 @@ class LifecycleCallbacks(msgspec.Struct, frozen=True, kw_only=True):
     stopping: Callable[[int], None] = lambda _running: None
 
 
-def _build_env(settings: Settings, registry: CollectorRegistry, clock: Clock) -> Env:
+def build_env(settings: Settings, registry: CollectorRegistry, clock: Clock) -> Env:
     emit = Telemetry(registry)
     return Env(
         clock=clock,
@@ -149,6 +150,28 @@ def _watch_statements(
     return msgspec.structs.replace(connect, watch=watch)
 
 
+def build_secret_keys(
+    settings: Settings, variables: Mapping[str, str], role: ProcessRole, source: KeySource, env: Env
+) -> SecretKeys:
+    """To be started before the rest is built: a host may get its secrets from another one."""
+    workspaces = None
+    if settings.workspaces.enabled and (role.runs_chats or role.serves == "api"):
+        # As for every setting, an empty variable counts as not set.
+        given = variables.get(WORKSPACE_SECRET) or None
+        workspaces = WorkspaceSecret(data_dir=settings.data_dir, given=given)
+    return SecretKeys(
+        source,
+        env,
+        f"{socket.gethostname()}, process {os.getpid()}",
+        version=metadata.version("chatd"),
+        settings=shared_digests(settings),
+        workspaces=workspaces,
+        host_id=host_id(settings.data_dir),
+        # All servers on an embedded database have one data directory.
+        joins=settings.server.join and settings.database.url is not None,
+    )
+
+
 class Composition:
     """What a process is made of. `workspaces` exist where chats run, `workspace_control` also where
     only the API is served."""
@@ -160,34 +183,25 @@ class Composition:
         role: ProcessRole,
         *,
         connect: ConnectConfig,
-        clock: Clock,
-        keys_from: KeySource,
+        env: Env,
+        registry: CollectorRegistry,
+        secret_keys: SecretKeys,
         provider_registry: ProviderRegistry,
     ) -> None:
         self.settings = settings
         self.role = role
-        self.registry = CollectorRegistry()
-        self.env = env = _build_env(settings, self.registry, clock)
+        self.registry = registry
+        self.env = env
         self.connect = connect = _watch_statements(connect, settings, self.registry, env)
         replicating = replica_config(settings, connect, runs_chats=role.runs_chats)
         database = open_database_pools(replicating)
         self.pool = pool = database.pool
-        self.keys_from = keys_from
         self.changes = changes = ConfigChanges()
         workspaces: WorkspaceServicesConfig | None = None
-        secret_digests: dict[str, str] = {}
-        if settings.workspaces.enabled and (role.runs_chats or role.serves == "api"):
-            workspaces = workspace_config(settings, variables, connect, has_worker=role.runs_chats)
-            digest = workspace_secret_digest(workspaces.runners.secret)
-            secret_digests = {WORKSPACE_SECRET: digest}
-        self.secret_keys = SecretKeys(
-            keys_from,
-            env,
-            f"{socket.gethostname()}, process {os.getpid()}",
-            version=metadata.version("chatd"),
-            settings=shared_digests(settings) | secret_digests,
-        )
-        self.key_ring = ring = self.secret_keys.ring
+        if (secret := secret_keys.workspace_secret) is not None:
+            workspaces = workspace_config(settings, secret, connect, has_worker=role.runs_chats)
+        self.secret_keys = secret_keys
+        self.key_ring = ring = secret_keys.ring
         clients = ProviderClients(ring, env, variables)
         self.models = models = ModelDirectory(provider_registry, env, clients, changes)
         changes.subscribe(self.secret_keys.on_config_change)
@@ -232,7 +246,7 @@ class Composition:
             self.workspace_control = LocalWorkspaceControl(
                 env, pool, runners, self.workspaces, ttl_s=config.ttl_s
             )
-        files = build_file_stores(replicating.files, pool, clock)
+        files = build_file_stores(replicating.files, pool, env.clock)
         self._chat_files = ChatFileWriter(pool, files, file_limits(settings), env)
         self.mcp = McpServers(
             pool,
@@ -275,7 +289,7 @@ class Composition:
         )
         self.demo = DemoWorker(
             worker_environment(settings, variables),
-            clock,
+            env.clock,
             own=replica.worker,
             is_wanted=self._is_demo_wanted,
         )
@@ -367,7 +381,7 @@ class Composition:
         if not config.every_hours:
             return
         await self.confirmation.wait()
-        request = backup_request(self.settings, self.connect, self.keys_from)
+        request = backup_request(self.settings, self.connect, self.secret_keys.source)
         schedule = ScheduleConfig(
             directory=self.settings.data_dir / (config.directory or "backups"),
             every_s=config.every_hours * 3600,
@@ -562,7 +576,7 @@ def _deps(
         doctor=Doctor(
             replica.database.pool,
             built.connect,
-            built.keys_from,
+            built.secret_keys.source,
             HostFacts(
                 data_dir=settings.data_dir,
                 version=metadata.version("chatd"),

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from msgspec import structs
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from chatd.api.accounts.authenticator import ADMIN_TOKEN_FILE as TOKEN_FILE
 from chatd.api.accounts.authenticator import admin_token
@@ -24,6 +24,8 @@ from chatd.app.composition import (
     ProcessRole,
     ReadyInfo,
     accounts_config,
+    build_env,
+    build_secret_keys,
     build_served_application,
 )
 from chatd.app.database import connect_config, keep_database_up, open_database, wait_until_accepted
@@ -37,10 +39,12 @@ from chatd.domain.ports import Clock
 from chatd.services.mcp_servers import declared_servers
 from chatd.services.models.configuration import build_registry, settings_gaps
 from chatd.services.restores import refuse_unfinished_database, refuse_unfinished_directory
-from chatd.services.secret_keys import KeySource, key_source
+from chatd.services.secret_keys import KeySource, SecretKeys, key_source
 from chatd.services.workspaces import check_workspace_settings
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store import migrator
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
 
 # The port of the process: bound first, served until the process stops.
 
@@ -182,13 +186,18 @@ async def serve(
             await wait_until_accepted(settings, clock, lambda: refuse_unfinished_database(connect))
             migrated = await wait_until_accepted(settings, clock, lambda: migrator.up(server.dsn))
             watch = group.create_task(keep_database_up(server, clock), name="database watch")
+            registry = CollectorRegistry()
+            own_env = build_env(settings, registry, clock)
+            secret_keys = build_secret_keys(settings, env, role, keys_from, own_env)
+            await _start_keys(secret_keys, connect, settings, clock)
             built = Composition(
                 settings,
                 env,
                 role,
                 connect=connect,
-                clock=clock,
-                keys_from=keys_from,
+                env=own_env,
+                registry=registry,
+                secret_keys=secret_keys,
                 provider_registry=provider_registry,
             )
             for gap in settings_gaps(settings, env):
@@ -235,6 +244,16 @@ def _key_source(settings: Settings, env: Mapping[str, str]) -> KeySource:
         raise SettingsError(error.message) from None
 
 
+async def _start_keys(
+    keys: SecretKeys, connect: ConnectConfig, settings: Settings, clock: Clock
+) -> None:
+    pool = Pool(PoolConfig(connect=connect, max_size=1))
+    try:
+        await wait_until_accepted(settings, clock, lambda: keys.start(pool))
+    finally:
+        await pool.close()
+
+
 @asynccontextmanager
 async def _prepared(built: Composition) -> AsyncGenerator[None]:
     """What must be known before the worker acquires chats. An error ends the start."""
@@ -242,7 +261,6 @@ async def _prepared(built: Composition) -> AsyncGenerator[None]:
     try:
         for step in (
             built.confirmation.start,
-            lambda: built.secret_keys.start(pool),
             lambda: built.models.declare(pool),
             built.mcp.declare,
         ):

@@ -91,6 +91,11 @@ _LEVELS: Final[Mapping[str, int]] = {
     "secret_key_created": logging.INFO,
     "secret_key_missing": logging.WARNING,
     "secret_key_outdated": logging.WARNING,
+    "secrets_asked": logging.INFO,
+    "secrets_not_received": logging.WARNING,
+    "secrets_not_sent": logging.WARNING,
+    "secrets_received": logging.INFO,
+    "secrets_sent": logging.INFO,
     "sign_in_limited": logging.WARNING,
     "sign_in_refused": logging.INFO,
     "signed_in": logging.INFO,
@@ -193,10 +198,20 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     " CHATD_ADMIN_TOKEN to the same value on all of them",
     "secret_key_created": "made the key that seals secrets in the database; keep a copy of this"
     " file apart from the database's backups",
-    "secret_key_missing": "the database has secrets that this host cannot open: copy this file from"
-    " the data directory of a host that has it; it is read within seconds",
+    "secret_key_missing": "the database has secrets that this host cannot open, and no running"
+    " server sent the key: copy this file from the data directory of a host that has it; it is read"
+    " within seconds",
     "secret_key_outdated": "the key was rotated: copy this file from a host that has the new key;"
     " it is read within seconds",
+    "secrets_asked": "this host lacks secrets of the deployment, and asks the running servers for"
+    " them",
+    "secrets_not_received": "no running server sent the secrets of the deployment; copy the files"
+    " secret and secret-keys of a host that has them",
+    "secrets_not_sent": "a request for secrets is damaged; nothing was sent",
+    "secrets_received": "another server sent the secrets of the deployment; they are in the files"
+    " secret and secret-keys",
+    "secrets_sent": "sent the secrets of the deployment to a host that asked for them and may write"
+    " to the database; if you did not add it, see docs/replicas.md",
     "settings_incomplete": "models of this provider fail until this is corrected",
     "settings_shadowed": "administrators made providers or models of these names, which are used;"
     " remove them from these settings, or give them other names",

@@ -37,8 +37,9 @@ from chatd.domain.access.audit_text import (
 from chatd.domain.access.permissions import ROLES, SystemActor
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId, UserId
+from chatd.services.key_rotation import KeyRotation
 from chatd.services.restores import refuse_unfinished_database, refuse_unfinished_directory
-from chatd.services.secret_keys import KeyRotation, key_source
+from chatd.services.secret_keys import key_source
 from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import Settings, SettingsError, redact_url
 from chatd.store import migrator

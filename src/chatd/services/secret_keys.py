@@ -1,5 +1,6 @@
-"""The keys of the secrets at rest: read from the environment and the key file, registered in the
-database at the first start, refreshed while the process runs, and rotated.
+"""The secrets of this host: the keys of the secrets at rest, and the secret of workspaces. Read
+from the environment and from files, created with the deployment, received from a running server by
+a host that joins it, and refreshed while the process runs.
 
 The database knows the keys by id and check value. A process without a fitting key runs; only what
 needs a secret fails there.
@@ -8,7 +9,7 @@ needs a secret fails there.
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -24,26 +25,33 @@ from chatd.domain.chat.lease import LEASE_TTL_S
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.deployment.diagnosis import ReplicaReport
 from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.ports import Clock, Env
+from chatd.domain.ports import Env
 from chatd.sealed_secrets import (
     InvalidSecretKey,
     KeyRing,
     SecretKey,
-    SecretUnreadable,
     check_value,
     fits_check_value,
     new_key,
     parse_keys,
 )
+from chatd.services.secret_exchange import (
+    REPLY_WAIT_S,
+    ReceivedSecrets,
+    SecretExchange,
+    SharedSecrets,
+)
 from chatd.store import sealed_columns
-from chatd.store.conn import Conn
-from chatd.store.notifications import publish
+from chatd.store.conn import Conn, DatabaseSession
 from chatd.store.pool import Pool
-from chatd.store.sealed_columns import SEALED_COLUMNS, KeyRecord, SealedColumn
+from chatd.store.sealed_columns import KeyRecord
+from chatd.workspaces.agents.agent_session import SECRET_FILE, server_secret
 
 KEY_FILE: Final = "secret-keys"
 KEY_VARIABLES: Final = ("CHATD_SECRET_KEYS", "CHATD_SECRET_KEY")
 KEYS_REFRESH_INTERVAL_S: Final = 10.0
+ASK_INTERVAL_S: Final = 60.0
+"""Between two requests for a key that this host lacks and that no running server has sent."""
 
 
 class WrongSecretKey(ChatdError):
@@ -61,6 +69,7 @@ class OtherWorkspaceSecret(ChatdError):
 WORKSPACE_SECRET: Final = "CHATD_SECRET"
 """Among the digests of settings: that of the secret from which the keys of agents and of the
 connections between replicas derive."""
+_TRACES_OF_A_SERVER: Final = (KEY_FILE, "pg", "ws", "ws-supervisor", "admin-token")
 
 
 def workspace_secret_digest(secret: bytes) -> str:
@@ -69,6 +78,42 @@ def workspace_secret_digest(secret: bytes) -> str:
     if re.fullmatch(rb"[0-9a-f]{64}", secret):
         return hashlib.sha256(b"chatd workspaces:" + secret).hexdigest()[:32]
     return hashlib.scrypt(secret, salt=b"chatd workspaces", n=1 << 14, r=8, p=1, dklen=16).hex()
+
+
+class WorkspaceSecret(Struct, frozen=True, kw_only=True):
+    """Where this process has the secret of workspaces from: the environment, else the file."""
+
+    data_dir: Path
+    given: str | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.data_dir / SECRET_FILE
+
+    def read(self) -> bytes | None:
+        """None if there is none yet. Raises ChatdError for an unreadable or short one."""
+        if self.given is None and not self.path.exists():
+            return None
+        return server_secret(self.given, self.data_dir)
+
+    def create(self) -> bytes:
+        return server_secret(self.given, self.data_dir)
+
+    def is_unused(self) -> bool:
+        """The file was left by a server that was refused at its first start: no server that ran
+        here left anything else."""
+        return self.given is None and not any(
+            (self.data_dir / name).exists() for name in _TRACES_OF_A_SERVER
+        )
+
+    def replace(self, text: str) -> None:
+        """The secret of before, if any, stays beside it."""
+        try:
+            if (old := sealed_secrets.read(self.path)) is not None and old != text:
+                sealed_secrets.replace(self.path.with_name(f"{SECRET_FILE}.replaced"), old)
+            sealed_secrets.replace(self.path, text)
+        except OSError as error:
+            raise ChatdError(f"cannot write {self.path}: {error.strerror}") from error
 
 
 class KeySource(Struct, frozen=True, kw_only=True):
@@ -150,9 +195,42 @@ def current_key(known: Sequence[KeyRecord]) -> str | None:
     return next((one.id for one in known if one.state == "current"), None)
 
 
+class HostFindings(Struct, frozen=True, kw_only=True):
+    """What a process finds at its start. `secret` is the digest of its own secret of workspaces:
+    None without a file, empty without workspaces."""
+
+    known: Sequence[KeyRecord]
+    held: Sequence[SecretKey]
+    running: Sequence[ReplicaReport]
+    secret: str | None = ""
+
+    @property
+    def other(self) -> ReplicaReport | None:
+        """A running server with another secret of workspaces. One without the current key does
+        not count: it started while no server that has the secrets was there."""
+        current = current_key(self.known)
+        for one in self.running:
+            theirs = one.settings.get(WORKSPACE_SECRET)
+            is_member = current is None or current in one.key_ids
+            if theirs and is_member and self.secret not in {"", theirs}:
+                return one
+        return None
+
+    @property
+    def lacks_key(self) -> bool:
+        """Whether a running server has the current key, and this process has not."""
+        current = current_key(self.known)
+        return decide_start(self.known, self.held) in {"missing", "outdated"} and any(
+            current in one.key_ids for one in self.running
+        )
+
+
 class SecretKeys:
     """Keeps the key ring of this process in step with the file and the database. Other processes
-    read which keys it holds, its version and the digests of its `settings`."""
+    read which keys it holds, its version and the digests of its `settings`.
+
+    `workspaces`: where the secret of workspaces is; None without workspaces. `joins`: ask running
+    servers for secrets that this host lacks, and answer other hosts."""
 
     def __init__(
         self,
@@ -162,68 +240,151 @@ class SecretKeys:
         *,
         version: str = "",
         settings: Mapping[str, str] = MappingProxyType({}),
+        workspaces: WorkspaceSecret | None = None,
+        host_id: str = "",
+        joins: bool = False,
     ) -> None:
-        self._source = source
+        self.source = source
         self._env = env
         self._shown_report = ReplicaReport(name=process_name, version=version, settings=settings)
         self._process_id: UUID = env.new_id()
         self._pause = InterruptibleSleep(env.clock)
+        self._workspaces = workspaces
+        self._joins = joins
+        self._exchange = SecretExchange(env, process_name, host_id)
+        self._asks_again_at = 0.0
         self.ring = KeyRing(remedy=source.remedy)
+        self.workspace_secret: bytes | None = None
+        """After `start`, if this process has workspaces."""
 
     def on_config_change(self, change: ConfigChange | None) -> None:
         if change is None or change.kind == "secret_key":
             self._pause.wake()
 
     async def start(self, pool: Pool) -> None:
-        """Create and register a key if the database knows none. Raises WrongSecretKey, and
-        OtherWorkspaceSecret.
+        """Create and register the secrets if the database knows none; get those that a running
+        server has and this host lacks. Raises WrongSecretKey, and OtherWorkspaceSecret.
 
-        The key file is created under the lock: of two hosts that start on an empty database, one
-        creates a key, and the other starts without."""
+        Files are created under the lock: of two hosts that start on an empty database, one creates
+        the secrets, and the other one asks for them."""
+        needs = await self._take_part(pool, may_ask=self._joins)
+        if needs is not None:
+            received = await self._exchange.ask(
+                pool,
+                current_key(needs.known) or "",
+                with_workspaces=needs.other is not None,
+            )
+            if received is not None:
+                await self._store(pool, received)
+            await self._take_part(pool, may_ask=False)
+
+    async def _take_part(self, pool: Pool, *, may_ask: bool) -> HostFindings | None:
+        """Returns what was found if this host must ask for secrets first."""
         async with pool.transaction() as session:
             await sealed_columns.lock(session)
-            known = await sealed_columns.list_keys(session)
-            held = await asyncio.to_thread(self._source.read)
-            start = decide_start(known, held)
+            found = await self._find(session)
+            start, other = decide_start(found.known, found.held), found.other
+            if may_ask and start in {"ready", "missing", "outdated"}:
+                lacks_key = found.lacks_key and not self.source.given
+                if self._may_replace(found) if other else lacks_key:
+                    return found
+            known, held = found.known, found.held
+            if start != "wrong" and other is not None:
+                raise OtherWorkspaceSecret(self._other_secret_text(found, other))
             if start in {"create", "register"}:
                 if start == "create":
-                    held = await asyncio.to_thread(self._source.create)
+                    held = await asyncio.to_thread(self.source.create)
                 newest = held[-1]
                 record = KeyRecord(id=newest.id, check_value=check_value(newest), state="current")
                 await sealed_columns.insert_key(session, record)
                 known = [record]
-        self._report(start, known, held)
-        self.ring.replace(held, current_key(known))
-        async with pool.transaction() as session:  # Of two that start together one is refused.
-            await sealed_columns.lock(session)
-            self._check_workspace_secret(await sealed_columns.list_processes(session, LEASE_TTL_S))
+            self._report(start, known, held)
+            if self._workspaces is not None:
+                self.workspace_secret = await asyncio.to_thread(self._workspaces.create)
+                digest = workspace_secret_digest(self.workspace_secret)
+                shown = {**self._shown_report.settings, WORKSPACE_SECRET: digest}
+                self._shown_report = replace(self._shown_report, settings=shown)
+            self.ring.replace(held, current_key(known))
             await self._renew(session)
+        return None
 
-    def _check_workspace_secret(self, running: Sequence[ReplicaReport]) -> None:
+    def _may_replace(self, found: HostFindings) -> bool:
+        return self._workspaces is not None and (
+            found.secret is None or self._workspaces.is_unused()
+        )
+
+    async def _find(self, session: DatabaseSession) -> HostFindings:
+        known = await sealed_columns.list_keys(session)
+        running = await sealed_columns.list_processes(session, LEASE_TTL_S)
+        held = await asyncio.to_thread(self.source.read)
+        digest: str | None = ""
+        if self._workspaces is not None:
+            secret = await asyncio.to_thread(self._workspaces.read)
+            digest = None if secret is None else workspace_secret_digest(secret)
+        return HostFindings(known=known, held=held, running=running, secret=digest)
+
+    def _other_secret_text(self, found: HostFindings, other: ReplicaReport) -> str:
         """Without this check replicas would refuse each other, and workspaces of the other host,
         only when a chat needs one."""
-        own = self._shown_report.settings.get(WORKSPACE_SECRET)
-        for other in running:
-            if own and other.settings.get(WORKSPACE_SECRET, own) != own:
-                here = self._source.path.parent
-                raise OtherWorkspaceSecret(
-                    f"The server on {other.name} runs on this database with another secret of"
-                    " workspaces, so neither would reach the workspaces of the other. Copy its"
-                    f" files secret and secret-keys to {here}: scp -p"
-                    f" <its host>:<its data directory>/secret* {here}/ (or set {WORKSPACE_SECRET}"
-                    f" there and here), then start again. If it no longer runs, wait for"
-                    f" {LEASE_TTL_S:g} seconds."
-                )
+        here = self.source.path.parent
+        if not self._joins:
+            reason = "This server does not ask for it, because server.join is off."
+        elif self._may_replace(found):
+            reason = (
+                f"It was asked for its own and did not send it within {REPLY_WAIT_S:g} seconds: it"
+                " has server.join off, or is of an older version."
+            )
+        else:
+            reason = "The one of this host may be in use, so it is not replaced."
+        return (
+            f"The server on {other.name} runs on this database with another secret of workspaces,"
+            f" so neither would reach the workspaces of the other. {reason} Copy its files secret"
+            f" and secret-keys to {here}: scp -p <its host>:<its data directory>/secret* {here}/"
+            f" (or set {WORKSPACE_SECRET} there and here), then start again. If it no longer runs,"
+            f" wait for {LEASE_TTL_S:g} seconds."
+        )
+
+    async def _store(self, pool: Pool, received: ReceivedSecrets) -> None:
+        """Check what a server has sent against what the database knows, and store it. Of a process
+        that is killed in between, the next start asks for what is still missing."""
+        secrets = received.secrets
+        async with pool.transaction() as session:
+            await sealed_columns.lock(session)
+            found = await self._find(session)
+            sent = {key.id: key for text in secrets.keys for key in parse_keys(text)}
+            fitting = [
+                sent[one.id]
+                for one in found.known
+                if one.id in sent and fits_check_value(sent[one.id], one.check_value)
+            ]
+            text, other = secrets.workspaces, found.other
+            is_sound = bool(fitting)
+            if text is not None and other is not None:  # None: it has stopped since
+                digest = workspace_secret_digest(text.encode())
+                is_sound &= digest == other.settings[WORKSPACE_SECRET]
+            if is_sound:
+                if self._workspaces and text is not None and self._may_replace(found):
+                    await asyncio.to_thread(self._workspaces.replace, text)
+                if not self.source.given:
+                    kept = {key.id: key for key in (*fitting, *found.held)}
+                    await asyncio.to_thread(self.source.write, list(kept.values()))
+                await self._exchange.finish(session, received)
+            else:
+                await sealed_columns.delete_request(session, received.request_id)
+        if is_sound:
+            self._env.emit("secrets_received", sent_by=received.sent_by)
+        else:
+            self._env.emit("secrets_not_received", reason="wrong secrets")
 
     def _report(
         self, start: KeyStart, known: Sequence[KeyRecord], held: Sequence[SecretKey]
     ) -> None:
-        current, file = current_key(known), str(self._source.path)
+        current, file = current_key(known), str(self.source.path)
         if start == "wrong":
             ids = ", ".join(key.id for key in held)
             raise WrongSecretKey(
                 f"The secrets of this database are sealed with key {current}, and this server holds"
-                f" {ids}. {self._source.remedy} To start without the secrets, move the file away."
+                f" {ids}. {self.source.remedy} To start without the secrets, move the file away."
                 " If the key is lost: chatd admin rotate-keys --lost."
             )
         if start == "missing":
@@ -246,181 +407,46 @@ class SecretKeys:
                 self._env.emit("secret_keys_unread", error_kind=error.code, failures=failures)
 
     async def refresh(self, pool: Pool) -> None:
-        held = await asyncio.to_thread(self._source.read)
+        """Answers hosts that ask, and asks for a key of a rotation that this host lacks."""
+        held = await asyncio.to_thread(self.source.read)
         known = await sealed_columns.list_keys(pool)
         self.ring.replace(held, current_key(known))
-        await self._renew(pool)
+        is_asked = await self._renew(pool)
+        if not self._joins:
+            return
+        if is_asked and self.ring.current in self.ring.key_ids:
+            secret = self.workspace_secret
+            secrets = SharedSecrets(
+                keys=tuple(key.encode() for key in held),
+                workspaces=None if secret is None else secret.decode(),
+            )
+            await self._exchange.answer(pool, self.ring.key_ids, secrets)
+        if not self.source.given:
+            await self._ask_for_new_key(pool, known)
+
+    async def _ask_for_new_key(self, pool: Pool, known: Sequence[KeyRecord]) -> None:
+        used = (one.id for one in known if one.state != "retired")
+        lacking = next((one for one in used if one not in self.ring.key_ids), None)
+        now = self._env.clock.monotonic()
+        if lacking is None or now < self._asks_again_at:
+            return
+        running = await sealed_columns.list_processes(pool, LEASE_TTL_S)
+        if not any(lacking in one.key_ids for one in running):
+            return
+        self._asks_again_at = now + ASK_INTERVAL_S
+        received = await self._exchange.ask(
+            pool, lacking, with_workspaces=False, wait_s=KEYS_REFRESH_INTERVAL_S
+        )
+        if received is not None:
+            await self._store(pool, received)
+            self.ring.replace(await asyncio.to_thread(self.source.read), current_key(known))
+            await self._renew(pool)
 
     async def stop(self, pool: Pool) -> None:
         """At exit: a rotation need not wait until this process counts as dead."""
         with suppress(Unavailable):
             await sealed_columns.remove_holder(pool, self._process_id)
 
-    async def _renew(self, conn: Conn) -> None:
+    async def _renew(self, conn: Conn) -> bool:
         report = replace(self._shown_report, key_ids=tuple(self.ring.key_ids))
-        await sealed_columns.renew_holder(conn, self._process_id, report)
-
-
-# Replacing the key of the secrets at rest, while replicas run.
-#
-# The order makes it safe to stop anywhere and to run it again: the new key goes to every running
-# process, then it becomes the current one, then all values are sealed again in small batches. The
-# old key stays until no value uses it.
-
-HOLDERS_WAIT_S: Final = 45
-"""Running processes read the key file at shorter intervals, and the lease of one that was killed
-just before has ended by then."""
-
-
-class RotationIncomplete(ChatdError):
-    """An operator must act before the rotation can go on."""
-
-    code = "rotation_incomplete"
-
-
-class RotationResult(Struct, frozen=True, kw_only=True):
-    """`unused`: keys that can be removed."""
-
-    key_id: str
-    resealed: int
-    unreadable: int
-    unused: tuple[str, ...]
-
-
-class KeyRotation:
-    """`columns`: where sealed values are. `report` is told each stage that has ended."""
-
-    def __init__(
-        self,
-        pool: Pool,
-        source: KeySource,
-        clock: Clock,
-        report: Callable[[str], None],
-        columns: Sequence[SealedColumn] = SEALED_COLUMNS,
-    ) -> None:
-        self._pool = pool
-        self._source = source
-        self._clock = clock
-        self._report = report
-        self._columns = columns
-
-    async def rotate(self, *, lost: bool = False) -> RotationResult:
-        """Continues an unfinished rotation. `lost`: no host has the current key any more; what it
-        has sealed stays unreadable. Raises RotationIncomplete."""
-        key, staged = await self._stage(lost=lost)
-        if staged:
-            await self._wait_for_holders(key.id)
-            async with self._pool.transaction() as session:
-                await sealed_columns.lock(session)
-                await sealed_columns.make_current(session, key.id)
-                await publish(session, ConfigChange(kind="secret_key", id=key.id))
-            self._report(f"key {key.id} is the current key")
-        return await self._reseal(key)
-
-    async def _stage(self, *, lost: bool) -> tuple[SecretKey, bool]:
-        """The key to seal with, and whether it is not the current one yet."""
-        async with self._pool.transaction() as session:
-            await sealed_columns.lock(session)
-            known = await sealed_columns.list_keys(session)
-            held = await asyncio.to_thread(self._source.read)
-            self._check(known, held, lost=lost)
-            if (unfinished := await self._unfinished(known, held)) is not None:
-                return unfinished
-            key = await self._new_key(known, held)
-            record = KeyRecord(id=key.id, check_value=check_value(key), state="staged")
-            await sealed_columns.insert_key(session, record)
-        self._report(f"key {key.id} is new, in {self._source.path}")
-        return key, True
-
-    def _check(self, known: Sequence[KeyRecord], held: Sequence[SecretKey], *, lost: bool) -> None:
-        start = decide_start(known, held)
-        if start not in {"create", "register", "ready"} and not lost:
-            raise RotationIncomplete(
-                f"This host does not hold the current key {current_key(known)}."
-                f" {self._source.remedy} If no host has it any more, use --lost: the values that it"
-                " has sealed must then be entered again."
-            )
-
-    async def _unfinished(
-        self, known: Sequence[KeyRecord], held: Sequence[SecretKey]
-    ) -> tuple[SecretKey, bool] | None:
-        """The key of a rotation that has begun: staged, or current while older values exist."""
-        keys = {key.id: key for key in held}
-        for record in known:
-            if record.state == "staged" and record.id in keys:
-                return keys[record.id], True
-        current = keys.get(current_key(known) or "")
-        counts = await sealed_columns.count_by_key(self._pool, self._columns)
-        is_behind = current is not None and any(
-            record.state == "retired" and counts.get(record.id) and record.id in keys
-            for record in known
-        )
-        return (current, False) if current is not None and is_behind else None
-
-    async def _new_key(self, known: Sequence[KeyRecord], held: Sequence[SecretKey]) -> SecretKey:
-        """The last held key if the database does not know it; else a new one in the file."""
-        if held and held[-1].id not in {record.id for record in known}:
-            return held[-1]
-        if self._source.given:
-            raise RotationIncomplete(
-                f"{KEY_VARIABLES[0]} has no new key. Put one at its end on every replica, separated"
-                " by a comma, restart them, and run this again. openssl rand -base64 32 prints one."
-            )
-        key = new_key()
-        await asyncio.to_thread(self._source.write, [*held, key])
-        return key
-
-    async def _wait_for_holders(self, key_id: str) -> None:
-        waited_s = 0
-        while without := await sealed_columns.list_without(self._pool, key_id, LEASE_TTL_S):
-            if waited_s == HOLDERS_WAIT_S:
-                break
-            await self._clock.sleep(1, "key_holders")
-            waited_s += 1
-        else:
-            return
-        raise RotationIncomplete(
-            f"These running processes do not have key {key_id} yet: {', '.join(without)}."
-            f" {self._source.remedy} Then run this again. Nothing has changed for them."
-        )
-
-    async def _reseal(self, key: SecretKey) -> RotationResult:
-        ring = KeyRing(await asyncio.to_thread(self._source.read), key.id)
-
-        def reseal(sealed: str, context: str) -> str | None:
-            try:
-                return ring.seal(ring.open(sealed, context), context)
-            except SecretUnreadable:
-                return None
-
-        resealed = unreadable = 0
-        for column in self._columns:
-            last_id = None
-            while True:
-                batch = await sealed_columns.reseal_batch(
-                    self._pool, column, key.id, reseal, last_id
-                )
-                resealed += batch.resealed
-                unreadable += batch.unreadable
-                last_id = batch.last_id
-                if last_id is None:
-                    break
-        return RotationResult(
-            key_id=key.id, resealed=resealed, unreadable=unreadable, unused=await self._unused()
-        )
-
-    async def _unused(self) -> tuple[str, ...]:
-        counts = await sealed_columns.count_by_key(self._pool, self._columns)
-        known = await sealed_columns.list_keys(self._pool)
-        return tuple(one.id for one in known if one.state == "retired" and not counts.get(one.id))
-
-    async def remove_unused(self) -> tuple[str, ...]:
-        """Remove old keys that no value uses from the database and from this host's file."""
-        unused = await self._unused()
-        for key_id in unused:
-            await sealed_columns.delete_retired(self._pool, key_id)
-        held = await asyncio.to_thread(self._source.read)
-        kept = [key for key in held if key.id not in unused]
-        if len(kept) < len(held):
-            await asyncio.to_thread(self._source.write, kept)
-        return unused
+        return await sealed_columns.renew_holder(conn, self._process_id, report)

@@ -113,7 +113,7 @@ def check_workspace_settings(settings: Settings, env: Mapping[str, str]) -> None
 
 
 def workspace_config(
-    settings: Settings, env: Mapping[str, str], connect: ConnectConfig, *, has_worker: bool
+    settings: Settings, secret: bytes, connect: ConnectConfig, *, has_worker: bool
 ) -> WorkspaceServicesConfig:
     """Raises SettingsError, or another ChatdError if the data directory cannot be used."""
     chosen = settings.workspaces
@@ -121,8 +121,7 @@ def workspace_config(
     return WorkspaceServicesConfig(
         runners=RunnerServicesConfig(
             host_id=host,
-            # As for every setting, an empty variable counts as not set.
-            secret=server_secret(env.get("CHATD_SECRET") or None, settings.data_dir),
+            secret=secret,
             peer_address=settings.server.peer_address or default_peer_address(connect.dsn),
             build_slots=chosen.build_slots,
             max_copy_bytes=chosen.max_copy_bytes,

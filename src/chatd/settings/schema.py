@@ -118,6 +118,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             extra={"expected": "host:port, such as 10.0.0.2:7871"},
         ),
     ] = None
+    join: Annotated[
+        bool,
+        Meta(
+            description="A host without the secrets of its deployment asks the running servers for"
+            " them, through the database, and this one answers such hosts"
+        ),
+    ] = True
     preview_host: Annotated[
         Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$")] | None,
         Meta(

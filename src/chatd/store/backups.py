@@ -28,7 +28,7 @@ LOCK_KEY: Final = 0x6368_6174_6261_636B  # "chatback": the advisory lock of a sc
 UNFINISHED_TABLE: Final = "chatd_restore_unfinished"
 LEFT_OUT: Final = (
     *("schema_migrations", "chat_workers", "secret_key_holders", "model_declarations", "tunnels"),
-    *("backups", "restores", UNFINISHED_TABLE),
+    *("secret_requests", "backups", "restores", UNFINISHED_TABLE),
 )
 """What running processes say of themselves, and the record of backups. The journal of live text,
 which is partitioned, is not copied either."""

@@ -10,7 +10,7 @@ from typing import Final, Literal, LiteralString
 from uuid import UUID
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from chatd.domain.deployment.diagnosis import ReplicaReport
 from chatd.domain.errors import NotFound
@@ -126,13 +126,17 @@ MAKE_CURRENT: Final[LiteralString] = """
 DELETE_RETIRED: Final[LiteralString] = """
     DELETE FROM secret_keys WHERE id = $1 AND state = 'retired'"""
 
-# Processes that died are removed after a while; `LIST_WITHOUT` ignores them earlier.
+# Processes that died are removed after a while; `LIST_WITHOUT` ignores them earlier. Requests for
+# secrets are looked for here, because every process sends this statement at intervals anyway.
 RENEW_HOLDER: Final[LiteralString] = """
     WITH dead AS (
-        DELETE FROM secret_key_holders WHERE renewed_at < now() - interval '1 hour')
+        DELETE FROM secret_key_holders WHERE renewed_at < now() - interval '1 hour'),
+    expired AS (DELETE FROM secret_requests WHERE expires_at < now())
     INSERT INTO secret_key_holders (process_id, name, key_ids, version, settings)
     VALUES ($1, $2, $3, $4, $5::jsonb)
-    ON CONFLICT (process_id) DO UPDATE SET key_ids = excluded.key_ids, renewed_at = now()"""
+    ON CONFLICT (process_id) DO UPDATE SET key_ids = excluded.key_ids, renewed_at = now()
+    RETURNING EXISTS (
+        SELECT FROM secret_requests WHERE reply IS NULL AND expires_at > now()) AS is_asked"""
 REMOVE_HOLDER: Final[LiteralString] = "DELETE FROM secret_key_holders WHERE process_id = $1"
 LIST_WITHOUT: Final[LiteralString] = """
     SELECT name FROM secret_key_holders
@@ -172,11 +176,13 @@ async def delete_retired(conn: Conn, key_id: str) -> None:
     await conn.execute(DELETE_RETIRED, key_id)
 
 
-async def renew_holder(conn: Conn, process_id: UUID, report: ReplicaReport) -> None:
+async def renew_holder(conn: Conn, process_id: UUID, report: ReplicaReport) -> bool:
+    """Returns whether a host asks for secrets."""
     settings = json_text(dict(report.settings))
-    await conn.execute(
+    is_asked: bool = await conn.fetchval(
         RENEW_HOLDER, process_id, report.name, list(report.key_ids), report.version, settings
     )
+    return is_asked
 
 
 async def list_processes(conn: Conn, lease_s: float) -> Sequence[ReplicaReport]:
@@ -200,6 +206,66 @@ async def list_without(conn: Conn, key_id: str, lease_s: float) -> Sequence[str]
     """The names of the running processes that do not hold the key. One that has not renewed its
     keys for `lease_s` is dead."""
     return [row["name"] for row in await conn.fetch(LIST_WITHOUT, key_id, lease_s)]
+
+
+# Hosts that ask the running processes for secrets. A request is answered once.
+
+MAX_REQUESTS: Final = 10
+"""Answered in one round; the others wait for the next one."""
+INSERT_REQUEST: Final[LiteralString] = """
+    INSERT INTO secret_requests (id, host_id, name, key_id, with_workspaces, public_key)
+    VALUES ($1, $2, $3, $4, $5, $6)"""
+LIST_REQUESTS: Final[LiteralString] = """
+    SELECT id, host_id, name, key_id, with_workspaces, public_key FROM secret_requests
+    WHERE reply IS NULL AND expires_at > now() ORDER BY created_at, id LIMIT $1"""
+ANSWER_REQUEST: Final[LiteralString] = """
+    UPDATE secret_requests SET answered_by = $2, reply_key = $3, reply = $4
+    WHERE id = $1 AND reply IS NULL AND expires_at > now() RETURNING true"""
+READ_REPLY: Final[LiteralString] = """
+    SELECT answered_by, reply_key, reply FROM secret_requests
+    WHERE id = $1 AND reply IS NOT NULL"""
+DELETE_REQUEST: Final[LiteralString] = "DELETE FROM secret_requests WHERE id = $1"
+
+
+class SecretRequest(Struct, frozen=True, kw_only=True):
+    """`key_id` is the key that the host needs; `with_workspaces` if it also needs the secret of
+    workspaces. The reply is sealed to `public_key`."""
+
+    id: UUID
+    host_id: str
+    name: str
+    key_id: str
+    with_workspaces: bool
+    public_key: bytes
+
+
+class SecretReply(Struct, frozen=True, kw_only=True):
+    answered_by: str
+    reply_key: bytes
+    reply: bytes
+
+
+async def insert_request(conn: Conn, request: SecretRequest) -> None:
+    await conn.execute(INSERT_REQUEST, *structs.astuple(request))
+
+
+async def list_requests(conn: Conn) -> Sequence[SecretRequest]:
+    """Those without a reply, the oldest first."""
+    return [SecretRequest(**dict(row)) for row in await conn.fetch(LIST_REQUESTS, MAX_REQUESTS)]
+
+
+async def answer_request(conn: Conn, request_id: UUID, reply: SecretReply) -> bool:
+    """False if another process was faster, or the request has expired or is gone."""
+    return bool(await conn.fetchval(ANSWER_REQUEST, request_id, *structs.astuple(reply)))
+
+
+async def read_reply(conn: Conn, request_id: UUID) -> SecretReply | None:
+    row = await conn.fetchrow(READ_REPLY, request_id)
+    return None if row is None else SecretReply(**dict(row))
+
+
+async def delete_request(conn: Conn, request_id: UUID) -> None:
+    await conn.execute(DELETE_REQUEST, request_id)
 
 
 # Keys that all replicas share: each is made with its first use and never changes.

@@ -73,6 +73,7 @@ def _page(condition: LiteralString) -> LiteralString:
             WHEN 'token' THEN coalesce(k.detail ->> 'name', k.detail #>> '{{after,name}}')
             WHEN 'runner_token' THEN k.detail ->> 'name'
             WHEN 'runner' THEN k.detail ->> 'name'
+            WHEN 'server' THEN k.detail ->> 'name'
             WHEN 'git_credential' THEN k.detail ->> 'host'
             WHEN 'host_credential' THEN k.detail ->> 'host'
             WHEN 'webhook' THEN k.detail ->> 'host'
