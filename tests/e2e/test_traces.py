@@ -1,4 +1,4 @@
-"""Traces of a real `chatd serve`, as a collector gets them over HTTP."""
+"""Traces and metrics of a real `chatd serve`, as a collector gets them over HTTP."""
 
 import signal
 from collections.abc import AsyncGenerator
@@ -8,8 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from aiohttp import ClientSession, web
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from chatd.app.traces import choose_sampler, turn_trace_id
+from chatd.settings.schema import OtelSettings
 from tests.e2e.test_serve import address, chatd, create_chat
 from tests.e2e.test_two_replicas import ask
 from tests.support.chaos.servers import AUTH, TOKEN
@@ -31,12 +36,40 @@ class Span(msgspec.Struct, frozen=True):
     attributes: dict[str, str]
 
 
+class Point(msgspec.Struct, frozen=True):
+    """A histogram, with its labels."""
+
+    name: str
+    labels: dict[str, str]
+    count: int
+    sum: float
+
+
 class Collector:
-    """Keeps all spans."""
+    """Keeps all spans, and the last metrics."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
+        self.points: list[Point] = []
         self.bodies: list[bytes] = []
+
+    async def take_metrics(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self.bodies.append(body)
+        found = ExportMetricsServiceRequest.FromString(body)
+        self.points = [
+            Point(
+                metric.name,
+                {one.key: one.value.string_value for one in point.attributes},
+                point.count,
+                point.sum,
+            )
+            for resource in found.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            for point in metric.histogram.data_points
+        ]
+        return web.Response(content_type="application/x-protobuf")
 
     async def take(self, request: web.Request) -> web.Response:
         body = await request.read()
@@ -94,7 +127,13 @@ class McpTools:
 async def listening() -> AsyncGenerator[tuple[str, Collector, McpTools]]:
     collector, tools = Collector(), McpTools()
     app = web.Application()
-    app.add_routes([web.post("/v1/traces", collector.take), web.route("*", "/mcp", tools.answer)])
+    app.add_routes(
+        [
+            web.post("/v1/traces", collector.take),
+            web.post("/v1/metrics", collector.take_metrics),
+            web.route("*", "/mcp", tools.answer),
+        ]
+    )
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -197,3 +236,60 @@ async def test_a_collector_that_is_away_delays_no_turn_and_no_stop(
             _, err = await process.communicate()
             assert process.returncode == 0
             assert err.count(b"traces_not_sent") <= 1
+
+
+@pytest.mark.promise("P13")
+async def test_metrics_count_every_call_also_of_turns_that_are_not_sampled(
+    dsn: str, tmp_path: Path
+) -> None:
+    """With a share of nothing no span is sent, and an MCP server is told so."""
+    async with FakeCompatible.running() as model, listening() as (url, collector, tools):
+        script_turn(model)
+        more = {"CHATD_OTEL_SAMPLE": "0", "CHATD_OTEL_METRICS": "true"}
+        env = settings(dsn, url, model.url) | more
+        async with chatd("serve", "--port", 0, "--data-dir", tmp_path, **env) as process:
+            async with ClientSession(await address(process), headers=AUTH) as http:
+                chat = await create_chat(http, f"find {SECRET}")
+
+                async def is_done() -> bool:
+                    return (await ask(http, "GET", f"/chats/{chat}"))[1]["status"] == "waiting"
+
+                await eventually(is_done, within_s=60)
+            process.send_signal(signal.SIGTERM)  # sends what is left
+            await process.communicate()
+    calls = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "m-1",
+    }
+    found = {(one.name, one.labels.get("gen_ai.token.type")): one for one in collector.points}
+    duration = found["gen_ai.client.operation.duration", None]
+    assert (duration.labels, duration.count) == (calls, 2)
+    assert duration.sum > 0
+    for kind in ("input", "output"):
+        tokens = found["gen_ai.client.token.usage", kind]
+        assert (tokens.labels, tokens.count) == ({**calls, "gen_ai.token.type": kind}, 2)
+        assert tokens.sum > 0
+    assert collector.spans == []
+    assert [str(place)[-3:] for place in tools.told] == ["-00"]
+    assert not any(SECRET.encode() in body for body in collector.bodies)
+
+
+def test_all_workers_of_a_turn_decide_alike_whether_it_is_traced() -> None:
+    """By the id of the trace, which follows from the turn."""
+    names = [f"chat:{number}" for number in range(1000)]
+
+    def traced(share: float) -> set[str]:
+        sampler = choose_sampler(OtelSettings(traces=True, sample=share))
+        assert sampler is not None
+        decisions = {name: sampler.should_sample(None, turn_trace_id(name), "") for name in names}
+        return {name for name, told in decisions.items() if told.decision.is_sampled()}
+
+    tenth, half = traced(0.1), traced(0.5)
+    assert traced(0.1) == tenth < half
+    assert (len(traced(0)), len(traced(1))) == (0, len(names))
+    assert 50 < len(tenth) < 150
+    assert 400 < len(half) < 600
+    off = choose_sampler(OtelSettings(metrics=True))
+    assert off is not None
+    assert not off.should_sample(None, turn_trace_id("a"), "").decision.is_sampled()

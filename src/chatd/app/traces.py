@@ -134,7 +134,7 @@ class CollectorTracer:
         # Libraries record the texts of exceptions as events.
         limits = SpanLimits() if settings.content else SpanLimits(max_events=0)
         self._spans = TracerProvider(
-            sampler=_sampler(settings),
+            sampler=choose_sampler(settings),
             resource=resource,
             shutdown_on_exit=False,
             id_generator=TurnTraceIds(),
@@ -169,7 +169,7 @@ class CollectorTracer:
         role: SpanRole = "internal",
         turn: str | None = None,
     ) -> Generator[CollectorSpan]:
-        token = None if turn is None else _TURN.set(_trace_id(turn))
+        token = None if turn is None else _TURN.set(turn_trace_id(turn))
         try:
             with self._tracer.start_as_current_span(
                 name,
@@ -236,7 +236,7 @@ def _address(settings: OtelSettings, signal: str) -> str | None:
     return f"{settings.endpoint.rstrip('/')}/v1/{signal}"
 
 
-def _sampler(settings: OtelSettings) -> Sampler | None:
+def choose_sampler(settings: OtelSettings) -> Sampler | None:
     """By the id of the trace, so that all workers of a turn decide alike. None: as
     OTEL_TRACES_SAMPLER says."""
     if not settings.traces:
@@ -244,5 +244,5 @@ def _sampler(settings: OtelSettings) -> Sampler | None:
     return None if settings.sample is None else ParentBased(TraceIdRatioBased(settings.sample))
 
 
-def _trace_id(turn: str) -> int:
+def turn_trace_id(turn: str) -> int:
     return int.from_bytes(hashlib.sha256(turn.encode()).digest()[:16]) or 1
