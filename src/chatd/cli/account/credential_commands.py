@@ -2,7 +2,7 @@
 when it runs."""
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypedDict, Unpack
 
 import typer
 
@@ -33,12 +33,33 @@ CredentialName = Annotated[
 ]
 
 
+class Sent(TypedDict):
+    """How and with which requests the secret is sent."""
+
+    path: str
+    user: str
+    header: str
+    secret_file: Path | None
+
+
 def _group(text: str) -> typer.Typer:
     return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
 
 
 own: Final = _group("List, add and remove credentials of hosts for your workspaces.")
 shared: Final = _group("List, add and remove credentials of hosts for the workspaces of others.")
+
+
+def _add(
+    server: ServerFinder, host: str, *, group: str | None, as_json: bool, **given: Unpack[Sent]
+) -> None:
+    """`group` is None for a credential of one's own, and empty for one of the deployment."""
+    from chatd.cli.account import host_credentials as work
+    from chatd.cli.api_session import report_errors, run_command
+
+    with report_errors():
+        new = work.read_new(host, **given)
+    run_command(server, lambda api: work.add_credential(api, new, group=group, as_json=as_json))
 
 
 @own.command("list")
@@ -68,12 +89,8 @@ def add_own(
     A proxy adds it to the requests of your workspaces, as a bearer token unless --user or --header
     is given. It never enters a workspace. Templates must allow the host.
     """
-    from chatd.cli.account import host_credentials as work
-    from chatd.cli.api_session import report_errors, run_command
-
-    with report_errors():
-        new = work.read_new(host, path=path, user=user, header=header, secret_file=secret_file)
-    run_command(server, lambda api: work.add_credential(api, new, group=None, as_json=as_json))
+    sent = Sent(path=path, user=user, header=header, secret_file=secret_file)
+    _add(server, host, group=None, as_json=as_json, **sent)
 
 
 @own.command("remove")
@@ -119,12 +136,8 @@ def add_shared(
 
     A proxy adds it to the requests of workspaces whose template allows the host.
     """
-    from chatd.cli.account import host_credentials as work
-    from chatd.cli.api_session import report_errors, run_command
-
-    with report_errors():
-        new = work.read_new(host, path=path, user=user, header=header, secret_file=secret_file)
-    run_command(server, lambda api: work.add_credential(api, new, group=group, as_json=as_json))
+    sent = Sent(path=path, user=user, header=header, secret_file=secret_file)
+    _add(server, host, group=group, as_json=as_json, **sent)
 
 
 @shared.command("remove")

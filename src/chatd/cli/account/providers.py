@@ -132,12 +132,19 @@ async def _add_model(api: ServerApi, provider: Provider, wanted: NewProvider) ->
 async def create_model(
     api: ServerApi, provider: str, model: str, name: str | None, *, is_default: bool | None = None
 ) -> ModelChoice:
-    made = await api.create_model(
-        name=name or re.sub(r"[^a-z0-9.]+", "-", model.lower()).strip("-"),
-        provider=provider,
-        model=model,
-        is_default=is_default,
-    )
+    plain = re.sub(r"[^a-z0-9.]+", "-", model.lower()).strip("-")
+    wanted = name or plain
+    try:
+        made = await api.create_model(
+            name=wanted, provider=provider, model=model, is_default=is_default
+        )
+    except ApiError as error:
+        if error.code != "name_taken" or name is not None:
+            raise
+        # Another provider has the same model: this one is named after both.
+        made = await api.create_model(
+            name=f"{provider}-{plain}", provider=provider, model=model, is_default=is_default
+        )
     print_text(made.name)
     print_notice(_facts(made))
     return made
