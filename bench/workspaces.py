@@ -55,7 +55,7 @@ from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from chatd.workspaces.runner.backend_calls import BackendCalls
 from chatd.workspaces.runner.runner_client import RunnerClient, RunnerConfig
 from chatd.workspaces.templates import BUILT_IN_TEMPLATES, template_rows
-from tests.support import podman
+from tests.support import container_engines
 from tests.support.backend_kinds import BackendPlace
 from tests.support.backend_rig import BackendRig
 
@@ -313,16 +313,17 @@ async def _tunnel_rows(caller: ToolCaller, database: BenchDatabase, rounds: int)
 
 
 async def _container_row(rounds: int) -> ReportRow:
-    name = "container ready, times `podman run --rm IMAGE true`"
-    if reason := podman.missing_reason():
+    program = container_engines.PROGRAMS[container_engines.CHOSEN][-1]
+    name = f"container ready, times `{program} run --rm IMAGE true`"
+    if reason := container_engines.missing_reason():
         return text_row(name, "", note=f"skipped: {reason}")
     try:
-        with podman.podman_service() as engine, scratch_dir() as home:
+        with container_engines.engine_service() as engine, scratch_dir() as home:
             place = BackendPlace(kind="container", data_dir=str(home), engine=str(engine.socket))
             async with place.opened() as rig:
                 found = [await _time_container(engine, rig) for _ in range(rounds + 1)][1:]
-    except podman.EngineNotStarted as error:
-        return text_row(name, "", note=f"skipped: Podman does not run here: {error}")
+    except container_engines.EngineNotStarted as error:
+        return text_row(name, "", note=f"skipped: the engine does not run here: {error}")
     ours, plain = (median(times) for times in zip(*found, strict=True))
     return at_most(
         name,
@@ -332,14 +333,14 @@ async def _container_row(rounds: int) -> ReportRow:
     )
 
 
-async def _time_container(engine: podman.Podman, rig: BackendRig) -> tuple[float, float]:
+async def _time_container(engine: container_engines.Engine, rig: BackendRig) -> tuple[float, float]:
     """Alternately, so that other load slows both."""
     began = time.perf_counter()
     running = await rig.start()
     ours = time.perf_counter() - began
     await rig.backend.remove(running.workspace.id)
     began = time.perf_counter()
-    words = engine.run_words("--rm", "--network", "none", podman.IMAGE, "true")
+    words = engine.run_words("--rm", "--network", "none", container_engines.IMAGE, "true")
     process = await asyncio.create_subprocess_exec(*words)
     assert await process.wait() == 0, words
     return ours, time.perf_counter() - began

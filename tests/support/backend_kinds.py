@@ -24,7 +24,7 @@ from chatd.workspaces.kubernetes.kubernetes_backend import KubernetesBackend, Ku
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalConfig
 from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
-from tests.support import podman
+from tests.support import container_engines
 from tests.support.api_node import ApiNode, in_namespace
 from tests.support.backend_rig import HOST, SECRET, BackendRig, RunningWorkspace
 from tests.support.fake_cluster import FakeCluster
@@ -90,7 +90,7 @@ def _open_container(place: BackendPlace) -> BackendRig:
     )
     networks = WorkspaceNetworks(config.data_dir, SystemClock())
     backend = ContainerBackend(config, agent=agent_zip(), clock=SystemClock(), networks=networks)
-    return BackendRig(backend, TemplateSpec(image=podman.IMAGE))
+    return BackendRig(backend, TemplateSpec(image=container_engines.IMAGE))
 
 
 def _open_kubernetes(place: BackendPlace) -> BackendRig:
@@ -117,7 +117,7 @@ OPENERS: dict[str, Callable[[BackendPlace], BackendRig]] = {
 }
 SKIPPED: dict[str, str] = {
     "sandbox": "bubblewrap is not installed" if NO_BUBBLEWRAP else "",
-    "container": podman.missing_reason(),
+    "container": container_engines.missing_reason(),
     "kubernetes": "bubblewrap is not installed" if NO_BUBBLEWRAP else "",
 }
 

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.podman import EngineNotStarted, Podman, missing_reason, podman_service
+from tests.support.container_engines import (
+    Engine,
+    EngineNotStarted,
+    engine_service,
+    missing_reason,
+)
 from tests.workspaces.agent_process import AgentProcess, Workbench, workbench
 
 
@@ -26,12 +31,12 @@ async def bench(agent_process: AgentProcess, tmp_path: Path) -> AsyncGenerator[W
 
 
 @pytest.fixture(scope="session")
-def podman() -> Generator[Podman]:
+def engine() -> Generator[Engine]:
     """The container engine of this test process."""
     if reason := missing_reason():
         pytest.skip(reason)
     try:
-        with podman_service() as service:
+        with engine_service() as service:
             yield service
     except EngineNotStarted as error:
-        pytest.skip(f"Podman does not run here: {error}")
+        pytest.skip(f"the container engine does not run here: {error}")

@@ -39,9 +39,9 @@ from tests.support.backend_kinds import (
 )
 from tests.support.backend_rig import TEST_TIMEOUT_S, BackendRig, RunningWorkspace
 from tests.support.chaos.small_disk import small_disk
+from tests.support.container_engines import Engine, EngineNotStarted, engine_service
 from tests.support.eventually import eventually
 from tests.support.local_rig import data_directory, shared_kits
-from tests.support.podman import EngineNotStarted, Podman, podman_service
 from tests.support.processes import running as line_process
 from tests.workspaces.test_clone_proxy import RepositoryServer
 
@@ -95,7 +95,7 @@ async def place(
     """Templates may use what is below `tmp_path / "allowed"`."""
     engine = ""
     if kind == "container":
-        service: Podman = request.getfixturevalue("podman")
+        service: Engine = request.getfixturevalue("engine")
         engine = str(service.socket)
     (tmp_path / "allowed").mkdir()
     async with contextlib.AsyncExitStack() as stack:
@@ -517,7 +517,7 @@ async def test_a_full_disk_is_reported(
         engine = ""
         if kind == "container":
             try:
-                engine = str(stack.enter_context(podman_service(disk.path / "podman")).socket)
+                engine = str(stack.enter_context(engine_service(disk.path / "engine")).socket)
             except EngineNotStarted as error:
                 pytest.skip(str(error))
         place = BackendPlace(kind=kind, data_dir=str(data_dir), engine=engine)

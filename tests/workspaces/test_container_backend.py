@@ -25,8 +25,8 @@ from chatd.workspaces.container.engine_api import EngineClient, EngineInfo, spli
 from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from tests.support.backend_kinds import BackendPlace, link_kits
 from tests.support.backend_rig import HOST, SECRET, TEST_TIMEOUT_S, BackendRig
+from tests.support.container_engines import Engine
 from tests.support.local_rig import data_directory, shared_kits
-from tests.support.podman import Podman
 
 WORKSPACE = WorkspaceId(UUID(int=7))
 SPEC = TemplateSpec(image="debian:12")
@@ -34,11 +34,11 @@ SPEC = TemplateSpec(image="debian:12")
 
 @pytest.fixture
 async def rig(
-    podman: Podman, tmp_path_factory: pytest.TempPathFactory
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[BackendRig]:
     with data_directory() as data_dir:
         link_kits(data_dir, shared_kits(tmp_path_factory))
-        place = BackendPlace(kind="container", data_dir=str(data_dir), engine=str(podman.socket))
+        place = BackendPlace(kind="container", data_dir=str(data_dir), engine=str(engine.socket))
         async with place.opened() as rig:
             yield rig
 
@@ -57,20 +57,23 @@ async def test_a_missing_image_is_named_with_the_reason(rig: BackendRig) -> None
     assert "load the image" in str(failed.value)
 
 
-async def test_a_runtime_that_the_engine_would_not_use_is_refused(rig: BackendRig) -> None:
+async def test_a_runtime_that_the_engine_would_not_use_is_refused(
+    rig: BackendRig, engine: Engine
+) -> None:
     """Podman ignores the runtime of a container: the workspace would be isolated less."""
-    with pytest.raises(BuildFailed, match=r"runsc.*Podman uses runc for every container"):
+    uses = "Podman uses runc for every" if engine.name == "Podman" else "Docker has the runtimes"
+    with pytest.raises(BuildFailed, match=rf"runsc.*{uses}"):
         await rig.start(rig.template(runtime="runsc"))
     await rig.start(rig.template(runtime="runc"))
 
 
 async def test_the_engine_shows_no_secret_and_commands_have_no_privilege(
-    rig: BackendRig, podman: Podman
+    rig: BackendRig, engine: Engine
 ) -> None:
     running = await rig.start(rig.template(env={"TOKEN": "hidden-in-the-template"}))
     context = rig.context(rig.spec, workspace=running.workspace.id)
     key = context.agent_key(running.agent.id).hex()
-    shown = podman.run("inspect", f"chatd-{running.name}")
+    shown = engine.run("inspect", f"chatd-{running.name}")
     assert "chatd.build" in shown
     assert key not in shown
     assert "hidden-in-the-template" not in shown
@@ -89,12 +92,12 @@ async def test_the_engine_shows_no_secret_and_commands_have_no_privilege(
     assert found == ""
 
 
-async def test_a_container_that_died_is_started_again(rig: BackendRig, podman: Podman) -> None:
+async def test_a_container_that_died_is_started_again(rig: BackendRig, engine: Engine) -> None:
     """By a repeated start of the same build, without its seed and its start-up script."""
     spec = rig.template(seed=DemoSeed(), startup_script="echo started >> log")
     running = await rig.start(spec)
-    podman.run("kill", f"chatd-{running.name}")
-    podman.run("wait", f"chatd-{running.name}")
+    engine.run("kill", f"chatd-{running.name}")
+    engine.run("wait", f"chatd-{running.name}")
     assert (await rig.backend.inspect(running.workspace)).state == "stopped"
     again = await rig.start(spec, again=running.workspace.id)
     assert again.agent == running.agent
@@ -102,26 +105,26 @@ async def test_a_container_that_died_is_started_again(rig: BackendRig, podman: P
 
 
 async def test_a_home_that_an_operator_removed_is_filled_again(
-    rig: BackendRig, podman: Podman
+    rig: BackendRig, engine: Engine
 ) -> None:
     spec = rig.template(seed=DemoSeed())
     running = await rig.start(spec)
     await rig.stop(running, build=2)
-    podman.run("rm", f"chatd-{running.name}")
-    podman.run("volume", "rm", f"chatd-{running.name}-home")
+    engine.run("rm", f"chatd-{running.name}")
+    engine.run("volume", "rm", f"chatd-{running.name}-home")
     again = await rig.start(spec, again=running.workspace.id, build=3)
     assert "basket.py" in await rig.output_of(again, "ls")
 
 
 async def test_a_build_goes_on_when_the_engine_is_restarted(
-    rig: BackendRig, podman: Podman
+    rig: BackendRig, engine: Engine
 ) -> None:
     await rig.start()  # So that the restart is in the middle of the build, not of the preparation.
 
     def restart(line: str) -> None:
         if line.startswith("files info Creating"):
-            podman.kill()
-            loop.call_later(0.3, podman.start)
+            engine.kill()
+            loop.call_later(0.3, engine.start)
 
     loop = asyncio.get_running_loop()
     rig.on_log = restart

@@ -14,6 +14,7 @@ import logging
 import os
 import platform
 import resource
+import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path, PurePosixPath
@@ -40,6 +41,7 @@ from chatd.workspaces.build_backend import AGENT_NAME, BuildContext, BuildFailed
 from chatd.workspaces.container.container_kit import ContainerKit, build_container_kit
 from chatd.workspaces.container.container_plan import (
     BUILD_LABEL,
+    HOME_LABEL,
     HOST_LABEL,
     INSIDE_ACCOUNT,
     KIT_LABEL,
@@ -411,7 +413,8 @@ class ContainerBackend:
         context, names = setup.context, setup.plan.names
         context.log("files", "Creating the home directory")
         await self._engine.remove_volume(names.home)
-        home = await self._engine.create_volume(names.home, setup.plan.labels())
+        made = secrets.token_hex(16)
+        await self._engine.create_volume(names.home, {**setup.plan.labels(), HOME_LABEL: made})
         target = VolumeHome(
             setup=setup,
             directory=setup.plan.spec.directory,
@@ -431,7 +434,7 @@ class ContainerBackend:
             )
         )
         with describe_os_error("The workspace cannot be created"):
-            await asyncio.to_thread(_mark_filled, paths, home)
+            await asyncio.to_thread(_mark_filled, paths, made)
 
     async def _filled_home(
         self, paths: WorkspacePaths, names: ContainerNames
@@ -553,17 +556,20 @@ def _check_not_stale(found: ContainerState | None, build: int) -> None:
         raise BuildFailed("A newer build of the workspace has replaced this one.")
 
 
-def _mark_filled(paths: WorkspacePaths, home: EngineVolume) -> None:
+def _mark_filled(paths: WorkspacePaths, made: str) -> None:
     temporary = paths.root / "home-volume.new"
     with temporary.open("w") as file:
-        file.write(home.created_at)
+        file.write(made)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(paths.root / "home-volume")
 
 
 def _is_filled(paths: WorkspacePaths, home: EngineVolume) -> bool:
+    """Known by a label: the time at which Docker says that a volume was created changes with the
+    files in it. One of an earlier version has no label, and its files may be all there is."""
     try:
-        return (paths.root / "home-volume").read_text() == home.created_at
+        marked = (paths.root / "home-volume").read_text()
     except OSError:
         return False
+    return home.labels.get(HOME_LABEL, marked) == marked

@@ -23,6 +23,8 @@ HOST_LABEL: Final = "chatd.host"
 WORKSPACE_LABEL: Final = "chatd.workspace"
 BUILD_LABEL: Final = "chatd.build"
 KIT_LABEL: Final = "chatd.kit"
+HOME_LABEL: Final = "chatd.home"
+"""Of the home volume: another one of the same name is another home."""
 
 INSIDE_ACCOUNT: Final = 1000
 """Where the engine maps accounts, or the runner cannot give each workspace its own."""

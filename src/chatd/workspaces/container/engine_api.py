@@ -87,7 +87,6 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
 class EngineVolume(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     labels: Mapping[str, str]
-    created_at: str
 
 
 class _InspectedState(msgspec.Struct, rename="pascal"):
@@ -360,7 +359,6 @@ def _volume(found: Mapping[str, Any]) -> EngineVolume:
     return EngineVolume(
         name=str(found.get("Name", "")),
         labels=found.get("Labels") or {},
-        created_at=str(found.get("CreatedAt", "")),
     )
 
 
