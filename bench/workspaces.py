@@ -48,6 +48,7 @@ from chatd.store.pool import Pool, PoolConfig
 from chatd.store.workspace import workspaces
 from chatd.tools.execute import QUICK_COMMAND_S
 from chatd.workspaces.agents.agent_client import HttpAgentClient
+from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.supervisor_client import SupervisorClient
@@ -64,7 +65,12 @@ MAX_FIRST_COMMAND_S: Final = 2.0
 CONCURRENT_COMMANDS: Final = 50
 MAX_TUNNEL_MS: Final = 2.0
 MAX_PEER_MS: Final = 4.0
+MAX_HERE_RATIO: Final = 1.05
 MAX_CONTAINER_RATIO: Final = 1.5
+WAYS: Final = (
+    ("tunnel", "a runner", MAX_TUNNEL_MS),
+    ("peer", "another replica's runner", MAX_PEER_MS),
+)
 CONTAINER_ROUNDS, QUICK_CONTAINER_ROUNDS = 15, 5
 ROUNDS, QUICK_ROUNDS = 100, 20
 SECRET: Final = b"s" * 32
@@ -286,27 +292,42 @@ async def _tunnel_rows(caller: ToolCaller, database: BenchDatabase, rounds: int)
             endpoint = Endpoint(kind="unix", path=path, host_id=holder)
             connected = await services.connector.connect(row.id, [endpoint])
             clients[name] = HttpAgentClient(connected, clock)
-        took: dict[str, list[float]] = {name: [] for name in ways}
+        # The same socket without anything of runners: what a command cost before there were any.
+        bare = AgentConnector(
+            secret=SECRET, host_id="", clock=clock, open_stream=caller.runners.open_stream
+        )
+        here = Endpoint(kind="unix", path=path, host_id="")
+        clients["bare"] = HttpAgentClient(await bare.connect(row.id, [here]), clock)
+        took: dict[str, list[float]] = {name: [] for name in clients}
         for _ in range(rounds + 3):
             for name, client in clients.items():
                 began = time.perf_counter()
                 await _run_command(client)
                 took[name].append((time.perf_counter() - began) * 1000)
         found = {name: median(times[3:]) for name, times in took.items()}
+    ratio = median(
+        one / other for one, other in zip(took["direct"][3:], took["bare"][3:], strict=True)
+    )
     return [
         at_most(
-            f"command by {name}, more than direct",
-            found[key] - found["direct"],
-            most,
-            unit=" ms",
-            note=f"all of it {found[key]:.1f} ms",
-            baselines=Baselines(direct=found["direct"]),
-        )
-        for key, name, most in (
-            ("tunnel", "a runner", MAX_TUNNEL_MS),
-            ("peer", "another replica's runner", MAX_PEER_MS),
-        )
+            "command on this host, times a bare call",
+            ratio,
+            MAX_HERE_RATIO,
+            note=f"medians {found['direct']:.2f} and {found['bare']:.2f} ms",
+        ),
+        *(_way_row(found, *way) for way in WAYS),
     ]
+
+
+def _way_row(found: Mapping[str, float], key: str, name: str, most: float) -> ReportRow:
+    return at_most(
+        f"command by {name}, more than direct",
+        found[key] - found["direct"],
+        most,
+        unit=" ms",
+        note=f"all of it {found[key]:.1f} ms",
+        baselines=Baselines(direct=found["direct"]),
+    )
 
 
 # A container until its agent answers, and the same image by the command of its engine.
