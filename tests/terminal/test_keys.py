@@ -1,12 +1,16 @@
 """The table of keys, and small rules of the frame."""
 
 from collections import Counter
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
+from chatd.cli.chats.chat_commands import chat
+from chatd.terminal.composer.commands import COMMANDS
 from chatd.terminal.keys import AREA_TITLES, KEYS, key_name, key_names
 from chatd.terminal.main_screen import DoublePress
-from chatd.terminal.themes import choose_theme
+from chatd.terminal.themes import THEMES, choose_theme, keep_theme, read_kept_theme
 
 SWALLOWED = frozenset({"ctrl+s", "ctrl+q", "ctrl+up", "ctrl+down", "ctrl+b", "ctrl+a", "ctrl+m"})
 """By flow control, by macOS, and as prefixes of tmux and screen."""
@@ -54,17 +58,33 @@ def test_a_press_in_another_chat_is_a_first_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "colorfgbg", "theme"),
+    ("asked", "kept", "colorfgbg", "theme"),
     [
-        ("light", "15;0", "light"),
-        ("dark", "0;15", "dark"),
-        ("auto", "0;15", "light"),
-        ("auto", "0;default;7", "light"),
-        ("auto", "15;0", "dark"),
-        ("auto", "", "dark"),
+        ("light", "warm", "15;0", "light"),
+        ("dark", "", "0;15", "dark"),
+        ("auto", "warm", "0;15", "warm"),
+        ("auto", "gone", "0;15", "light"),
+        ("auto", "", "0;15", "light"),
+        ("auto", "", "0;default;7", "light"),
+        ("auto", "", "15;0", "dark"),
+        ("auto", "", "", "dark"),
     ],
 )
 def test_the_theme_is_the_one_asked_for_or_fits_the_terminal(
-    asked: str, colorfgbg: str, theme: str
+    asked: str, kept: str, colorfgbg: str, theme: str
 ) -> None:
-    assert choose_theme(asked, colorfgbg) == theme
+    assert choose_theme(asked, kept, colorfgbg) == theme
+
+
+def test_a_chosen_theme_is_kept_for_the_next_terminal(tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    assert read_kept_theme(directory) == read_kept_theme(None) == ""
+    keep_theme(directory, "paper")
+    keep_theme(None, "paper")
+    assert read_kept_theme(directory) == "paper"
+
+
+def test_the_command_and_the_option_know_every_theme() -> None:
+    command = next(one for one in COMMANDS if one.name == "theme")
+    option = get_args(get_type_hints(chat)["theme"])
+    assert command.choices == tuple(THEMES) == option[1:]

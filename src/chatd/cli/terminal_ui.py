@@ -71,7 +71,7 @@ async def run_terminal(target: Target, options: TerminalOptions) -> int:
     """The exit code. Raises ChatdError before the screen is taken."""
     from chatd.terminal.app import ChatTerminal, open_log
     from chatd.terminal.session import open_session, read_machine
-    from chatd.terminal.themes import choose_theme
+    from chatd.terminal.themes import choose_theme, read_kept_theme
 
     chat_id = None if options.chat_id is None else read_chat_id(options.chat_id)
     try:
@@ -85,7 +85,11 @@ async def run_terminal(target: Target, options: TerminalOptions) -> int:
             terminal = ChatTerminal(
                 session,
                 chat_id,
-                theme=choose_theme(options.theme, os.environ.get("COLORFGBG", "")),
+                theme=choose_theme(
+                    options.theme,
+                    read_kept_theme(machine.state_directory),
+                    os.environ.get("COLORFGBG", ""),
+                ),
                 rings=options.rings,
                 log_path=open_log(log_directory(os.environ)),
             )

@@ -22,7 +22,7 @@ from chatd.terminal.main_screen import MainScreen
 from chatd.terminal.safe_text import safe_line
 from chatd.terminal.screens.info_screens import SignedOutScreen
 from chatd.terminal.session import Session, SessionApp
-from chatd.terminal.themes import DARK, LIGHT, ThemeChoice
+from chatd.terminal.themes import THEMES
 
 # The log of the terminal: the screen is taken, so warnings and crashes go to a file.
 #
@@ -95,7 +95,7 @@ class ChatTerminal(SessionApp, inherit_bindings=False):
         session: Session,
         chat_id: ChatId | None = None,
         *,
-        theme: ThemeChoice = "dark",
+        theme: str = "dark",
         rings: bool = True,
         log_path: Path | None = None,
     ) -> None:
@@ -107,9 +107,9 @@ class ChatTerminal(SessionApp, inherit_bindings=False):
         self._window_title = ""
         self._stop: Callable[[], None] | None = None
         self._key_order = KeyOrder(self, super().on_event)
-        for known in (DARK, LIGHT):
+        for known in THEMES.values():
             self.register_theme(known)
-        self.theme = (LIGHT if theme == "light" else DARK).name
+        self.theme = THEMES[theme].name
 
     async def on_event(self, event: events.Event) -> None:
         is_key = isinstance(event, events.Key | events.Paste)
@@ -184,9 +184,6 @@ class ChatTerminal(SessionApp, inherit_bindings=False):
 
     def action_leave(self) -> None:
         self.main.action_detach()
-
-    def action_switch_theme(self) -> None:
-        self.theme = (DARK if self.theme == LIGHT.name else LIGHT).name
 
     def get_key_display(self, binding: Binding) -> str:
         return binding.key_display or short_key_name(binding.key)

@@ -34,6 +34,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     working_directory: Path = field(default_factory=Path.cwd)
     home: Path = field(default_factory=Path.home)
     state_directory: Path | None = None
+    config_directory: Path | None = None
+    """Of the user: it has `commands/`."""
     editor: tuple[str, ...] = (DEFAULT_EDITOR,)
     has_browser: bool = False
     program_env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -43,11 +45,13 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 def read_machine(environ: Mapping[str, str]) -> Machine:
-    """By the variables VISUAL, EDITOR and XDG_STATE_HOME."""
+    """By the variables VISUAL, EDITOR, XDG_STATE_HOME and XDG_CONFIG_HOME."""
+    config = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     state = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     has_browser = can_open_browser(environ, platform=sys.platform, is_terminal=True, is_wanted=True)
     return Machine(
         state_directory=Path(state) / "chatd",
+        config_directory=Path(config) / "chatd",
         editor=_read_editor(environ),
         has_browser=has_browser,
         program_env=without_tokens(environ),

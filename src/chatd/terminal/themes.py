@@ -1,13 +1,15 @@
-"""The colours of the terminal: those of the page (`ui/src/styles/tokens.css`), light and dark."""
+"""The colours of the terminal: those of the page (`ui/src/styles/tokens.css`), light and dark, and
+some others. What was chosen in the terminal is kept in a file of the user's state."""
 
+import os
 from collections.abc import Mapping
-from typing import Final, Literal
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 from rich.style import Style
 from textual.theme import Theme
-
-ThemeChoice = Literal["dark", "light"]
 
 _COLOURS: Final[Mapping[str, tuple[str, str]]] = {
     "text": ("#ecedef", "#1b1c1e"),
@@ -41,6 +43,32 @@ _COLOURS: Final[Mapping[str, tuple[str, str]]] = {
 """By meaning: dark, light."""
 _DARK_COLOURS: Final = {name: dark for name, (dark, _) in _COLOURS.items()}
 _LIGHT_COLOURS: Final = {name: light for name, (_, light) in _COLOURS.items()}
+_CONTRAST: Final = {
+    "text": "#ffffff", "muted": "#d6d6d6", "faint": "#b4b4b4", "accent": "#ffe066",
+    "info": "#8fd3ff", "ok": "#7dff9b", "warn": "#ffc04d", "danger": "#ff9d94", "code": "#ffe9a8",
+    "background": "#000000", "surface": "#000000", "panel": "#101010", "boost": "#1c1c1c",
+    "raised": "#141414", "bar": "#000000", "line": "#8a8a8a", "selected": "#3a3a3a",
+    "selection": "#5a5200", "on_accent": "#000000", "accent_ground": "#2b2700",
+}  # fmt: skip
+_CONTRAST_LIGHT: Final = {
+    "text": "#000000", "muted": "#2b2b2b", "faint": "#4a4a4a", "accent": "#1a1a8c",
+    "info": "#00406b", "ok": "#00471f", "warn": "#5e3000", "danger": "#8a0f08", "code": "#1a1a8c",
+    "background": "#ffffff", "surface": "#ffffff", "panel": "#f2f2f2", "boost": "#e6e6e6",
+    "raised": "#f2f2f2", "bar": "#ffffff", "line": "#5a5a5a", "selected": "#d0d0d0",
+}  # fmt: skip
+_WARM: Final = {
+    "text": "#ece3d4", "muted": "#b9ab95", "faint": "#84786a", "accent": "#e8b06a",
+    "info": "#9fc1b5", "ok": "#b4c77a", "warn": "#eac06a", "danger": "#f08f77", "code": "#e6cfa6",
+    "background": "#1d1916", "surface": "#241f1b", "panel": "#2a2520", "boost": "#332c26",
+    "raised": "#2b2621", "bar": "#191512", "line": "#40372f", "selected": "#3b332b",
+    "selection": "#5f4826", "on_accent": "#1d1916", "accent_ground": "#3a2c19",
+}  # fmt: skip
+_PAPER: Final = {
+    "text": "#3b3226", "muted": "#6b5f4e", "faint": "#8f8371", "accent": "#8a4b1f",
+    "background": "#f6efe0", "surface": "#efe6d3", "panel": "#e9dfc9", "boost": "#e4d8bf",
+    "raised": "#efe6d3", "bar": "#f0e7d5", "line": "#d3c5a8", "selected": "#e0d3b6",
+    "accent_ground": "#eeddc0",
+}  # fmt: skip
 
 
 def _theme(name: str, of: Mapping[str, str], *, is_dark: bool) -> Theme:
@@ -95,17 +123,50 @@ def _theme(name: str, of: Mapping[str, str], *, is_dark: bool) -> Theme:
     )
 
 
-DARK: Final = _theme("chatd-dark", _DARK_COLOURS, is_dark=True)
-LIGHT: Final = _theme("chatd-light", _LIGHT_COLOURS, is_dark=False)
+_NAMED: Final[Mapping[str, Mapping[str, str]]] = {
+    "dark": _DARK_COLOURS,
+    "light": _LIGHT_COLOURS,
+    "contrast": {**_DARK_COLOURS, **_CONTRAST},
+    "contrast-light": {**_LIGHT_COLOURS, **_CONTRAST_LIGHT},
+    "warm": {**_DARK_COLOURS, **_WARM},
+    "paper": {**_LIGHT_COLOURS, **_PAPER},
+}
+_LIGHT_NAMES: Final = frozenset({"light", "contrast-light", "paper"})
+THEMES: Final[Mapping[str, Theme]] = {
+    name: _theme(f"chatd-{name}", of, is_dark=name not in _LIGHT_NAMES)
+    for name, of in _NAMED.items()
+}
+_KEPT_FILE: Final = "theme"
 
 
-def choose_theme(asked: str, colorfgbg: str) -> ThemeChoice:
-    """What was asked for, else what the terminal says about its background: `COLORFGBG` is
-    «15;0» for white on black, and most terminals that set none are dark."""
-    if asked in ("dark", "light"):
-        return "light" if asked == "light" else "dark"
+def choose_theme(asked: str, kept: str, colorfgbg: str) -> str:
+    """What was asked for, else what was chosen before, else what the terminal says about its
+    background: `COLORFGBG` is «15;0» for white on black, and most terminals that set none are
+    dark."""
+    for name in (asked, kept):
+        if name in THEMES:
+            return name
     background = colorfgbg.rpartition(";")[2]
     return "light" if background in ("7", "15") else "dark"
+
+
+def read_kept_theme(directory: Path | None) -> str:
+    """Empty if none was chosen."""
+    if directory is not None:
+        with suppress(OSError, ValueError):
+            return (directory / _KEPT_FILE).read_text(encoding="utf-8")[:40].strip()
+    return ""
+
+
+def keep_theme(directory: Path | None, name: str) -> None:
+    """For the next terminal. One that cannot be written lasts as long as this one."""
+    if directory is None:
+        return
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = directory / f"{_KEPT_FILE}.{os.getpid()}.tmp"
+        new.write_text(f"{name}\n", encoding="utf-8")
+        new.replace(directory / _KEPT_FILE)
 
 
 class Palette(Struct, frozen=True, kw_only=True):
@@ -158,3 +219,8 @@ def _palette(of: Mapping[str, str]) -> Palette:
 
 DARK_PALETTE: Final = _palette(_DARK_COLOURS)
 LIGHT_PALETTE: Final = _palette(_LIGHT_COLOURS)
+_PALETTES: Final = {f"chatd-{name}": _palette(of) for name, of in _NAMED.items()}
+
+
+def palette_of(theme: Theme) -> Palette:
+    return _PALETTES.get(theme.name, DARK_PALETTE if theme.dark else LIGHT_PALETTE)

@@ -46,9 +46,11 @@ def chat(
     data_dir: DataDir = None,
     *,
     theme: Annotated[
-        Literal["auto", "dark", "light"],
+        Literal["auto", "dark", "light", "contrast", "contrast-light", "warm", "paper"],
         typer.Option(
-            "--theme", envvar="CHATD_THEME", help="Colours; auto: by the terminal's background"
+            "--theme",
+            envvar="CHATD_THEME",
+            help="Colours; auto: as chosen by /theme, else by the terminal's background",
         ),
     ] = "auto",
     bell: Annotated[

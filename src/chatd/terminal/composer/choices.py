@@ -29,6 +29,7 @@ from chatd.terminal.composer.open_draft import OpenDraft
 from chatd.terminal.dialogs import MultiPicker, Pick, Picker
 from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import SessionApp
+from chatd.terminal.themes import THEMES, keep_theme
 
 
 def model_picks(
@@ -141,6 +142,24 @@ class Choices:
         if model is not None:
             effort = picker.chosen_effort
             opened.change_draft(lambda was: replace(was, model_id=model.id, effort=effort), key)
+
+    def choose_theme(self, name: str) -> None:
+        """Shown at once, and kept for the next terminals of this machine."""
+        self._opened.start(partial(self._choose_theme, name.lower()), "choice")
+
+    async def _choose_theme(self, name: str) -> None:
+        app = self._app()
+        if name and name not in THEMES:
+            self._opened.say(f"There are the themes {', '.join(THEMES)}.", "warning")
+            return
+        picks = [
+            Pick(value=one, label=one, is_current=theme.name == app.theme)
+            for one, theme in THEMES.items()
+        ]
+        chosen = name or await app.push_screen_wait(Picker("Colours", picks))
+        if chosen:
+            app.theme = THEMES[chosen].name
+            keep_theme(self._opened.session.machine.state_directory, chosen)
 
     def choose_effort(self) -> None:
         self._opened.start(self._choose_effort, "choice")

@@ -109,6 +109,7 @@ class CommandRunner:
             "model": self._model,
             "effort": self._effort,
             "workspace": self._choices.choose_workspace,
+            "theme": self._choices.choose_theme,
             "attach": self._attach,
             "busy": self._busy,
             "edit": lambda _: opened.edit_last(),

@@ -97,7 +97,7 @@ CommandName = Literal[
     "new", "model", "effort", "mode", "plan", "workspace", "attach", "mcp", "policy", "busy",
     "continue", "edit", "regenerate", "version", "unsent", "retry", "interrupt", "hold", "queue",
     "compact", "diff", "undo", "usage", "fork", "rename", "archive", "unarchive", "pin", "unpin",
-    "share", "unshare", "export", "resume", "help", "quit",
+    "share", "unshare", "export", "resume", "theme", "help", "quit",
 ]  # fmt: skip
 
 Need = Literal["nothing", "chat", "idle chat", "busy chat"]
@@ -223,6 +223,12 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
         argument="[path]",
         effect="Save this chat as a file: Markdown, or what can be imported if it ends in .jsonl",
         need="chat",
+    ),
+    SlashCommand(
+        name="theme",
+        argument="[name]",
+        choices=("dark", "light", "contrast", "contrast-light", "warm", "paper"),
+        effect="Choose the colours; they are kept on this machine",
     ),
     SlashCommand(name="help", effect="Show keys and commands"),
     SlashCommand(name="quit", effect="Leave; chats go on without you"),

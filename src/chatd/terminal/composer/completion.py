@@ -14,6 +14,7 @@ from textual.widget import Widget
 
 from chatd.domain.chat.states import PublicStatus
 from chatd.terminal.composer.commands import ALIASES, BY_NAME, COMMANDS, refusal_of
+from chatd.terminal.composer.custom_commands import CustomCommand
 from chatd.terminal.composer.local_files import (
     FileName,
     PathWord,
@@ -43,15 +44,28 @@ class Offer(Struct, frozen=True, kw_only=True):
     kind: Literal["command", "argument", "file", "directory"] = "command"
 
 
-def offer_commands(text: str, status: PublicStatus | None) -> tuple[Offer, ...]:
-    """For a draft of one line that begins with a slash; empty if it is no command."""
+def offer_commands(
+    text: str, status: PublicStatus | None, customs: Sequence[CustomCommand] = ()
+) -> tuple[Offer, ...]:
+    """For a draft of one line that begins with a slash; empty if it is no command. The person's
+    own commands come after those of the terminal."""
     if not text.startswith("/") or text.startswith("//") or "\n" in text:
         return ()
     word, space, argument = text[1:].partition(" ")
     if space:
         return _offer_arguments(word.lower(), argument, start=len(word) + 2)
     typed = word.lower()
-    return tuple(
+    own = tuple(
+        Offer(
+            label=f"/{one.name} {one.argument}".rstrip(),
+            note=one.effect,
+            insert=f"/{one.name} " if one.argument else f"/{one.name}",
+            is_whole=not one.argument or one.argument.startswith("["),
+        )
+        for one in customs
+        if one.name.startswith(typed)
+    )
+    offers = tuple(
         Offer(
             label=one.usage,
             note=one.effect,
@@ -62,6 +76,7 @@ def offer_commands(text: str, status: PublicStatus | None) -> tuple[Offer, ...]:
         for one in COMMANDS
         if one.name.startswith(typed)
     )
+    return offers + own
 
 
 def _offer_arguments(word: str, argument: str, *, start: int) -> tuple[Offer, ...]:
@@ -190,10 +205,12 @@ class Completion:
         host: Widget,
         machine: Machine,
         status: Callable[[], PublicStatus | None],
+        customs: Callable[[], Sequence[CustomCommand]],
         on_change: Callable[[], None],
     ) -> None:
         self._host = host
         self._machine = machine
+        self._customs = customs
         self._status = status
         self._on_change = on_change
         self._closed_for: str | None = None
@@ -222,7 +239,7 @@ class Completion:
         word = wanted_path(line, len(line))
         if word is None:
             self._shown_for = None
-            self._show(offer_commands(text, self._status()))
+            self._show(offer_commands(text, self._status(), self._customs()))
             return
         if self._shown_for != line:
             self._shown_for = line

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final, Self, cast
 
@@ -16,6 +17,7 @@ from textual.widgets import TextArea
 from textual.worker import Worker
 
 from chatd.client.connection import FollowedChat
+from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.domain.ids import ChatId
 from chatd.terminal.composer.choices import Choices
 from chatd.terminal.composer.command_runner import CommandRunner
@@ -37,6 +39,11 @@ from chatd.terminal.composer.composer_lines import (
     enter_text,
     sent_with,
     unsent_notices,
+)
+from chatd.terminal.composer.custom_commands import (
+    MAX_LISTED_SKILLS,
+    PROJECT_DIRECTORY,
+    CustomCommands,
 )
 from chatd.terminal.composer.delivery import Delivery
 from chatd.terminal.composer.local_files import mentions_of
@@ -69,8 +76,13 @@ class Composer(Widget):
         session = session_of(self)
         self.opened = OpenDraft(self, session, self._show_draft, self.refresh_facts)
         self.choices = Choices(self.opened, lambda: app_of(self))
+        machine = session.machine
+        directories = [machine.working_directory / PROJECT_DIRECTORY]
+        if machine.config_directory is not None:
+            directories.append(machine.config_directory / "commands")
+        self._customs = CustomCommands(directories)
         self._completion = Completion(
-            self, session.machine, lambda: self.opened.status, self.refresh_facts
+            self, machine, lambda: self.opened.status, self._customs.listed, self.refresh_facts
         )
         self._recall = Recall(self.opened)
         self._delivery = Delivery(self.opened)
@@ -92,6 +104,7 @@ class Composer(Widget):
         read_alt_enter()
         self._stop_outbox = self.opened.session.outbox.on_change(self._on_outbox)
         self.opened.facts.read_models()
+        self._read_customs()
         self._show_draft()
 
     def on_resize(self) -> None:
@@ -141,6 +154,8 @@ class Composer(Widget):
             if self._save_timer is None:
                 self._save_timer = self.set_timer(SAVE_AFTER_S, self._save)
         opened.files.drop_unnamed(opened.key, text)
+        if text == "/":
+            self._read_customs()
         self._completion.update()
         self.refresh_facts()
 
@@ -148,6 +163,18 @@ class Composer(Widget):
     def _on_cursor(self, event: TextArea.SelectionChanged) -> None:
         event.stop()
         self._completion.update()
+
+    def _read_customs(self) -> None:
+        """Files may have changed since."""
+        self.run_worker(self._load_customs, group="customs", exclusive=True)
+
+    async def _load_customs(self) -> None:
+        self._customs.use(await asyncio.to_thread(self._customs.read))
+        self._completion.update()
+        with suppress(ApiError, ServerUnreachable):
+            listed = self.opened.session.api.list_skills()
+            self._customs.use_skills(await listed.items(MAX_LISTED_SKILLS))
+            self._completion.update()
 
     def _save(self) -> None:
         self._save_timer = None
@@ -241,6 +268,8 @@ class Composer(Widget):
             return
         found = read_line(self._box.text)
         match found:
+            case UnknownCommand(word=word) if (own := self._customs.find(word)) is not None:
+                self._send_text(own.prompt(self._box.text.strip().partition(" ")[2].strip()))
             case UnknownCommand(word=word):
                 name = safe_line(word, 30)
                 self.opened.say(

@@ -31,7 +31,7 @@ from chatd.terminal.messages import (
     telling_errors,
 )
 from chatd.terminal.session import app_of, session_of
-from chatd.terminal.themes import DARK_PALETTE, LIGHT_PALETTE
+from chatd.terminal.themes import palette_of
 from chatd.terminal.timeline.lines import counted
 from chatd.terminal.timeline.row import (
     FailedRow,
@@ -285,7 +285,7 @@ class Timeline(Widget, can_focus=True):
 
     def renew_paint(self) -> LinePaint:
         """The size or the theme may have changed: then all lines are painted anew."""
-        palette = DARK_PALETTE if app_of(self).current_theme.dark else LIGHT_PALETTE
+        palette = palette_of(app_of(self).current_theme)
         paint = LinePaint(width=self.size.width, palette=palette, base=self.rich_style)
         if paint != self._paint:
             self._paint = paint
