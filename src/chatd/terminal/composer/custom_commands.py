@@ -55,7 +55,7 @@ def read_command(name: str, text: str) -> CustomCommand | None:
     `description` and an `argument-hint`."""
     text = safe_text(text.replace("\r\n", "\n"))
     head = _HEAD.match(text)
-    facts = _read_head(head[1] or "") if head is not None else {}
+    facts = _read_head("" if head is None else head[1] or "")
     body = (text[head.end() :] if head is not None else text).strip()
     if not body:
         return None
