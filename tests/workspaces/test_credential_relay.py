@@ -372,6 +372,14 @@ async def test_a_program_that_does_not_trust_the_proxy_is_among_the_refusals(rig
     assert [each.reason for each in rig.proxy.refusals] == ["untrusted_certificate"]
 
 
+async def test_a_workspace_of_an_earlier_version_is_told_to_start_again(rig: Rig) -> None:
+    """Its programs were started without the variables by which they trust the proxy."""
+    rig.proxy.authority, rig.trusted = None, HOSTS.client_context()
+    assert SECRET not in await rig.ask(f"{GET}\r\n")
+    assert [each.reason for each in rig.proxy.refusals] == ["no_authority"]
+    assert "Stop the workspace and start it again" in rig.proxy.failures[-1]
+
+
 async def test_a_host_with_another_certificate_gets_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, ["other.example.com"]) as rig:
         rig.credentials = [replace(BEARER, host="other.example.com")]

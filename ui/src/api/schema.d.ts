@@ -4783,7 +4783,7 @@ export interface components {
             host: string;
             port: number;
             /** @enum {unknown} */
-            reason: "not_allowed" | "private_address" | "untrusted_certificate" | "wrong_name";
+            reason: "no_authority" | "not_allowed" | "private_address" | "untrusted_certificate" | "wrong_name";
             count: number;
             last_at: string;
         };

@@ -26,6 +26,7 @@ _REASONS: Final = {
     "private_address": "its address is not public",
     "wrong_name": "another host over this connection",
     "untrusted_certificate": "a program did not trust the proxy",
+    "no_authority": "sent without its credential: stop and start the workspace",
 }
 
 

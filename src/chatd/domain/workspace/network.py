@@ -32,7 +32,9 @@ PRIVATE_NETWORKS: Final = tuple(
 _LOCAL_NAMES: Final = (".localhost", ".local", ".internal")
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
-RefusalReason = Literal["not_allowed", "private_address", "wrong_name", "untrusted_certificate"]
+RefusalReason = Literal[
+    "not_allowed", "private_address", "wrong_name", "untrusted_certificate", "no_authority"
+]
 
 
 class HostRule(Struct, frozen=True, kw_only=True):
@@ -69,8 +71,9 @@ class Refusal(Struct, frozen=True, kw_only=True):
         RefusalReason,
         describe(
             "Why: no rule allows it, its address is not public, a request named another host"
-            " than its connection, or a program did not trust the certificate of the proxy, which"
-            " hosts with a credential have.",
+            " than its connection, a program did not trust the certificate of the proxy, which"
+            " hosts with a credential have, or (`no_authority`) the request was passed on without"
+            " the credential of its host, because the workspace was started by an earlier version.",
             "not_allowed",
         ),
     ]
@@ -251,6 +254,12 @@ def explain_refusal(target: NetworkTarget, reason: RefusalReason, allow: Sequenc
                 f"A program in this workspace did not accept the certificate of {target}. The host"
                 " has a credential, which a proxy adds, so the program must trust the certificates"
                 " in $SSL_CERT_FILE."
+            )
+        case "no_authority":
+            return (
+                f"A request to {target} was passed on without the credential of this host: the"
+                " workspace was started by an earlier version of chatd, whose programs do not trust"
+                " the proxy. Stop the workspace and start it again."
             )
 
 

@@ -221,10 +221,12 @@ class NetworkProxy:
         self, client: HttpStream, near: Connection, request: h11.Request, clock: "_IdleClock"
     ) -> None:
         target = _read_target(request.target.decode("ascii"))
-        authority = self.authority
-        if authority is not None and is_bound(self._credentials(), target):
-            await self._relay_requests(client, near, target, authority, clock)
-            return
+        if is_bound(self._credentials(), target):
+            if self.authority is not None:
+                await self._relay_requests(client, near, target, self.authority, clock)
+                return
+            # Its programs run on since before there were authorities: they would refuse one.
+            self._note_refusal(HostRefused(target, "no_authority"))
         far_reader, far_writer = await self._dial(target)
         self._servers.add(far_writer)
         try:

@@ -186,6 +186,7 @@ const REASONS: Readonly<Record<string, string>> = {
   private_address: "its address is not public",
   wrong_name: "another host over its connection",
   untrusted_certificate: "a program did not trust the proxy",
+  no_authority: "sent without its credential: stop and start the workspace",
 };
 const REFRESH_MS = 10_000;
 
