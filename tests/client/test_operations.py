@@ -118,6 +118,7 @@ ASKED: dict[str, Ask] = {
     "unpack_archive": lambda api: api.unpack_archive(WorkspaceId(ID), ARCHIVE, "app"),
     "list_subagents": lambda api: api.list_subagents(CHAT, limit=5, cursor="c"),
     "get_diff": lambda api: api.get_diff(CHAT, "chat"),
+    "revert_file": lambda api: api.revert_file(CHAT, "turn", "/home/me", "a.py", old_path="b.py"),
     "get_chat_cost": lambda api: api.get_chat_cost(CHAT),
     "list_messages": lambda api: api.list_messages(CHAT, before_id=9, limit=5, cursor="c"),
     "send_message": lambda api: api.send_message(CHAT, DRAFT),
