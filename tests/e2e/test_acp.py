@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import acp
+import msgspec
 import pytest
 from acp import schema
 from acp.client.connection import ClientSideConnection
 from msgspec.structs import replace
 
+from chatd.domain.ids import ChatId
 from chatd.settings.schema import Settings
 from tests.support.chaos.servers import TOKEN as SERVER_TOKEN
 from tests.support.chaos.servers import Installation
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
-from tests.support.terminal import TOKEN, TerminalServer, serve_terminal
+from tests.support.terminal import TOKEN, Json, TerminalServer, serve_terminal
 from tests.terminal.test_killed_server import free_port
 from tests.terminal.test_killed_server import server as serve_process
 
@@ -147,6 +149,28 @@ def script_call(
         chunk(finish="tool_calls"),
         DONE,
     )
+
+
+async def test_a_prompt_goes_on_in_the_chat_whose_creation_was_not_confirmed(
+    server: TerminalServer, tmp_path: Path
+) -> None:
+    async with editor_on(server.address.url, TOKEN, tmp_path) as (editor, agent):
+        session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        # The first prompt arrived, and its reply was lost.
+        server.will_answer("The first answer.")
+        body = {"content": [{"type": "text", "text": "one"}], "labels": {"acp/session": session}}
+        lost = server.http.post(
+            "/api/v1/chats", json=body, headers={"Idempotency-Key": f"acp:{session}"}
+        )
+        async with lost as reply:
+            chat = msgspec.json.decode(await reply.read(), type=Json)
+        await server.until_status(msgspec.convert(chat["id"], ChatId), "waiting")
+        server.will_answer("The second answer.")
+        done = await agent.prompt(prompt=says("two"), session_id=session)
+        assert done.stop_reason == "end_turn"
+        assert "The second answer." in editor.text()
+    chats = msgspec.convert((await server.call("GET", "/chats"))["items"], list[Json])
+    assert [one["id"] for one in chats] == [chat["id"]]
 
 
 async def test_an_editor_prompts_permits_cancels_and_loads(

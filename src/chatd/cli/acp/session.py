@@ -234,7 +234,17 @@ class Session:
             mode=self.mode,
             model=self._model,
         )
-        chat = await self._api.create_chat(draft, key=f"acp:{self.id}")
+        try:
+            chat = await self._api.create_chat(draft, key=f"acp:{self.id}")
+        except ApiError as error:
+            if error.code != "idempotency_key_reused":
+                raise
+            # The reply to an earlier prompt was lost: its chat exists, and this one continues it.
+            found = await self._api.list_chats(label=[f"{SESSION_LABEL}:{self.id}"], limit=1)
+            if not found.items:
+                raise
+            self._follow(found.items[0].id)
+            return await self._send(content)
         self._presenter.skip_next_prompt()
         self._follow(chat.id)
         return chat.version, None
