@@ -10,6 +10,7 @@ from chatd.api.accounts.authenticator import AccountsConfig
 from chatd.api.accounts.request_limits import RequestLimits
 from chatd.api.deps import StreamLimits
 from chatd.api.openai.endpoint import OPENAI_PREFIX
+from chatd.api.openai.given import MAX_FILES, MAX_REQUEST_FILES
 from chatd.api.openai.protocol import MAX_BODY_BYTES
 from chatd.api.route import MountedRoute
 from chatd.domain.ids import ChatId
@@ -136,3 +137,37 @@ async def test_the_same_bytes_may_have_two_names(server: ApiServer) -> None:
         file = {"type": "input_file", "filename": name, "file_data": data}
         await begin(server, input=[{"role": "user", "content": [file]}])
     assert await server.replica.pool.fetchval("SELECT count(*) FROM files") == 2
+
+
+def file_named(at: int) -> Json:
+    data = base64.b64encode(f"words {at}".encode()).decode()
+    return {
+        "type": "input_file",
+        "filename": "a.txt",
+        "file_data": f"data:text/plain;base64,{data}",
+    }
+
+
+async def test_a_file_that_is_sent_again_is_no_new_upload(dsn: str) -> None:
+    accounts = AccountsConfig(limits=RequestLimits(files=1))
+    async with serve_api(dsn, ApiOptions(accounts=accounts)) as server:
+        body = {**HELLO, "input": [{"role": "user", "content": [file_named(1)]}]}
+        for _ in range(3):
+            status, told = await ask(server, "POST", "/responses", body)
+            assert status == 200, told
+        body["input"] = [{"role": "user", "content": [file_named(2)]}]
+        assert (await ask(server, "POST", "/responses", body))[0] == 429
+
+
+async def test_files_of_earlier_messages_count_once(server: ApiServer) -> None:
+    def said(*files: Json) -> Json:
+        return {"role": "user", "content": list(files)}
+
+    await begin(server, input=[said(file_named(at % 3)) for at in range(MAX_FILES + 5)])
+    await begin(server, input=[said(file_named(at)) for at in range(MAX_FILES + 1)])
+    for wrong in (
+        [said(*map(file_named, range(MAX_FILES + 1)))],
+        [said(file_named(at)) for at in range(MAX_REQUEST_FILES + 1)],
+    ):
+        status, told = await ask(server, "POST", "/responses", {**HELLO, "input": wrong})
+        assert (status, "images and files" in str(told["message"])) == (400, True), told

@@ -508,7 +508,6 @@ class _Begin:
         if file.file_id is not None:
             return file
         self._require("files.write")
-        self._deps.accounts.limits.take(self._caller, "files")
         key = f"openai:{sha256(file.data).hexdigest()}"
         kind = file.media_type.encode("latin-1", errors="replace")
         headers = [
@@ -526,7 +525,9 @@ class _Begin:
 
         scope = {**self._by.scope, "headers": headers, "query_string": b""}
         request = ApiRequest(caller=self._caller, path={}, scope=scope, receive=receive)
-        stored = (await FileUpload(self._deps, request).run()).file
+        limits = self._deps.accounts.limits
+        upload = FileUpload(self._deps, request)
+        stored = (await upload.run(before_store=lambda: limits.take(self._caller, "files"))).file
         return GivenFile(file_id=FileId(stored.id))
 
     # Reading

@@ -48,7 +48,10 @@ from chatd.domain.model.protocol import Effort
 CLIENT_TOOL_TIMEOUT_S: Final = 86_400.0
 """How long a chat waits for the output of a function."""
 MAX_FILES: Final = 20
-"""Images and files of one request."""
+"""Images and files of one message."""
+MAX_REQUEST_FILES: Final = 50
+"""Of all messages of one request, which clients send again with each request: as many as a chat may
+have. The same content counts once."""
 MAX_TEXT_CHARS: Final = 4_000_000
 """Of all messages of one request together."""
 MAX_MESSAGE_CHARS: Final = 1_000_000
@@ -207,7 +210,7 @@ class _Reader:
         self._param = param
         self._messages: list[GivenMessage] = []
         self._system: list[str] = []
-        self._files = 0
+        self._files: set[object] = set()
         self._chars = 0
         self.approvals: list[GivenApproval] = []
 
@@ -321,10 +324,15 @@ class _Reader:
             if part.type in ("text", "input_text", "output_text", "refusal"):
                 texts.append(part.text or part.refusal or "")
                 continue
-            files.append(_file(part, f"{where}.content[{index}]"))
-            self._files += 1
-            if self._files > MAX_FILES:
-                raise Refused(f"A request can have {MAX_FILES} images and files.", param=where)
+            file = _file(part, f"{where}.content[{index}]")
+            files.append(file)
+            self._files.add(file.file_id or sha256(file.data).digest())
+            if len(files) > MAX_FILES or len(self._files) > MAX_REQUEST_FILES:
+                raise Refused(
+                    f"A message can have {MAX_FILES} images and files, all messages of a request"
+                    f" {MAX_REQUEST_FILES}.",
+                    param=where,
+                )
         return "\n\n".join(text for text in texts if text), tuple(files)
 
 

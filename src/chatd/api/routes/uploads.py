@@ -5,7 +5,7 @@ The memory of an upload is bounded by the size of one chunk, however large the f
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import Final
@@ -55,14 +55,15 @@ class FileUpload:
         self._announced = _announced_bytes(request, self._limits.max_bytes)
         self._id = FileId(self._env.new_id())
 
-    async def run(self) -> UploadedFile:
+    async def run(self, before_store: Callable[[], None] = lambda: None) -> UploadedFile:
         """Raises what the body, the quota or the database gives reason for. The file is stored
-        whole or not at all."""
+        whole or not at all. `before_store` is not called for one that was stored before."""
         try:
             async with asyncio.timeout(UPLOAD_TIMEOUT_S):
                 earlier = await self._find_earlier()
                 if earlier is not None:
                     return await self._compare(earlier)
+                before_store()
                 return await self._store()
         except TimeoutError:
             text = f"The file did not arrive within {UPLOAD_TIMEOUT_S:.0f} seconds."
