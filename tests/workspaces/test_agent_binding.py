@@ -10,6 +10,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.errors import Unavailable
 from chatd.domain.workspace.agent_api import WorkspaceBinding, WorkspaceUnavailable
 from chatd.domain.workspace.entities import AgentRow, Endpoint
+from chatd.domain.workspace.rules import NoAgent
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, workspaces
 from chatd.store.workspace.builds import BuildResult
@@ -30,6 +31,7 @@ from tests.support.workspaces import (
     insert_template,
     insert_workspace_for,
     new_build,
+    new_workspace,
     no_other_host,
     workspace_id,
 )
@@ -310,6 +312,13 @@ async def test_a_workspace_that_is_deleted_during_a_call_is_reported_as_deleted(
         await clock.advance_past("rebind_check")
     # The row of the bound agent still exists. The call must not wait for it nevertheless.
     assert await workspaces.get_with_time(pool, agent_id(1)) is not None
+
+
+async def test_a_workspace_that_is_being_started_is_not_called_stopped(pool: Pool) -> None:
+    await insert_template(pool)
+    made = await workspaces.create(pool, HARNESS, new_workspace(1))
+    with pytest.raises(NoAgent, match=r"is being started\. Wait for it with start_workspace"):
+        await StoredBindings(pool).latest_agent(made.workspace.id)
 
 
 async def test_a_call_waits_for_its_runner_and_then_tells_the_model_what_to_do(

@@ -90,6 +90,10 @@ class StoredBindings:
         if snapshot is None or snapshot.workspace is None or snapshot.workspace.deleted:
             text = "The chat's workspace is deleted. Call list_templates, then create_workspace."
             raise NoAgent(text, code=WORKSPACE_DELETED)
+        build = snapshot.build
+        is_starting = build is not None and build.active and build.transition == "start"
+        if is_starting and not snapshot.agents:
+            raise NoAgent("The workspace is being started. Wait for it with start_workspace.")
         return AgentObservation(agent=choose_agent(snapshot.agents), now=snapshot.now)
 
     async def remember(self, binding: WorkspaceBinding) -> bool:
