@@ -93,6 +93,11 @@ def assert_no_database(stdout: str, stderr: str) -> None:
     assert "hunter2" not in stderr + stdout
 
 
+def test_no_line_of_the_help_is_cut_at_80_columns() -> None:
+    text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
+    assert [line for line in text.splitlines()[1:] if line.endswith("...")] == []
+
+
 @pytest.mark.parametrize("arguments", [["--help"], []])
 def test_help_names_every_command(chatd: Chatd, arguments: list[str]) -> None:
     ended = chatd(*arguments)

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
     def completion(
         shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish")],
     ) -> None:
-        """Print a script that completes commands and options in a shell.
+        """Print a script for the completion of a shell.
 
         \b
         bash  add this to ~/.bashrc: source <(chatd completion bash)

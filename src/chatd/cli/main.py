@@ -70,7 +70,8 @@ class SectionedGroup(TyperGroup):
 app = typer.Typer(
     cls=SectionedGroup,
     help="A self-hosted server that runs AI agent chats that cannot be lost.",
-    epilog="Every key of chatd.toml is also CHATD_* in the environment; flags win over both.",
+    epilog="To begin: chatd serve, then chatd chat in another terminal. Every key of chatd.toml"
+    " is also CHATD_* in the environment; flags win over both.",
     add_completion=False,
     rich_markup_mode=None,
     # A traceback with local variables would print secrets.
@@ -84,7 +85,7 @@ migrations = typer.Typer(
 app.add_typer(migrations, name="migrate")
 
 administration = typer.Typer(
-    help="Administer a deployment: on its database, or over the API of its server.",
+    help="Administer a deployment, on its database or over its API.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -200,7 +201,7 @@ def worker(
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Run chats without serving the API until stopped, beside chatd serve."""
+    """Run chats beside chatd serve, without the API, until stopped."""
     from chatd.app.composition import ProcessRole
     from chatd.cli import process, server_commands
 
@@ -238,8 +239,11 @@ def bench(
         ),
     ] = None,
 ) -> None:
-    """Measure chatd on this machine with a fake provider, beside a minimal relay. Needs a checkout
-    of chatd's repository. Exits with 1 if a target was missed."""
+    """Measure chatd on this machine with a fake provider.
+
+    A minimal relay is measured beside it. Needs a checkout of chatd's repository. Exits with 1 if a
+    target was missed.
+    """
     from chatd.cli import process, server_commands
 
     with process.report_errors():

@@ -10,7 +10,7 @@ WorkspaceName = Annotated[
     str, typer.Argument(metavar="WORKSPACE", help="The workspace, by name or id")
 ]
 workspaces: Final = typer.Typer(
-    help="List workspaces, copy their files, show their ports and their network.",
+    help="List workspaces; their files, ports and network.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

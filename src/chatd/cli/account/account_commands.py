@@ -18,7 +18,7 @@ def _group(text: str) -> typer.Typer:
     return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
 
 
-providers: Final = _group("Add, test, list and remove providers of models, as an administrator.")
+providers: Final = _group("Add, test, list and remove providers of models.")
 skills: Final = _group("List, read, write and delete your own skills.")
 files: Final = _group("Upload and load files.")
 tokens: Final = _group("Create, list and revoke your API tokens.")

@@ -46,8 +46,8 @@ def _group(text: str) -> typer.Typer:
     return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
 
 
-own: Final = _group("List, add and remove credentials of hosts for your workspaces.")
-shared: Final = _group("List, add and remove credentials of hosts for the workspaces of others.")
+own: Final = _group("Credentials of hosts that your workspaces may reach.")
+shared: Final = _group("Credentials of hosts for the workspaces of others.")
 
 
 def _add(

@@ -69,7 +69,7 @@ def chat(
     no_sandbox: NoSandbox = False,
     yes: Yes = False,
 ) -> None:
-    """Open the terminal UI: chats, live answers, approvals, all in this terminal.
+    """Open the terminal UI: chats, live answers, approvals.
 
     Chats run on the server. Ctrl-D leaves, and they go on; F1 shows all keys. With --here new
     chats work in the current directory.
@@ -127,7 +127,7 @@ def acp(
     no_sandbox: NoSandbox = False,
     yes: Yes = False,
 ) -> None:
-    """Be the agent of an editor, by the Agent Client Protocol on standard input and output.
+    """Be the agent of an editor (Agent Client Protocol).
 
     For Zed, JetBrains, Neovim and others that start their agents themselves. Sessions are chats of
     the server; they work in the directory that the editor has open, as with --here.

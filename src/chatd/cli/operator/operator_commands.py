@@ -77,9 +77,10 @@ def backup(
         typer.Option("--no-keys", help="Without the key of stored secrets, which you keep apart"),
     ] = False,
 ) -> None:
-    """Write all data of a deployment into one file, also while servers run.
+    """Write all data of a deployment into one file.
 
-    The file has the state of one moment. It gets its name only when it is whole.
+    Servers may go on running: the file has the state of one moment. It gets its name
+    only when it is whole.
     """
     from chatd.cli import admin, process
     from chatd.cli.operator import backup as work
@@ -108,9 +109,10 @@ def restore(
         bool, typer.Option("--check", help="Only check the file and tell what is in it")
     ] = False,
 ) -> None:
-    """Restore a backup into an empty data directory and an empty database.
+    """Restore a backup into an empty place.
 
-    The whole file is checked before anything is written. The restored deployment does nothing by
+    That is an empty data directory and an empty database. The whole file is checked before anything
+    is written. The restored deployment does nothing by
     itself until chatd admin confirm-restore.
     """
     from chatd.cli import process
