@@ -87,7 +87,7 @@ function shortenIcons(): Plugin {
 const everywhere = [
   /node_modules\/(?:react|react-dom|scheduler|use-sync-external-store|@tanstack\/(?:react-query|query-core)|wouter)\//,
   /lucide-react\/dist\/esm\/(?!icons)/,
-  /lucide-react\/dist\/esm\/icons\/(?:book-open|circle-question-mark|clock|copy|cpu|file-text|globe|image|message-square|paperclip|pause|play|square|undo-2|unplug)\./,
+  /lucide-react\/dist\/esm\/icons\/(?:book-open|check|circle-question-mark|clock|copy|cpu|file-text|globe|image|message-square|paperclip|pause|play|square|undo-2|unplug|x)\./,
   /src\/(?:api|chat-state|connection|components\/(?!dialog|field|lightbox|popups|shortcuts)|platform\/(?!toaster)|app\/(?:columns|sidebar|top-bar))/,
 ];
 
@@ -121,7 +121,7 @@ export default defineConfig({
             { name: "base", test: (id) => everywhere.some((one) => one.test(id)), priority: 3 },
             {
               name: "timeline",
-              test: /src\/(?:text\/(?!compare-lines|computer-actions|diagram-frame|diagrams|git-diff|highlight|katex)|timeline\/(?!tools\/(?:computer|workspace)-card|views\/version-controls))/,
+              test: /src\/(?:text\/(?!compare-lines|computer-actions|diagram-frame|diagrams|git-diff|highlight|katex)|timeline\/(?!list\/print-sheet|text-dialog|tools\/(?:computer|workspace)-card|views\/version-controls))/,
             },
           ],
         },

@@ -16,6 +16,7 @@ from chatd.domain.chat.parts import (
 )
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, commit_step, finish_turn
+from chatd.domain.chat_views.transfer import export_name
 from chatd.domain.ids import ChatId, ToolCallId
 from chatd.domain.model.protocol import PromptText
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
@@ -213,10 +214,27 @@ async def test_the_file_has_no_ids_of_this_server(server: ApiServer) -> None:
     assert content.endswith(b'{"type":"end","chats":2,"messages":6}\n')
 
 
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("Fix the test", "Fix the test.md"),
+        ("Für: alle/viele", "Für alle viele.md"),
+        ('..\\..\n"x" 50%', "x 50.md"),
+        ("\u202eevil", "evil.md"),
+        ("???", "chat.md"),
+        ("a" * 200, "a" * 79 + "….md"),
+    ],
+)
+def test_a_file_is_named_by_the_title_without_what_a_system_refuses(title: str, name: str) -> None:
+    assert export_name(title, "md") == name
+
+
 async def test_a_chat_can_be_read_as_markdown(server: ApiServer) -> None:
     chat = await rich_chat(server)
     reply = await server.ask("GET", f"/chats/{chat}/export?format=markdown")
     assert reply.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert reply.headers["content-disposition"].startswith("attachment; filename=")
+    assert ".md" in reply.headers["content-disposition"]
     page = reply.content.decode()
     for shown in ("## User (", "again", "## Assistant (", "let me see", "Call of `execute`"):
         assert shown in page

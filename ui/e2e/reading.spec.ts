@@ -116,6 +116,28 @@ test("formulas, diagrams and footnotes are drawn in both themes; a diagram shows
   await expect(chat.log.getByRole("list", { name: "Footnotes" }).getByRole("listitem")).toBeFocused();
 });
 
+test("a whole chat is printed, named by its title, and saved as Markdown", async ({ page, chat, server }) => {
+  const id = await importChat(server, "Für: alle/viele", longTranscript(420));
+  await chat.open(id);
+  await expect(chat.log).toContainText("Answer 420.");
+  await page.evaluate(() => {
+    const seen = window as unknown as { printed?: string };
+    window.print = () => (seen.printed = `${document.title}\n${document.querySelector(".timeline-print")?.textContent ?? ""}`);
+  });
+  await page.getByRole("button", { name: "More", exact: true }).click();
+  await page.getByRole("menuitem", { name: /^Print/ }).click();
+  const printed = await page.waitForFunction(() => (window as unknown as { printed?: string }).printed);
+  const words = (await printed.jsonValue()) ?? "";
+  expect(words.split("\n")[0]).toBe("Für: alle/viele");
+  expect(words).toContain("Question 1:");
+  expect(words).toContain("Answer 420.");
+  await expect(page.locator(".timeline-print")).toHaveCount(0);
+  await page.getByRole("button", { name: "More", exact: true }).click();
+  const download = page.waitForEvent("download");
+  await page.getByRole("menuitem", { name: "Export as Markdown" }).click();
+  expect((await download).suggestedFilename()).toBe("Für alle viele.md");
+});
+
 test("G G leads to the first message of a long chat", async ({ page, chat, server }) => {
   const id = await importChat(server, "From its start", longTranscript(420));
   await chat.open(id);

@@ -29,6 +29,7 @@ export const queryKeys = {
   chatCost: (chatId: string, answer: unknown) => ["chat-cost", chatId, answer],
   chatAccess: (chatId: string) => ["acl", chatId],
   sharedPreviews: (chatId: string) => ["panel", "previews", chatId],
+  fileText: (url: string) => ["file-text", url],
   chatMatches: (chatId: string, words: string) => ["chat-matches", chatId, words],
   chatSearch: (words: string, limit: number) => ["chat-search", words, limit],
   directory: (text: string) => ["directory", text],

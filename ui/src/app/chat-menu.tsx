@@ -6,11 +6,13 @@ import {
   ArrowUp,
   Bug,
   Download,
+  FileText,
   GitBranch,
   Link2,
   Pencil,
   Pin,
   PinOff,
+  Printer,
   Search,
   Share2,
   Shield,
@@ -23,7 +25,7 @@ import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
 import { errorWords, MenuItem, MenuSeparator } from "@/components";
 import { useAmendChat } from "@/connection";
-import { openPanel } from "@/platform/actions";
+import { openPanel, printChat } from "@/platform/actions";
 import { runCommand } from "@/platform/keys";
 import { chatPath } from "@/platform/routes";
 import { createStore } from "@/platform/store";
@@ -141,6 +143,14 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
       <MenuItem icon={Download} onSelect={() => download(chat, "jsonl")} hint="A file that any chatd can import">
         Export
       </MenuItem>
+      <MenuItem icon={FileText} onSelect={() => download(chat, "markdown")}>
+        Export as Markdown
+      </MenuItem>
+      {withDebug === true && (
+        <MenuItem icon={Printer} onSelect={printChat} hint="The browser can save it as PDF">
+          Print
+        </MenuItem>
+      )}
       {withDebug === true && (
         <MenuItem icon={Search} onSelect={() => runCommand("chat.find")}>
           Find in this chat

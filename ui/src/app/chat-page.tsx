@@ -2,9 +2,10 @@ import { Unplug } from "lucide-react";
 import { lazy, Suspense, useRef, useState } from "react";
 import { Link } from "wouter";
 import { ApiError } from "@/api/client";
-import { useIsDemo } from "@/api/queries";
+import { useIsDemo, useModels } from "@/api/queries";
 import { Button, EmptyState, ErrorBoundary, ErrorNote } from "@/components";
 import { useChatDetails, useSettledChat } from "@/connection";
+import { focusComposer, insertText } from "@/platform/actions";
 import { useCommand } from "@/platform/keys";
 import { useIsPhone } from "@/platform/media";
 import { usePreference } from "@/platform/preferences";
@@ -91,9 +92,38 @@ export function ChatPage({ chatId }: { chatId: string }) {
   );
 }
 
+/** What people ask for first; the text can be changed before it is sent. */
+const SUGGESTIONS = [
+  "Explain how this repository is organised, and where to begin reading.",
+  "Find a bug in the tests that fail, and fix it.",
+  "Write tests for what has none yet, the riskiest part first.",
+  "Compare two ways to do this, with what each costs: ",
+] as const;
+
+function Suggestions() {
+  return (
+    <div className="app-suggestions" role="group" aria-label="Suggestions">
+      {SUGGESTIONS.map((text) => (
+        <button
+          key={text}
+          type="button"
+          className="ui-button is-sm"
+          onClick={() => {
+            insertText(text);
+            focusComposer();
+          }}
+        >
+          {text.split(",")[0]?.replace(/[:.]\s*$/, "")}
+        </button>
+      ))}
+    </div>
+  );
+}
+
 /** An empty composer. Without a provider it is the first screen, with the demos. */
 export function NewChatPage() {
   const isDemo = useIsDemo();
+  const hasModels = (useModels().data?.length ?? 0) > 0;
   const isPhone = useIsPhone();
   const [hidden] = usePreference("sidebarHidden");
   return (
@@ -112,6 +142,7 @@ export function NewChatPage() {
           </Suspense>
           {/* On its own: while it is loaded, the box keeps its focus. */}
           <Suspense>{isDemo && <FirstScreen />}</Suspense>
+          {hasModels && !isDemo && <Suggestions />}
         </div>
       </div>
     </>

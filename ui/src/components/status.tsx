@@ -16,7 +16,7 @@ const ring = <circle cx="8" cy="8" r="5.75" />;
 
 /** Icon, word and colour of each status. No status is shown by one of them alone. */
 export const STATUS_LOOKS: Readonly<Record<Status, StatusLook>> = {
-  waiting: { word: "Waiting for you", tone: "subtle", shape: <circle cx="8" cy="8" r="5.25" opacity=".55" /> },
+  waiting: { word: "Idle", tone: "subtle", shape: <circle cx="8" cy="8" r="5.25" opacity=".55" /> },
   pending: { word: "Waiting for a worker", tone: "muted", shape: <circle cx="8" cy="8" r="5.5" strokeDasharray="2.2 2.6" /> },
   running: { word: "Working", tone: "accent", spins: true, shape: <path d="M8 2.25A5.75 5.75 0 1 1 2.25 8" /> },
   retrying: {

@@ -15,6 +15,7 @@ import { PlanButton, PlusMenu, usePlanChoice } from "./plus-menu";
 import { SendButton, StopButton } from "./send-button";
 import { SLASH_MENU_ID, type SlashCommand, slashItemId, SlashMenu, useSlash } from "./slash";
 import { boxKey, TextBox, useFileDrop, usePromptHistory } from "./text-box";
+import { VoiceButton } from "./voice-button";
 
 interface MessageBoxProps {
   chatId: string | null;
@@ -184,6 +185,7 @@ export function MessageBox(props: MessageBoxProps) {
               onModel={(model) => change((was) => ({ ...was, modelConfigId: model.id, effort: null }))}
               onEffort={(effort) => change((was) => ({ ...was, effort }))}
             />
+            <VoiceButton onText={(words) => change((was) => ({ ...was, text: /(?:^|\s)$/.test(was.text) ? was.text + words : `${was.text} ${words}` }))} />
             <span className="ui-grow" />
             {use !== null && <ContextRing use={use} threshold={choice.model?.compaction_threshold ?? null} />}
             {chatId !== null && <CostChip chatId={chatId} />}

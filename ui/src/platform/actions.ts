@@ -32,6 +32,8 @@ interface ActionArguments {
   /** Takes a message that could not be sent back into the composer. */
   editUnsent: [id: string];
   openPalette: [];
+  /** Shows the whole of the open chat to the printer. */
+  printChat: [];
 }
 
 type ActionName = keyof ActionArguments;
@@ -106,3 +108,4 @@ export const closePanel = (): void => send("closePanel");
 export const editMessage = (id: number): void => send("editMessage", id);
 export const editUnsent = (id: string): void => send("editUnsent", id);
 export const openPalette = (): void => send("openPalette");
+export const printChat = (): void => send("printChat");

@@ -7,6 +7,7 @@ import { fileUrl } from "./actions";
 import type { FileChip, Reference } from "./rows/row";
 
 const Lightbox = lazy(async () => ({ default: (await import("@/components/lightbox")).Lightbox }));
+const TextDialog = lazy(() => import("./text-dialog"));
 const PREVIEWS = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
 
 export function FileList({ files }: { readonly files: readonly FileChip[] }) {
@@ -34,6 +35,7 @@ function FileItem({ file }: { readonly file: FileChip }) {
   if (url !== null && PREVIEWS.has(file.media_type) && !hasFailed) {
     return <ImagePreview url={url} name={name} onError={() => setFailed(true)} />;
   }
+  if (url !== null && isText(file)) return <TextPreview url={url} name={name} />;
   const icon = file.media_type.startsWith("text/") ? FileText : FileIcon;
   const label = (
     <>
@@ -48,6 +50,29 @@ function FileItem({ file }: { readonly file: FileChip }) {
       {label}
       <Icon of={Download} size="sm" />
     </a>
+  );
+}
+
+const isText = (file: FileChip): boolean => file.media_type.startsWith("text/") || /^application\/(?:json|xml|x-yaml|toml)\b/.test(file.media_type);
+
+/** A press shows what is in it; the arrow beside it downloads it. */
+function TextPreview({ url, name }: { readonly url: string; readonly name: string }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <span className="ui-chip">
+      <button type="button" className="timeline-file-open" aria-label={`Show ${name}`} onClick={() => setOpen(true)}>
+        <Icon of={FileText} size="sm" />
+        <span className="ui-ellipsis">{name}</span>
+      </button>
+      <a className="timeline-file-load" href={url} download={name} aria-label={`Download ${name}`}>
+        <Icon of={Download} size="sm" />
+      </a>
+      {isOpen && (
+        <Suspense>
+          <TextDialog url={url} name={name} onClose={() => setOpen(false)} />
+        </Suspense>
+      )}
+    </span>
   );
 }
 

@@ -45,9 +45,11 @@ from chatd.domain.chat_views.transfer import (
     TransferReader,
     chat_heading,
     encode_line,
+    export_name,
     message_markdown,
 )
 from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
+from chatd.domain.files import content_disposition
 from chatd.domain.ids import ChatId, MessageId, WorkspaceId
 from chatd.domain.workspace.agent_api import AgentRefused
 from chatd.domain.workspace.entities import BuildId
@@ -221,12 +223,12 @@ class CopyRoutes:
                 "application/jsonl",
                 "jsonl",
             )
-        name = f"chat-{chat_id}.{suffix}"
+        name = export_name(root.title, suffix)
         return StreamedReply(
             pieces=pieces,
             length=None,
             media_type=f"{media_type}; charset=utf-8",
-            headers={"content-disposition": f'attachment; filename="{name}"'},
+            headers={"content-disposition": content_disposition("attachment", name)},
         )
 
     async def _lines(self, root: Chat, *, is_whole: bool) -> AsyncGenerator[bytes]:

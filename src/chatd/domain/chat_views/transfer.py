@@ -402,6 +402,16 @@ MAX_TOOL_CHARS: Final = 4000
 _NAMES: Final = {"user": "User", "assistant": "Assistant", "tool": "Tool", "system": "System"}
 
 
+_UNSAFE_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*%\u202a-\u202e\u2066-\u2069]+')
+_MAX_NAME_CHARS: Final = 80
+
+
+def export_name(title: str, suffix: str) -> str:
+    """A file name on every system: the title without the characters that one of them refuses."""
+    name = clip(" ".join(_UNSAFE_IN_NAMES.sub(" ", title).split()), _MAX_NAME_CHARS)
+    return f"{name.strip(' .') or 'chat'}.{suffix}"
+
+
 def chat_heading(title: str, *, is_root: bool) -> str:
     line = " ".join(title.split())
     return f"# {line}\n\n" if is_root else f"# Subagent: {line}\n\n"

@@ -1,6 +1,6 @@
 /** The timeline of a chat: its rows, where it opens, and what its rows can do. */
 import { useQuery } from "@tanstack/react-query";
-import { useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useSearch } from "wouter";
 import { api } from "@/api/client";
 import { queryKeys } from "@/api/queries";
@@ -9,6 +9,7 @@ import { isBusy } from "@/chat-state/reducer";
 import type { ChatState, Takeover as TakeoverPayload } from "@/chat-state/types";
 import { EmptyState, Skeleton } from "@/components";
 import { type OpenChat, useChat, useChatDetails } from "@/connection";
+import { useAction } from "@/platform/actions";
 import { announce } from "@/platform/toasts";
 import { plural } from "@/platform/words";
 import { ActionsProvider } from "../actions";
@@ -19,6 +20,8 @@ import { OpenRowsProvider } from "../tools/frame";
 import { VersionsProvider } from "../views/versions";
 import { type ListPlace, type OlderPages, RowList } from "./row-list";
 import { useChatActions } from "./use-chat-actions";
+
+const PrintSheet = lazy(() => import("./print-sheet"));
 
 export function Timeline({ chatId }: { readonly chatId: string }) {
   return <ChatTimeline key={chatId} chatId={chatId} />;
@@ -73,7 +76,19 @@ function LoadedTimeline({ chat }: { readonly chat: OpenChat }) {
     [state.hasOlder, loadingOlder, olderError, loadOlder],
   );
   const onSeen = useReadMark(state.chatId);
-  return <RowList chatId={state.chatId} rows={rows} older={older} promptAfter={promptAfter} markedMessageId={marked} placeRef={place} onSeen={onSeen} />;
+  const [isPrinting, setPrinting] = useState(false);
+  useAction("printChat", () => setPrinting(true));
+  const title = useChatDetails(state.chatId).data?.title ?? "Chat";
+  return (
+    <>
+      <RowList chatId={state.chatId} rows={rows} older={older} promptAfter={promptAfter} markedMessageId={marked} placeRef={place} onSeen={onSeen} />
+      {isPrinting && (
+        <Suspense>
+          <PrintSheet chat={chat} rows={rows} title={title} onDone={() => setPrinting(false)} />
+        </Suspense>
+      )}
+    </>
+  );
 }
 
 const MAX_LINK_PAGES = 50;
