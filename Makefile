@@ -69,8 +69,11 @@ test-model: model ## the wires of three vendors against a small real model (fetc
 # KUBECONFIG names an API server without nodes, such as kube-apiserver alone with etcd: the tests run the
 # pods' processes themselves, in a namespace and under a node of their own, which they remove.
 test-kubernetes: dev ## all tests of backends over pods, on a real API server if there is KUBECONFIG=file
-	@CHATD_TEST_PODS=all CHATD_TEST_KUBECONFIG="$(if $(KUBECONFIG),$(abspath $(KUBECONFIG)))" exec $(BIN)/python -m pytest \
+	@CHATD_TEST_PODS=all CHATD_TEST_KUBECONFIG="$(if $(KUBECONFIG),$(abspath $(KUBECONFIG)))" $(BIN)/python -m pytest \
 	-k kubernetes -p no:randomly $(ARGS) tests/workspaces/test_backend_conformance.py
+# The same as Sandboxes of agent-sandbox, on the strict fake only: its controller is part of it.
+	@$(if $(KUBECONFIG),true,CHATD_TEST_PODS=all CHATD_TEST_SANDBOXES=all $(BIN)/python -m pytest \
+	-k kubernetes -p no:randomly $(ARGS) tests/workspaces/test_backend_conformance.py)
 
 fuzz: dev ## ask the API all that its description allows and forbids (ARGS="--cases 200 --seed 7")
 	@exec $(BIN)/python -m tests.api.fuzz $(ARGS)

@@ -34,6 +34,7 @@ from tests.support.pod_processes import CHATD_IMAGE, IMAGE
 
 REAL_CLUSTER = "CHATD_TEST_KUBECONFIG"
 ALL_OF_PODS = "CHATD_TEST_PODS" in os.environ
+AS_SANDBOXES = "CHATD_TEST_SANDBOXES" in os.environ
 
 
 class BackendPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +103,7 @@ def _open_kubernetes(place: BackendPlace) -> BackendRig:
         poll_s=0.5,
         clone_timeout_s=place.clone_timeout_s,
         disk_interval_s=place.disk_interval_s,
+        sandboxes=AS_SANDBOXES,
     )
     backend = KubernetesBackend(config, clock=SystemClock())
     reach = HubReach(SECRET, place.peer)
@@ -136,6 +138,7 @@ async def cluster_place(place: BackendPlace) -> AsyncGenerator[BackendPlace]:
             await asyncio.to_thread(in_namespace, Path(named), node.namespace, target)
         else:
             cluster = await stack.enter_async_context(FakeCluster(*where).serving())
+            cluster.has_sandboxes = AS_SANDBOXES
             await asyncio.to_thread(cluster.kubeconfig, target)
         await stack.enter_async_context(hub.serving())
         yield msgspec.structs.replace(

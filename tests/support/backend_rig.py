@@ -56,6 +56,7 @@ class BackendRig:
         open_stream: OpenStream = no_other_host,
     ) -> None:
         self.backend = backend
+        self.open_stream = open_stream
         self.spec = spec or TemplateSpec()
         self.log: list[str] = []
         self.on_log: Callable[[str], None] = lambda _line: None

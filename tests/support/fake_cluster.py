@@ -18,6 +18,7 @@ from uuid import uuid4
 import aiohttp.web
 from msgspec import Struct
 
+from chatd.workspaces.kubernetes.pod_plan import SANDBOX_API
 from tests.support.pod_processes import Node, PodProcesses
 
 Object = dict[str, Any]
@@ -26,10 +27,44 @@ KINDS = {
     "pods": "Pod",
     "persistentvolumeclaims": "PersistentVolumeClaim",
     "secrets": "Secret",
+    "sandboxes": "Sandbox",
 }
+SANDBOX_PATH = f"/apis/{SANDBOX_API}"
 SCHEMAS: dict[str, Object] = json.loads(
     (Path(__file__).parents[1] / "data" / "kubernetes" / "schemas.json").read_text()
 )["definitions"]
+TEXTS: Object = {"type": "object", "additionalProperties": {"type": "string"}}
+# Version v1beta1 of agent-sandbox, as far as chatd could use it.
+SCHEMAS["api.core.v1.Sandbox"] = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"$ref": "#/definitions/apimachinery.pkg.apis.meta.v1.ObjectMeta"},
+        "spec": {
+            "type": "object",
+            "required": ["podTemplate"],
+            "properties": {
+                "podTemplate": {
+                    "type": "object",
+                    "required": ["spec"],
+                    "properties": {
+                        "metadata": {
+                            "type": "object",
+                            "properties": {"labels": TEXTS, "annotations": TEXTS},
+                        },
+                        "spec": {"$ref": "#/definitions/api.core.v1.PodSpec"},
+                    },
+                },
+                "operatingMode": {"type": "string"},
+                "service": {"type": "boolean"},
+                "shutdownPolicy": {"type": "string"},
+                "shutdownTime": {"type": "string"},
+            },
+        },
+    },
+}
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 LABEL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?")
 KEY = re.compile(r"([a-z0-9.-]{1,253}/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]")
@@ -88,7 +123,8 @@ def find_problem(value: object, schema: Object, path: str = "") -> str:  # noqa:
 
 def check_object(kind: str, body: Object) -> None:
     """Raises Refusal as the real server would."""
-    if body.get("apiVersion") != "v1" or body.get("kind") != KINDS[kind]:
+    version = SANDBOX_API if kind == "sandboxes" else "v1"
+    if body.get("apiVersion") != version or body.get("kind") != KINDS[kind]:
         raise Refusal(400, "BadRequest", f"the object is not a {KINDS[kind]} of v1")
     problem = find_problem(body, SCHEMAS[f"api.core.v1.{KINDS[kind]}"])
     metadata = body.get("metadata", {})
@@ -101,6 +137,10 @@ def check_object(kind: str, body: Object) -> None:
         problem = problem or "metadata.name: invalid"
     if kind == "pods":
         problem = problem or _pod_problem(body["spec"])
+    if kind == "sandboxes" and not problem:
+        is_mode = body["spec"].get("operatingMode", "Running") in {"Running", "Suspended"}
+        pod_problem = _pod_problem(body["spec"]["podTemplate"]["spec"])
+        problem = pod_problem if is_mode else "spec.operatingMode: Unsupported value"
     if kind == "persistentvolumeclaims":
         has_size = body["spec"]["resources"]["requests"].get("storage", "0") != "0"
         problem = problem or ("" if has_size else "spec.resources[storage]: is required")
@@ -161,15 +201,33 @@ def _amount(quantity: str) -> float:
     return float(found[1]) * units.get(found[2], 1)
 
 
+def _chart_role() -> frozenset[tuple[str, str]]:
+    """What the role of the chart allows, as resource and verb."""
+    chart = Path(__file__).parents[2] / "deploy" / "helm" / "chatd" / "templates" / "runner.yaml"
+    rules = re.findall(r"resources: \[(.+)\]\n +verbs: \[(.+)\]", chart.read_text())
+    return frozenset(
+        (resource.strip(), verb.strip())
+        for resources, verbs in rules
+        for resource in resources.split(",")
+        for verb in verbs.split(",")
+    )
+
+
+ROLE = _chart_role()
+VERBS = {"LOG": "get", "WATCH": "watch", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
+
+
 class Fault(Struct):
     """What the next `times` calls with this method and kind get instead of an answer. `status` 0:
-    none at all. `is_done`: the call takes effect all the same."""
+    the connection is lost. `is_silent`: it stays, without an answer. `is_done`: the call takes
+    effect all the same."""
 
     method: str
     kind: str
     status: int = 0
     times: int = 1
     headers: dict[str, str] = {}
+    is_silent: bool = False
     is_done: bool = False
 
 
@@ -182,6 +240,9 @@ class FakeCluster:
         self.calls: list[str] = []
         self.unschedulable = ""
         self.is_node_lost = False
+        self.role = set(ROLE)
+        self.has_sandboxes = False
+        self.has_controller = True
         self.oldest = 0
         self.watches = 0
         self.url = ""
@@ -261,14 +322,28 @@ class FakeCluster:
             raise Refusal(401, "Unauthorized", "Unauthorized")
         if request.path == "/version":
             return aiohttp.web.json_response({"gitVersion": "v1.34.0-fake"})
+        is_custom = request.path.startswith(SANDBOX_PATH)
+        if is_custom and not self.has_sandboxes:
+            return aiohttp.web.Response(status=404, text="404 page not found")
+        if request.path == SANDBOX_PATH:
+            listed = {"kind": "APIResourceList", "groupVersion": SANDBOX_API}
+            resource = {"name": "sandboxes", "kind": "Sandbox", "namespaced": True}
+            return aiohttp.web.json_response({**listed, "resources": [resource]})
         found = re.fullmatch(
-            r"/api/v1/namespaces/([^/]+)/([a-z]+)(?:/([^/]+))?(/log)?", request.path
+            r"/(?:api/v1|apis/agents.x-k8s.io/v1beta1)/namespaces/([^/]+)/([a-z]+)"
+            r"(?:/([^/]+))?(/log)?",
+            request.path,
         )
+        if found is not None and is_custom != (found[2] == "sandboxes"):
+            raise Refusal(404, "NotFound", "the server could not find the requested resource")
         if found is None or found[2] not in KINDS or found[1] != NAMESPACE:
             raise Refusal(403, "Forbidden", f"{request.path} is forbidden: no role allows it")
         kind, name, is_log = found[2], found[3], found[4]
         is_watch = request.query.get("watch") == "true"
         word = "LOG" if is_log else "WATCH" if is_watch else request.method
+        verb = VERBS.get(word) or ("list" if name is None else "get")
+        if (kind + (is_log or ""), verb) not in self.role:
+            raise Refusal(403, "Forbidden", f"{kind} is forbidden: the role allows no {verb}")
         self.calls.append(f"{word} {kind}")
         fault = self._take_fault(word, kind)
         if fault is not None and not fault.is_done:
@@ -311,6 +386,8 @@ class FakeCluster:
         return None
 
     async def _fail(self, request: aiohttp.web.Request, fault: Fault) -> aiohttp.web.StreamResponse:
+        if fault.is_silent:
+            await asyncio.Event().wait()
         if not fault.status:
             assert request.transport is not None
             request.transport.abort()
@@ -373,6 +450,8 @@ class FakeCluster:
             else:
                 made["spec"] = {**made["spec"], "nodeName": "node-1"}
         await self._change(kind, made, "ADDED")
+        if kind == "sandboxes":
+            await self.reconcile(name)
         if kind == "pods" and not self.unschedulable:
             task = asyncio.get_running_loop().create_task(self._run_pod(made))
             self._tasks.add(task)
@@ -385,6 +464,8 @@ class FakeCluster:
         if request.content_type != "application/merge-patch+json":
             raise Refusal(415, "UnsupportedMediaType", "the patch has no known type")
         found = self._get(kind, name)
+        if kind == "sandboxes":
+            return await self._patch_sandbox(found, body)
         if set(body) != {"metadata"} or not set(body["metadata"]) <= {"annotations", "labels"}:
             raise Refusal(422, "Invalid", "the test's cluster patches labels and annotations only")
         metadata = dict(found["metadata"])
@@ -393,6 +474,37 @@ class FakeCluster:
         changed = {**found, "metadata": metadata}
         await self._change(kind, changed)
         return changed
+
+    async def _patch_sandbox(self, found: Object, body: Object) -> Object:
+        wanted = body.get("metadata", {}).get("resourceVersion")
+        if wanted is not None and wanted != found["metadata"]["resourceVersion"]:
+            raise Refusal(409, "Conflict", "the object has been modified")
+        changed = merge_patch(found, body)
+        check_object("sandboxes", changed)
+        await self._change("sandboxes", changed)
+        await self.reconcile(changed["metadata"]["name"])
+        return changed
+
+    async def reconcile(self, name: str) -> None:
+        """What the controller of agent-sandbox does: a pod of the Sandbox's name while it runs, and
+        none while it is suspended. A pod that ended is left as it is."""
+        if not self.has_controller:
+            return
+        sandbox, pod = self.objects.get(("sandboxes", name)), self.objects.get(("pods", name))
+        if sandbox is None:
+            return
+        owner = {
+            "apiVersion": SANDBOX_API, "kind": "Sandbox", "name": name,
+            "uid": sandbox["metadata"]["uid"], "controller": True,
+        }  # fmt: skip
+        is_running = sandbox["spec"].get("operatingMode", "Running") == "Running"
+        if is_running and pod is None:
+            template = sandbox["spec"]["podTemplate"]
+            metadata = {**template["metadata"], "name": name, "ownerReferences": [owner]}
+            made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+            await self._create("pods", {**made, "spec": template["spec"]})
+        elif not is_running and pod is not None and "ownerReferences" in pod["metadata"]:
+            await self._delete("pods", name, None)
 
     async def _delete(self, kind: str, name: str, grace_s: int | None) -> Object:
         found = self._get(kind, name)
@@ -483,7 +595,10 @@ class FakeCluster:
         await self._publish(kind, "DELETED", found)
         if kind == "persistentvolumeclaims":
             await asyncio.to_thread(self.node.remove_claim, name)
+        if kind == "sandboxes" and ("pods", name) in self.objects:  # by the garbage collector
+            await self._delete("pods", name, None)
         if kind == "pods":
+            await self.reconcile(name)
             for of, claim in tuple(self.objects):
                 is_ending = "deletionTimestamp" in self.objects[of, claim]["metadata"]
                 if of == "persistentvolumeclaims" and is_ending and not self._is_used(claim):
@@ -522,6 +637,19 @@ class FakeCluster:
     def _metadata_of(self, name: str) -> Object:
         found = self.objects.get(("pods", name))
         return {"deletionTimestamp": ""} if found is None else found["metadata"]
+
+
+def merge_patch(found: object, change: object) -> Any:
+    """RFC 7386."""
+    if not isinstance(change, dict):
+        return change
+    merged = dict(cast("Object", found)) if isinstance(found, dict) else {}
+    for name, value in cast("Object", change).items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged
 
 
 def _now() -> str:

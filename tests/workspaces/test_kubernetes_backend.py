@@ -30,6 +30,8 @@ from chatd.domain.workspace.entities import (
 from chatd.domain.workspace.runners import pod_holder
 from chatd.settings.schema import SettingsError
 from chatd.workspaces.build_backend import BuildCancelled, BuildFailed
+from chatd.workspaces.container.container_plan import BUILD_LABEL
+from chatd.workspaces.kubernetes import cluster_api
 from chatd.workspaces.kubernetes.cluster_access import (
     ClusterAccess,
     find_access,
@@ -46,6 +48,7 @@ from chatd.workspaces.kubernetes.cluster_api import (
 from chatd.workspaces.kubernetes.kubernetes_backend import KubernetesBackend, KubernetesConfig
 from chatd.workspaces.kubernetes.pod_link import KIT_START, copy_kit
 from chatd.workspaces.kubernetes.pod_plan import PodNames, PodPlan
+from chatd.workspaces.kubernetes.pod_setup import SandboxPods
 from chatd.workspaces.kubernetes.pod_state import read_pod
 from tests.support.backend_kinds import BackendPlace, link_kits
 from tests.support.backend_rig import HOST, SECRET, TEST_TIMEOUT_S, BackendRig
@@ -257,12 +260,12 @@ async def with_pauses(clock: FakeClock, call: Any, count: int) -> tuple[Any, lis
 
 async def test_what_exists_or_is_gone_is_no_error(cluster: FakeCluster, tmp_path: Path) -> None:
     api = client(tmp_path)
-    assert await api.create("secrets", plan().secret("workspace", {})) is True
-    assert await api.create("secrets", plan().secret("workspace", {})) is False
-    name = cluster.names("secrets")[0]
-    await api.delete("secrets", name)
-    await api.delete("secrets", name)
-    assert await api.find("secrets", name) is None
+    assert await api.create("persistentvolumeclaims", plan().claim()) is True
+    assert await api.create("persistentvolumeclaims", plan().claim()) is False
+    name = cluster.names("persistentvolumeclaims")[0]
+    await api.delete("persistentvolumeclaims", name)
+    await api.delete("persistentvolumeclaims", name)
+    assert await api.find("persistentvolumeclaims", name) is None
 
 
 async def test_a_call_that_is_put_off_is_repeated(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -302,6 +305,22 @@ async def test_a_call_is_given_up_after_a_while(cluster: FakeCluster, tmp_path: 
         await impatient.find("pods", "x")
 
 
+async def test_an_api_that_accepts_calls_and_never_answers_is_given_up(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_api, "CLUSTER_TIMEOUT_S", 0.05)
+    cluster.faults = [Fault(method="GET", kind="pods", is_silent=True, times=100)]
+    rig = backend_rig(tmp_path)
+    state = await rig.backend.inspect(rig.context(rig.spec).workspace)
+    assert (state.state, "did not answer in time" in state.detail) == ("unknown", True)
+    clock = FakeClock()
+    with pytest.raises(BaseExceptionGroup) as failed:
+        await with_pauses(
+            clock, client(tmp_path, clock).find("pods", "x"), len(CLUSTER_RETRY_DELAYS_S)
+        )
+    assert failed.group_contains(ClusterUnreachable, match="did not answer in time")
+
+
 async def test_a_token_that_was_replaced_is_read_again(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
@@ -331,6 +350,7 @@ async def test_a_list_comes_in_pages_and_begins_again_if_it_lost_its_place(
 
 
 async def test_a_watch_is_only_a_hint(cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.role.add(("pods", "patch"))  # The test changes the pod, which no runner does.
     """It wakes early, and if it ends, is refused or has lost its place (410) the pod is read again
     after the usual pause."""
     clock = FakeClock()
@@ -341,7 +361,7 @@ async def test_a_watch_is_only_a_hint(cluster: FakeCluster, tmp_path: Path) -> N
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(api.wait_change(name, version, 20))
         await eventually(lambda: _is_true(lambda: cluster.watches == 1))
-        await api.annotate("pods", name, {"changed": "yes"})
+        await api.patch("pods", name, {"metadata": {"annotations": {"changed": "yes"}}})
         await asyncio.wait_for(waiting, TEST_TIMEOUT_S)
     assert clock.sleeping("pod_poll") == []
 
@@ -673,3 +693,127 @@ def test_an_image_may_have_the_kit_ready(tmp_path: Path) -> None:
 
 def test_streams_to_pods_are_closed() -> None:
     assert HubReach.opened == {}
+
+
+# Workspaces as Sandboxes of agent-sandbox
+
+
+def as_sandboxes(cluster: FakeCluster, rig: BackendRig, **config: Any) -> BackendRig:
+    cluster.has_sandboxes = True
+    assert isinstance(rig.backend, KubernetesBackend)
+    changed = replace(rig.backend.config, sandboxes=True, **config)
+    return BackendRig(KubernetesBackend(changed, clock=SystemClock()), rig.spec, rig.open_stream)
+
+
+def backend_of(rig: BackendRig) -> KubernetesBackend:
+    assert isinstance(rig.backend, KubernetesBackend)
+    return rig.backend
+
+
+def mode_of(cluster: FakeCluster, name: str) -> str:
+    return str(cluster.objects["sandboxes", name]["spec"]["operatingMode"])
+
+
+async def test_a_sandbox_is_suspended_resumed_and_deleted_with_its_workspace(
+    live: tuple[FakeCluster, BackendRig],
+) -> None:
+    """Takes a second or two: three pods are started."""
+    cluster, plain = live
+    rig = as_sandboxes(cluster, plain)
+    offer = await backend_of(rig).detect()
+    assert offer is not None
+    assert offer.detail.endswith("as Sandboxes")
+    running = await rig.start()
+    (name,) = cluster.names("sandboxes")
+    assert cluster.names("pods") == [name]
+    await rig.run(running, "echo kept > file")
+    assert await backend_of(rig).running() == 1
+
+    with pytest.raises(BuildFailed, match="Start the runner with --agent-sandbox"):
+        await plain.stop(running, build=2)
+    await rig.stop(running, build=2)
+    assert (mode_of(cluster, name), cluster.names("pods")) == ("Suspended", [])
+    assert cluster.names("secrets") == []
+    assert (await rig.backend.inspect(running.workspace)).state == "stopped"
+
+    again = await rig.start(again=running.workspace.id, build=3)
+    assert await rig.output_of(again, "cat file") == "kept"
+    assert mode_of(cluster, name) == "Running"
+    # A build that was overtaken changes nothing, whether or not there is a pod.
+    with pytest.raises(BuildFailed, match="newer build"):
+        await rig.stop(running, build=2)
+    assert mode_of(cluster, name) == "Running"
+
+    # A pod that another program deletes is made again by the controller, with the same identity.
+    await ClusterClient(backend_of(rig).config.access, SystemClock()).delete("pods", name)
+
+    async def is_back() -> bool:
+        with contextlib.suppress(AgentUnreachable):
+            return await rig.output_of(again, "cat file") == "kept"
+        return False
+
+    await eventually(is_back, within_s=TEST_TIMEOUT_S)
+    await rig.backend.remove(running.workspace.id)
+    assert [cluster.names(kind) for kind in ("sandboxes", "pods", "persistentvolumeclaims")] == [
+        [],
+        [],
+        [],
+    ]
+
+
+async def test_an_evicted_pod_of_a_sandbox_starts_again_with_the_next_build(
+    live: tuple[FakeCluster, BackendRig],
+) -> None:
+    cluster, plain = live
+    rig = as_sandboxes(cluster, plain)
+    running = await rig.start()
+    (name,) = cluster.names("pods")
+    await cluster.evict(name, "The node was low on resource: memory.")
+    assert "Evicted" in (await rig.backend.inspect(running.workspace)).detail
+    again = await rig.start(again=running.workspace.id, build=2)
+    assert await rig.output_of(again, "echo up") == "up"
+
+
+async def test_a_cluster_without_the_resource_or_its_controller_is_explained(
+    cluster: FakeCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = backend_rig(tmp_path, sandboxes=True)
+    assert await backend_of(rig).detect() is None
+    assert "install agent-sandbox" in caplog.text
+    cluster.has_sandboxes, cluster.has_controller = True, False
+    with pytest.raises(BuildFailed, match="controller of agent-sandbox did not make the pod"):
+        await rig.start()
+    (name,) = cluster.names("sandboxes")
+    assert mode_of(cluster, name) == "Suspended", "nothing starts once the controller is back"
+
+
+async def test_two_processes_that_change_a_sandbox_do_not_overwrite_each_other(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    cluster.has_sandboxes, cluster.has_controller = True, False
+    api = client(tmp_path)
+    pods, first = SandboxPods(api), replace(plan(runtime="gvisor"), build=1)
+    name = first.names.main
+    await pods.create(first)
+    await pods.create(first)
+    await pods.end(first.names, 1)
+    cluster.faults = [Fault(method="PATCH", kind="sandboxes", status=409, times=3)]
+    await pods.create(plan())
+    body = cluster.objects["sandboxes", name]
+    assert body["metadata"]["labels"][BUILD_LABEL] == "3"
+    template = body["spec"]["podTemplate"]
+    assert template["metadata"]["labels"][BUILD_LABEL] == "3"
+    assert "runtimeClassName" not in template["spec"], "nothing of the earlier template stays"
+    for step in (pods.create(replace(plan(), build=2)), pods.end(first.names, 2)):
+        with pytest.raises(BuildFailed, match="newer build"):
+            await step
+    assert mode_of(cluster, name) == "Running"
+    cluster.faults = [Fault(method="PATCH", kind="sandboxes", status=409, times=100)]
+    with pytest.raises(BuildFailed, match="keeps changing"):
+        await pods.end(first.names)
+    cluster.faults = []
+    await pods.end_older(first.names, 4)
+    assert mode_of(cluster, name) == "Suspended"
+    await pods.remove(first.names)
+    await pods.remove(first.names)
+    assert cluster.names("sandboxes") == []

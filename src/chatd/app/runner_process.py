@@ -60,6 +60,7 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
     namespace: str = ""
     pod_image: str = ""
     storage_class: str = ""
+    agent_sandbox: bool = False
 
 
 class RunnerOptions(Struct, frozen=True, kw_only=True):
@@ -254,6 +255,7 @@ async def _open_kubernetes(
         image=cluster.pod_image,
         server_url=options.server_url,
         storage_class=cluster.storage_class,
+        sandboxes=cluster.agent_sandbox,
     )
     backend = KubernetesBackend(config, clock=clock)
     offer = await backend.detect()
@@ -261,6 +263,7 @@ async def _open_kubernetes(
         raise SettingsError(
             f"--backend kubernetes: the cluster at {access.server} does not answer, or this account"
             f" may not list pods in the namespace {access.namespace}"
+            + (", or has no Sandbox resource (--agent-sandbox)" if cluster.agent_sandbox else "")
         )
     return backend, offer
 
@@ -332,6 +335,7 @@ def unit_text(program: str, options: RunnerOptions, token_file: Path, user: str)
     words += ["--namespace", cluster.namespace] if cluster.namespace else []
     words += ["--pod-image", cluster.pod_image] if cluster.pod_image else []
     words += ["--storage-class", cluster.storage_class] if cluster.storage_class else []
+    words += ["--agent-sandbox"] if cluster.agent_sandbox else []
     command = " ".join(map(_unit_word, words))
     return f"""[Unit]
 Description=chatd runner for {options.server_url.replace("%", "%%")}

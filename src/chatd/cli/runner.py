@@ -89,6 +89,13 @@ PodImage = Annotated[
 StorageClass = Annotated[
     str, typer.Option("--storage-class", metavar="NAME", help="Of claims [the cluster's default]")
 ]
+AgentSandbox = Annotated[
+    bool,
+    typer.Option(
+        "--agent-sandbox",
+        help="Make workspaces as Sandboxes of kubernetes-sigs/agent-sandbox, which the cluster has",
+    ),
+]
 Roots = Annotated[
     list[Path] | None,
     typer.Option("--allow", metavar="DIR", help="Directory that templates may copy or mount"),
@@ -110,6 +117,8 @@ def start(
     namespace: Namespace = "",
     pod_image: PodImage = "",
     storage_class: StorageClass = "",
+    *,
+    agent_sandbox: AgentSandbox = False,
 ) -> None:
     """Connect to the server and run its workspaces here until stopped. Workspaces go on when it
     stops, and when the connection is lost."""
@@ -122,6 +131,7 @@ def start(
     with process.report_errors():
         options = _options(server, token_file, data_dir, name, label, backend, capacity, allow)
         cluster = _cluster(kubeconfig, namespace, pod_image, storage_class)
+        cluster = replace(cluster, agent_sandbox=agent_sandbox)
         options = replace(options, engine_socket=engine_socket, cluster=cluster)
         process.configure_logging(LogSettings())
 
@@ -201,6 +211,7 @@ def install(
     pod_image: PodImage = "",
     storage_class: StorageClass = "",
     *,
+    agent_sandbox: AgentSandbox = False,
     user: Annotated[
         str | None, typer.Option(metavar="USER", help="Account that runs it [this one]")
     ] = None,
@@ -216,6 +227,7 @@ def install(
     with process.report_errors():
         options = _options(server, token_file, data_dir, name, label, backend, capacity, allow)
         cluster = _cluster(kubeconfig, namespace, pod_image, storage_class)
+        cluster = replace(cluster, agent_sandbox=agent_sandbox)
         options = replace(options, engine_socket=engine_socket, cluster=cluster)
         if token_file is None:
             raise SettingsError("--token-file is needed: the unit names the file, not the token")

@@ -1,5 +1,5 @@
-"""The few calls of the Kubernetes API that workspaces need: Secrets, PersistentVolumeClaims and
-Pods of one namespace, created, read, listed, watched and deleted.
+"""The few calls of the Kubernetes API that workspaces need: Secrets, PersistentVolumeClaims, Pods
+and, where asked for, Sandboxes of one namespace, created, read, listed, watched and deleted.
 
 Every call can be repeated: what exists already is no error, nor is what is gone when it is deleted.
 So a call without an answer, or one that the server puts off (429, 500, 503), is sent again for a
@@ -16,6 +16,7 @@ import msgspec
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Clock
 from chatd.workspaces.kubernetes.cluster_access import ClusterAccess
+from chatd.workspaces.kubernetes.pod_plan import SANDBOX_API
 
 CLUSTER_TIMEOUT_S: Final = 20.0
 CLUSTER_RETRY_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -27,7 +28,7 @@ MAX_POD_LOG_BYTES: Final = 256 * 1024
 MAX_LIST_RESTARTS: Final = 3
 REPEATED_STATUSES: Final = frozenset({429, 500, 502, 503, 504})
 
-ResourceKind = Literal["pods", "persistentvolumeclaims", "secrets"]
+ResourceKind = Literal["pods", "persistentvolumeclaims", "secrets", "sandboxes"]
 Object = dict[str, Any]
 
 
@@ -57,6 +58,14 @@ class _Page(msgspec.Struct, frozen=True):
     metadata: _PageMeta = _PageMeta()
 
 
+class _Resource(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _ResourceList(msgspec.Struct, frozen=True):
+    resources: list[_Resource] = []
+
+
 class ClusterClient:
     """`patient`: repeat calls that get no answer or are put off."""
 
@@ -71,6 +80,20 @@ class ClusterClient:
 
     async def version(self) -> str:
         return str((await self._json("GET", "/version")).get("gitVersion", ""))
+
+    async def has_sandboxes(self) -> bool:
+        """Whether the cluster has the resource; says nothing about its controller."""
+        try:
+            found = await self._json("GET", f"/apis/{SANDBOX_API}")
+        except ClusterError as error:
+            if error.status == 404:
+                return False
+            raise
+        try:
+            listed = msgspec.convert(found, _ResourceList).resources
+        except msgspec.ValidationError:
+            return False
+        return any(each.name == "sandboxes" for each in listed)
 
     async def create(self, kind: ResourceKind, body: Mapping[str, Any]) -> bool:
         """False if there is an object of that name."""
@@ -115,8 +138,9 @@ class ClusterClient:
             query["continue"] = page.metadata.place
         return found
 
-    async def annotate(self, kind: ResourceKind, name: str, values: Mapping[str, str]) -> None:
-        body = {"metadata": {"annotations": dict(values)}}
+    async def patch(self, kind: ResourceKind, name: str, body: Mapping[str, Any]) -> None:
+        """Fields that are None are removed. With a `resourceVersion` that is not the newest one
+        nothing is changed: ClusterError with the status 409."""
         content_type = "application/merge-patch+json"
         await self._call("PATCH", self._path(kind, name), body=body, content_type=content_type)
 
@@ -188,7 +212,8 @@ class ClusterClient:
         return False
 
     def _path(self, kind: ResourceKind, name: str = "") -> str:
-        path = f"/api/v1/namespaces/{self._access.namespace}/{kind}"
+        api = f"apis/{SANDBOX_API}" if kind == "sandboxes" else "api/v1"
+        path = f"/{api}/namespaces/{self._access.namespace}/{kind}"
         return f"{path}/{name}" if name else path
 
     async def _json(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Object:

@@ -29,6 +29,10 @@ NETWORK_LABEL: Final = "chatd.network"
 workspace without a network."""
 MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
 FILLED_ANNOTATION: Final = "chatd.filled"
+SANDBOX_API: Final = "agents.x-k8s.io/v1beta1"
+"""Of kubernetes-sigs/agent-sandbox."""
+RUNNING_MODE, SUSPENDED_MODE = "Running", "Suspended"
+"""Of a Sandbox."""
 
 ACCOUNT: Final = 1000
 VOLUME_DIR: Final = "/home"
@@ -159,6 +163,29 @@ class PodPlan(Struct, frozen=True, kw_only=True):
                 "volumes": [*self._volumes(), *volumes],
             },
         )
+
+    def sandbox(self) -> dict[str, Any]:
+        """Of agent-sandbox, whose controller makes the pod, with the same name. The claim is not
+        the Sandbox's: it outlives it."""
+        pod = self.main_pod()
+        metadata = pod["metadata"]
+        template = {
+            "metadata": {"labels": metadata["labels"], "annotations": metadata["annotations"]},
+            "spec": pod["spec"],
+        }
+        spec = {"operatingMode": RUNNING_MODE, "service": False, "podTemplate": template}
+        body = _object("Sandbox", self.names.main, self.labels(), spec=spec)
+        return {**body, "apiVersion": SANDBOX_API}
+
+    def sandbox_change(self, version: str) -> dict[str, Any]:
+        """Makes the Sandbox of an earlier build that of this one, if it still has this version."""
+        made = self.sandbox()
+        spec = made["spec"]
+        # A merge keeps what is not named.
+        pod = {"runtimeClassName": None, **spec["podTemplate"]["spec"]}
+        template = {**spec["podTemplate"], "spec": pod}
+        metadata = {"labels": self.labels(), "resourceVersion": version}
+        return {"metadata": metadata, "spec": {**spec, "podTemplate": template}}
 
     def setup_pod(self, *, network: str) -> dict[str, Any]:
         """Runs one command, which fills the home."""

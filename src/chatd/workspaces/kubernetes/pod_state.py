@@ -27,12 +27,22 @@ class _Lenient(Struct, frozen=True, kw_only=True, rename="camel"):
     pass
 
 
+class _Owner(_Lenient, frozen=True, kw_only=True):
+    kind: str = ""
+
+
 class ObjectMeta(_Lenient, frozen=True, kw_only=True):
     name: str = ""
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
     deletion_timestamp: str | None = None
     resource_version: str = ""
+    owner_references: Sequence[_Owner] = ()
+
+    @property
+    def build(self) -> int:
+        text = self.labels.get(BUILD_LABEL, "")
+        return int(text) if text.isdecimal() else 0
 
 
 class _Object(_Lenient, frozen=True, kw_only=True):
@@ -42,6 +52,19 @@ class _Object(_Lenient, frozen=True, kw_only=True):
 def metadata_of(raw: Mapping[str, Any]) -> ObjectMeta:
     """Raises msgspec.ValidationError."""
     return msgspec.convert(raw, _Object).metadata
+
+
+class _SandboxSpec(_Lenient, frozen=True, kw_only=True):
+    operating_mode: str = "Running"
+
+
+class _Sandbox(_Object, frozen=True, kw_only=True):
+    spec: _SandboxSpec = _SandboxSpec()
+
+
+def sandbox_mode(raw: Mapping[str, Any]) -> str:
+    """Raises msgspec.ValidationError."""
+    return msgspec.convert(raw, _Sandbox).spec.operating_mode
 
 
 class _Waiting(_Lenient, frozen=True, kw_only=True):
@@ -117,6 +140,8 @@ class PodState(Struct, frozen=True, kw_only=True):
     unscheduled: str
     """Why no node takes it; empty if one has."""
     containers: Mapping[str, ContainerState]
+    is_of_sandbox: bool = False
+    """The controller of agent-sandbox made it, and makes it again."""
 
     @property
     def is_up(self) -> bool:
@@ -144,8 +169,7 @@ class PodState(Struct, frozen=True, kw_only=True):
 def read_pod(raw: Mapping[str, Any]) -> PodState:
     """Raises msgspec.ValidationError if it is no pod."""
     pod = msgspec.convert(raw, _Pod)
-    status, labels = pod.status, pod.metadata.labels
-    build = labels.get(BUILD_LABEL, "")
+    status = pod.status
     unscheduled = [
         each.message or each.reason
         for each in status.conditions or ()
@@ -154,7 +178,8 @@ def read_pod(raw: Mapping[str, Any]) -> PodState:
     listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
     return PodState(
         name=pod.metadata.name,
-        build=int(build) if build.isdecimal() else 0,
+        build=pod.metadata.build,
+        is_of_sandbox=any(each.kind == "Sandbox" for each in pod.metadata.owner_references),
         phase=status.phase,
         is_ending=pod.metadata.deletion_timestamp is not None,
         node=pod.spec.node_name,
