@@ -2,14 +2,18 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import openai
 import pytest
-from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+from openai import AsyncOpenAI, AsyncStream
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionMessageParam,
+)
 from openai.types.responses import (
     FunctionToolParam,
     ResponseFunctionToolCall,
@@ -17,6 +21,7 @@ from openai.types.responses import (
     ResponseStreamEvent,
 )
 
+from chatd.api.openai import endpoint
 from tests.support.chaos.servers import TOKEN as SERVER_TOKEN
 from tests.support.chaos.servers import Installation
 from tests.support.chaos.servers import server as serve_process
@@ -322,6 +327,46 @@ async def test_requests_with_a_key_and_retries_are_carried_out_once(
     )
     assert (retried.id, retried.choices[0].message.content) == (told.id, "Two.")
     assert len(server.vendor.requests) == 2
+
+
+async def test_a_lost_stream_of_a_completion_that_is_asked_for_again_goes_on(
+    server: TerminalServer, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "RETRY_GRACE_S", 0.0)
+    gate, story = Gate(), "It was a dark night, and then it was day."
+    server.will_answer(story, held=gate)
+
+    def ask() -> Awaitable[AsyncStream[ChatCompletionChunk]]:
+        return client.chat.completions.create(
+            model="scripted",
+            messages=[user("a story")],
+            stream=True,
+            extra_headers={"Idempotency-Key": "lost-stream"},
+        )
+
+    lost, again = await ask(), await ask()
+    text = await read_one(again)
+    await lost.close()
+
+    async def has_ended() -> bool:
+        async with server.http.get("/metrics") as reply:
+            found = await reply.text()
+        return any(
+            "http_requests_total" in one and "completions" in one for one in found.split("\n")
+        )
+
+    await eventually(has_ended)
+    gate.open()
+    async for one in again:
+        text += (one.choices[0].delta.content or "") if one.choices else ""
+    assert text == story
+
+
+async def read_one(stream: AsyncStream[ChatCompletionChunk]) -> str:
+    async for one in stream:
+        if one.choices and one.choices[0].delta.content:
+            return one.choices[0].delta.content
+    return ""
 
 
 async def test_who_closes_the_stream_of_a_completion_stops_it(

@@ -4,6 +4,7 @@
 without the client, on any replica, and the client finds it again by its id.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
@@ -34,6 +35,7 @@ from chatd.api.openai.protocol import (
     Json,
     ResponseBody,
     RetrieveQuery,
+    TurnId,
     conversation_id,
     describe_error,
     not_found,
@@ -74,6 +76,9 @@ from chatd.stream.fanout import PING
 
 OPENAI_PREFIX: Final = "/v1"
 
+RETRY_GRACE_S: Final = 2.0
+"""Between the loss of a completion's stream and the interrupt of its turn: clients send a request
+again at once, or after a second."""
 _ANSWERED_END: Final = StreamEnd("answered", "The response is over.", 1000)
 _NO_TOKEN: Final = (
     "Send a token as the API key. Create one on the page of chatd, under Settings, Tokens."
@@ -123,6 +128,8 @@ class OpenAiEndpoint:
         self._conversations = Conversations(deps, routes)
         self._turns = LiveTurns(deps)
         self._registry = registry
+        self._completing: Counter[TurnId] = Counter()
+        """Open requests for a completion, by their turn."""
 
     def routes(self) -> tuple[OpenAiRoute, ...]:
         one = "/responses/{response_id}"
@@ -244,17 +251,26 @@ class OpenAiEndpoint:
             "created": int(begun.chat.updated_at.timestamp()),
             "model": body.model or await self._model_name(begun),
         }
-        if not body.stream:
-            await self._answer(exchange, begun, partial(completion_reply, head), asks_here=False)
-            return
-        options = body.stream_options
-        writer = CompletionWriter(head, with_usage=bool(options and options.include_usage))
-        end = await self._stream(exchange, begun, writer, asks_here=False)
+        self._completing[begun.id] += 1
+        try:
+            if not body.stream:
+                make_reply = partial(completion_reply, head)
+                await self._answer(exchange, begun, make_reply, asks_here=False)
+                return
+            options = body.stream_options
+            writer = CompletionWriter(head, with_usage=bool(options and options.include_usage))
+            end = await self._stream(exchange, begun, writer, asks_here=False)
+        finally:
+            self._completing[begun.id] -= 1
+            if self._completing[begun.id] == 0:
+                del self._completing[begun.id]
         if end is CLIENT_GONE_END:
-            # There is no way back to this stream: who closes it has pressed «stop». Nobody is told
-            # if that fails.
-            with suppress(ChatdError):
-                await self._interrupt(exchange.caller, begun)
+            # Who closes the stream has pressed «stop», or has lost the connection and asks again
+            # for the same turn. Nobody is told if the interrupt fails.
+            await self._deps.env.clock.sleep(RETRY_GRACE_S, "openai_retry")
+            if begun.id not in self._completing:
+                with suppress(ChatdError):
+                    await self._interrupt(exchange.caller, begun)
 
     # Responses
 
