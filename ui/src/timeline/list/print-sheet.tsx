@@ -28,6 +28,9 @@ export default function PrintSheet({ chat, rows, title, onDone }: PrintSheetProp
   useEffect(() => {
     done.current = onDone;
   });
+  // Paper is light; diagrams are pictures in the colours of the theme.
+  const { theme } = document.documentElement.dataset;
+  const isDark = theme === "dark" || (theme === undefined && window.matchMedia("(prefers-color-scheme: dark)").matches);
   const isWhole = !state.hasOlder || olderError !== null;
   useEffect(() => {
     if (isWhole || loadingOlder || pages.current >= MAX_PAGES) return;
@@ -62,7 +65,7 @@ export default function PrintSheet({ chat, rows, title, onDone }: PrintSheetProp
     return stop;
   }, [isWhole, title]);
   return createPortal(
-    <div ref={sheet} className="timeline-print" aria-hidden="true" inert>
+    <div ref={sheet} className={isDark ? "timeline-print is-dark" : "timeline-print"} aria-hidden="true" inert>
       <h1>{title}</h1>
       {rows.map((row) => (
         <article key={row.key} className={row.kind === "user" ? "timeline-print-row is-asked" : "timeline-print-row"} aria-label={nameOf(row)}>
