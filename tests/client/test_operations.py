@@ -43,6 +43,7 @@ Json = dict[str, Any]
 
 SOURCE = Path(chatd.client.__file__).parents[1]
 
+HOOK = {"name": "policy", "url": "https://a.test/", "events": ["before_tool"]}
 HOST_CREDENTIAL = {"host": "git.example.com", "secret": "abcdefgh1", "scheme": "bearer"}
 ID = UUID("018f4e9a-0000-7000-8000-000000000001")
 CHAT, FILE, MCP = ChatId(ID), FileId(ID), McpServerId(ID)
@@ -198,6 +199,12 @@ ASKED: dict[str, Ask] = {
         {**HOST_CREDENTIAL, "group": "data"}
     ),
     "delete_shared_credential": lambda api: api.delete_shared_credential(ID),
+    "list_hooks": lambda api: api.list_hooks(),
+    "get_hook": lambda api: api.get_hook(ID),
+    "create_hook": lambda api: api.create_hook(HOOK),
+    "change_hook": lambda api: api.change_hook(ID, {"enabled": False}),
+    "delete_hook": lambda api: api.delete_hook(ID),
+    "try_hook": lambda api: api.try_hook(ID),
     "get_workspace_network": lambda api: api.get_workspace_network(WorkspaceId(ID)),
     "upload_file": lambda api: api.upload_file("a.txt", "text/plain", io.BytesIO(b"a")),
     "get_file": lambda api: api.get_file(FILE),

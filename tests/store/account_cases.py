@@ -5,11 +5,14 @@ from datetime import UTC, date, datetime
 from typing import Final
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
+from chatd.domain.deployment.hooks import Hook
 from chatd.domain.deployment.runtime_settings import DeploymentSettings
 from chatd.domain.ids import CredentialId, GroupId, UserId
-from chatd.store import backups
+from chatd.store import backups, hooks
 from chatd.store.account import (
     audit,
     credentials,
@@ -24,6 +27,7 @@ from chatd.store.account.runtime_settings import StoredDeployment
 from chatd.store.account.users import NewUser, UserChanges
 from chatd.store.chat import shares
 from chatd.store.conn import DatabaseSession
+from chatd.store.hooks import HookChanges
 from chatd.store.model import costs, spend
 from chatd.store.model.costs import DayRange
 from chatd.store.pool import Pool
@@ -87,6 +91,14 @@ SHARED_CREDENTIAL: Final = NewStoredCredential(
 
 async def _delete_shared_credential(session: DatabaseSession, who: UserActor) -> object:
     await host_credentials.delete_shared(session, who, SHARED_CREDENTIAL.id)
+    return True
+
+
+HOOK: Final = Hook(id=UUID(int=48), name="policy", url="https://a.test/", events=("before_tool",))
+
+
+async def _delete_hook(session: DatabaseSession, who: UserActor) -> object:
+    await hooks.delete(session, who, HOOK.id)
     return True
 
 
@@ -162,6 +174,21 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
     "account.groups.delete": in_transaction(
         lambda session, who: groups.delete(session, who, SPARE_GROUP)
     ),
+    "hooks.list_all": lambda pool, who, _: hooks.list_all(pool, who),
+    "hooks.get": lambda pool, who, _: hooks.get(pool, who, HOOK.id),
+    "hooks.load_one": lambda pool, who, _: hooks.load_one(pool, who, HOOK.id),
+    "hooks.insert": in_transaction(
+        lambda session, who: hooks.insert(
+            session,
+            who,
+            replace(HOOK, id=UUID(int=who.user_id.int + 500), name=who.role),
+            "v1.key.sealed",
+        )
+    ),
+    "hooks.update": in_transaction(
+        lambda session, who: hooks.update(session, who, HOOK.id, HookChanges(enabled=False))
+    ),
+    "hooks.delete": in_transaction(_delete_hook),
     "account.host_credentials.list_shared": lambda pool, who, _: host_credentials.list_shared(
         pool, who
     ),
@@ -226,6 +253,7 @@ async def prepare_accounts(pool: Pool) -> None:
         await groups.create(session, HARNESS, SPARE_GROUP, "Spare")
         await groups.add_member(session, HARNESS, GROUP, OWNER)
         await host_credentials.save(session, admin, SHARED_CREDENTIAL)
+        await hooks.insert(session, admin, HOOK, "v1.key.sealed")
         await spend.set_default(session, admin, 5, "day")
         await spend.set_user(session, admin, OWNER, 5)
         await spend.set_group(session, admin, GROUP, 5)

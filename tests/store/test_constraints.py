@@ -269,6 +269,31 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            SELECT false, id, now(), 'h' FROM chats""",
     ),
     (
+        "hooks_name_check",
+        """INSERT INTO hooks (id, name, url, events, failure, timeout_ms, secret)
+           SELECT id, '', 'u', '{step}', 'open', 100, 'v1.k.x' FROM chats""",
+    ),
+    (
+        "hooks_url_check",
+        """INSERT INTO hooks (id, name, url, events, failure, timeout_ms, secret)
+           SELECT id, 'n', repeat('u', 2001), '{step}', 'open', 100, 'v1.k.x' FROM chats""",
+    ),
+    (
+        "hooks_events_check",
+        """INSERT INTO hooks (id, name, url, events, failure, timeout_ms, secret)
+           SELECT id, 'n', 'u', '{}', 'open', 100, 'v1.k.x' FROM chats""",
+    ),
+    (
+        "hooks_failure_check",
+        """INSERT INTO hooks (id, name, url, events, failure, timeout_ms, secret)
+           SELECT id, 'n', 'u', '{step}', 'ajar', 100, 'v1.k.x' FROM chats""",
+    ),
+    (
+        "hooks_timeout_ms_check",
+        """INSERT INTO hooks (id, name, url, events, failure, timeout_ms, secret)
+           SELECT id, 'n', 'u', '{step}', 'open', 99, 'v1.k.x' FROM chats""",
+    ),
+    (
         "host_credentials_host_check",
         """INSERT INTO host_credentials (id, host, port, path, scheme, sealed_secret)
            SELECT id, '', 443, '/', 'bearer', 'v1.k.x' FROM chats""",

@@ -61,6 +61,7 @@ from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, 
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.budget import SpendLimit
+from chatd.engine.hooks import TurnHooks
 from chatd.engine.model_call import AnswerTimes
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.provider_config import ProviderConfig, Secret
@@ -68,6 +69,7 @@ from chatd.providers.registry import build_provider
 from chatd.store import tool_policies
 from chatd.store.chat import chats, messages
 from chatd.store.conn import ConnectConfig, StatementHook
+from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
 from chatd.stream.journal_tail import read_episode
 from tests.support.clock import FakeClock
@@ -449,6 +451,7 @@ class RigOptions(Struct, frozen=True, kw_only=True):
     on_statement: StatementHook | None = None
     kind: Literal["openai-compat", "anthropic"] = "openai-compat"
     limits: StepLimits = DEFAULT_STEP_LIMITS
+    hooks: Callable[[Pool, ConfigChanges, Env], TurnHooks] | None = None
 
     def provider_at(self, url: str) -> ProviderConfig:
         if self.kind == "anthropic":
@@ -489,13 +492,16 @@ async def engine_rig_with(
     def build_tools(replica: Replica) -> ToolSource:
         return tools if chosen.build_tools is None else chosen.build_tools(replica)
 
+    database, changes = open_database_pools(config, chosen.on_statement), ConfigChanges()
+    hooks = None if chosen.hooks is None else chosen.hooks(database.pool, changes, env)
     replica = Replica(
         config,
         env,
         models=model,
         build_tools=build_tools,
-        options=ReplicaOptions(budget=chosen.budget),
-        database=open_database_pools(config, chosen.on_statement),
+        options=ReplicaOptions(budget=chosen.budget, hooks=hooks),
+        database=database,
+        changes=changes,
     )
     closing = AsyncExitStack()
     try:

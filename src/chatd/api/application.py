@@ -56,6 +56,7 @@ from chatd.api.routes.administration.audit import AuditRoutes
 from chatd.api.routes.administration.costs import CostRoutes
 from chatd.api.routes.administration.demo import DemoRoutes
 from chatd.api.routes.administration.diagnosis import DiagnosisRoutes
+from chatd.api.routes.administration.hooks import HookRoutes
 from chatd.api.routes.administration.models import ModelRoutes
 from chatd.api.routes.administration.providers import ProviderRoutes
 from chatd.api.routes.administration.runners import RunnerRoutes
@@ -205,6 +206,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *SpendLimitRoutes(deps).routes(),
         *CostRoutes(deps).routes(),
         *WebhookRoutes(deps).routes(),
+        *HookRoutes(deps).routes(),
         *PushRoutes(deps).routes(),
         *ScheduleRoutes(deps).routes(),
         *SkillRoutes(deps).routes(),

@@ -38,6 +38,7 @@ from chatd.engine.subagents import ReserveSlot
 from chatd.sealed_secrets import KeyRing
 from chatd.services.demo_worker import DemoWorker
 from chatd.services.diagnosis import Doctor
+from chatd.services.hooks import HookAdministration
 from chatd.services.host_credentials import HostCredentials
 from chatd.services.mcp_servers import McpServers
 from chatd.services.models.model_administration import ModelAdministration
@@ -241,6 +242,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     templates: TemplateAdministration
     runners: RunnerAdministration
     host_credentials: HostCredentials
+    hooks: HookAdministration
     accounts: Accounts
     env: Env
     registry: CollectorRegistry

@@ -278,6 +278,16 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "too_many_webhooks": ErrorCode(
         409, "The user has as many webhooks as a user may have.", "Delete one first."
     ),
+    "too_many_hooks": ErrorCode(
+        409,
+        "The deployment or the template has as many hooks as allowed.",
+        "Delete one first.",
+    ),
+    "hook_exists": ErrorCode(
+        409,
+        "The deployment or the template has another hook with this name.",
+        "Choose another name.",
+    ),
     "too_many_subscriptions": ErrorCode(
         409, "The user has 20 browsers with notifications.", "Remove one first."
     ),

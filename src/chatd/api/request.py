@@ -255,6 +255,10 @@ class ApiRequest:
         return read_uuid("shared_credential_id", self._path["shared_credential_id"])
 
     @cached_property
+    def hook_id(self) -> UUID:
+        return read_uuid("hook_id", self._path["hook_id"])
+
+    @cached_property
     def webhook_id(self) -> UUID:
         return read_uuid("webhook_id", self._path["webhook_id"])
 

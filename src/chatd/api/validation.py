@@ -6,7 +6,6 @@ Refuses text that a database column cannot store. The text of messages may conta
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import msgspec
@@ -198,21 +197,3 @@ def _storable(field: str, text: str) -> str:
     if "\0" in text:
         raise InvalidInput(field, "must not contain the character NUL")
     return text
-
-
-def check_webhook_url(url: str) -> str:
-    """Raises InvalidInput."""
-    try:
-        pieces = urlsplit(url)
-        host, _ = pieces.hostname, pieces.port
-    except ValueError:
-        raise InvalidInput("url", "is not a valid URL") from None
-    if pieces.scheme not in ("http", "https") or not host:
-        raise InvalidInput("url", "must be an absolute http or https URL")
-    if pieces.username is not None or pieces.password is not None:
-        raise InvalidInput("url", "must not contain a user or password")
-    if pieces.fragment:
-        raise InvalidInput("url", "must not have a fragment (#...)")
-    if not url.isascii() or not url.isprintable() or " " in url:
-        raise InvalidInput("url", "must be printable ASCII without spaces")
-    return url

@@ -42,11 +42,13 @@ from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Clock, Env, ToolFamily, ToolSource
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.subagents import SubagentLimits
+from chatd.engine.hooks import HookCaller, TurnHooks
 from chatd.engine.subagents import SubagentService
 from chatd.providers.registry import ProviderRegistry
 from chatd.services.backups import BackupRequest, ScheduleConfig, ScheduledBackups
 from chatd.services.demo_worker import DemoWorker, worker_environment
 from chatd.services.diagnosis import Doctor, HostFacts, sandbox_facts
+from chatd.services.hooks import HookAdministration
 from chatd.services.host_credentials import HostCredentials
 from chatd.services.mcp_servers import McpServers, declared_servers, private_hosts
 from chatd.services.models.configuration import DEMO_MODEL
@@ -266,6 +268,12 @@ class Composition:
                 records_calls=self.runtime_settings.records_calls,
                 on_turn_end=self._on_turn_end,
                 worker_id=worker_id,
+                hooks=TurnHooks(
+                    pool,
+                    changes,
+                    env,
+                    HookCaller(ring, env, allow_private=settings.hooks.private_addresses),
+                ),
                 gate=WorkGate(
                     is_open=lambda: self.confirmation.is_given, wait=self.confirmation.wait
                 ),
@@ -538,6 +546,12 @@ def _deps(
         user_keys=built.user_keys,
         templates=TemplateAdministration(replica.database.pool, replica.env),
         runners=RunnerAdministration(replica.database.pool, replica.env),
+        hooks=HookAdministration(
+            replica.database.pool,
+            built.key_ring,
+            replica.env,
+            allow_private=settings.hooks.private_addresses,
+        ),
         host_credentials=HostCredentials(replica.database.pool, built.key_ring, replica.env),
         accounts=build_accounts(
             replica.database.pool,

@@ -29,6 +29,7 @@ from chatd.engine.budget import SpendBudget, SpendLimit
 from chatd.engine.call_records import DebugGate, DebugRecorder, UsageWriter, never
 from chatd.engine.circuits import Circuits
 from chatd.engine.file_loader import FileLoader
+from chatd.engine.hooks import TurnHooks
 from chatd.engine.kept_histories import KeptHistories
 from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import (
@@ -117,6 +118,7 @@ class ReplicaOptions(Struct, frozen=True, kw_only=True):
     on_turn_end: Callable[[], None] = lambda: None
     worker_id: WorkerId | None = None
     gate: WorkGate | None = None
+    hooks: TurnHooks | None = None
 
 
 NO_OPTIONS: Final = ReplicaOptions()
@@ -155,7 +157,7 @@ class Replica:
         worker, and may keep it and its methods, but calls nothing of it."""
         self.worker_id = options.worker_id or WorkerId(env.new_id())
         self.env = env
-        self.on_turn_end = options.on_turn_end
+        self.on_turn_end, self._hooks = options.on_turn_end, options.hooks
         self.database = database or open_database_pools(config)
         pool = self.database.pool
         publish_config = PublishConfig(connect=config.connect, close_timeout_s=CLOSE_TIMEOUT_S)
@@ -275,6 +277,7 @@ class Replica:
             task_reaper=self.task_reaper,
             save_result=tools.save_result,
             env=self.env,
+            hooks=self._hooks,
         )
         return TurnLoop(
             TurnLoopDeps(

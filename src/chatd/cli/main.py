@@ -15,7 +15,12 @@ import typer
 from typer.core import TyperGroup
 
 from chatd.cli import completion, runner, workspace_commands
-from chatd.cli.account import account_commands, credential_commands, template_commands
+from chatd.cli.account import (
+    account_commands,
+    credential_commands,
+    hook_commands,
+    template_commands,
+)
 from chatd.cli.chats import chat_commands
 from chatd.cli.operator import operator_commands
 from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port
@@ -93,6 +98,7 @@ app.add_typer(administration, name="admin")
 administration.add_typer(account_commands.runners, name="runners")
 administration.add_typer(template_commands.templates, name="templates")
 administration.add_typer(credential_commands.shared, name="credentials")
+administration.add_typer(hook_commands.hooks, name="hooks")
 app.add_typer(runner.runner, name="runner")
 
 EXIT_BEHIND: Final = 3

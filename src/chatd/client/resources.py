@@ -672,6 +672,31 @@ class HostCredential(Struct, frozen=True, kw_only=True):
     created_at: datetime = NEVER
 
 
+class HookConfig(Struct, frozen=True, kw_only=True):
+    """A hook, without its secret."""
+
+    id: UUID
+    name: str = ""
+    url: str = ""
+    events: tuple[str, ...] = ()
+    failure: str = "closed"
+    timeout_ms: int = 0
+    template_id: UUID | None = None
+    template_name: str | None = None
+    enabled: bool = True
+
+
+class NewHook(HookConfig, frozen=True, kw_only=True):
+    secret: str = ""
+
+
+class HookTrial(Struct, frozen=True, kw_only=True):
+    ok: bool = False
+    decision: str | None = None
+    reason: str = ""
+    duration_ms: int = 0
+
+
 class CredentialedHost(Struct, frozen=True, kw_only=True):
     host: str = ""
     port: int = 443

@@ -52,6 +52,8 @@ from chatd.client.resources import (
     CreatedToken,
     Diagnosis,
     Directory,
+    HookConfig,
+    HookTrial,
     HostCredential,
     ListedChat,
     ListedSkill,
@@ -64,6 +66,7 @@ from chatd.client.resources import (
     MessagePage,
     ModelChoice,
     ModelFallback,
+    NewHook,
     OfferedModel,
     Page,
     PreviewLink,
@@ -601,6 +604,26 @@ class ServerApi:
 
     def delete_shared_credential(self, credential_id: UUID) -> Call[None]:
         return self._delete(f"/host-credential-configs/{credential_id}")
+
+    # Hooks
+
+    def list_hooks(self) -> ListCall[HookConfig]:
+        return self._list("/hooks", Page[HookConfig])
+
+    def get_hook(self, hook_id: UUID) -> Call[HookConfig]:
+        return self._get(f"/hooks/{hook_id}", HookConfig)
+
+    def create_hook(self, fields: Mapping[str, object]) -> Call[NewHook]:
+        return self._post("/hooks", dict(fields), NewHook)
+
+    def change_hook(self, hook_id: UUID, fields: Mapping[str, object]) -> Call[HookConfig]:
+        return self._patch(f"/hooks/{hook_id}", dict(fields), HookConfig)
+
+    def delete_hook(self, hook_id: UUID) -> Call[None]:
+        return self._delete(f"/hooks/{hook_id}")
+
+    def try_hook(self, hook_id: UUID) -> Call[HookTrial]:
+        return self._post(f"/hooks/{hook_id}/test", None, HookTrial)
 
     # Files
 

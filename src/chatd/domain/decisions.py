@@ -27,6 +27,7 @@ from chatd.domain.chat.messages import (
 from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.chat.states import Status
+from chatd.domain.deployment.hooks import effective_args, with_hooks
 from chatd.domain.errors import ToolError
 from chatd.domain.ids import ChangeId, ToolCallId, WorkerId
 from chatd.domain.model.protocol import FinishReason
@@ -69,7 +70,8 @@ CUT_TOO_OFTEN_ERROR: Final = ChatError(
 
 
 class TurnRules(Struct, frozen=True, kw_only=True):
-    """Limits and tool names that the chat's model and tools set for a turn."""
+    """Limits and tool names that the chat's model and tools set for a turn. `asks_hooks`: there
+    are hooks before tool calls."""
 
     max_steps: int = MAX_STEPS_PER_TURN
     max_calls: int = DEFAULT_STEP_LIMITS.calls
@@ -81,6 +83,7 @@ class TurnRules(Struct, frozen=True, kw_only=True):
     question_timeout_s: float = PERSON_DEADLINE_S
     approval_timeout_s: float = PERSON_DEADLINE_S
     policy: tuple[PolicyLayer, ...] = ()
+    asks_hooks: bool = False
     stop_after_tools: frozenset[str] = frozenset()
     context_limit: int | None = None
     compaction_threshold: int = compaction.DEFAULT_THRESHOLD_PERCENT
@@ -98,6 +101,13 @@ class RunTools(Struct, frozen=True, kw_only=True):
 
     calls: tuple[ToolCallPart, ...]
     denied: Mapping[ToolCallId, str] = {}
+
+
+class AskHooks(Struct, frozen=True, kw_only=True):
+    """Ask the hooks about these calls, and commit what they answer: the next action follows from
+    it. Calls that a policy denies are not asked for."""
+
+    calls: tuple[ToolCallPart, ...]
 
 
 class RequireAction(Struct, frozen=True, kw_only=True):
@@ -124,14 +134,13 @@ class Fail(Struct, frozen=True, kw_only=True):
     error: ChatError
 
 
-Action = Generate | RunTools | RequireAction | Compact | Finish | Fail
+Action = Generate | AskHooks | RunTools | RequireAction | Compact | Finish | Fail
 
 
 def next_action(history: Sequence[Message], chat: Chat, rules: TurnRules) -> Action:
     """`history` holds the chat's rows by id, as of `chat.history_version`. Notices to people and
     the system prompt decide nothing."""
-    rows = [r for r in history if not r.deleted and not r.compressed and r.role != "system"]
-    turn = _current_turn(rows)
+    turn = turn_rows(history)
     calls = tuple(pending_calls(turn))
     if {call.tool_call_id for call in calls} != {call.id for call in chat.pending_calls}:
         return Fail(error=PENDING_CALLS_MISMATCH_ERROR)
@@ -152,9 +161,10 @@ def next_action(history: Sequence[Message], chat: Chat, rules: TurnRules) -> Act
     return _call_model(history, rules)
 
 
-def _current_turn(rows: Sequence[Message]) -> Sequence[Message]:
+def turn_rows(history: Sequence[Message]) -> Sequence[Message]:
     """The rows after the last user message. That message also ends all pending calls before it,
     so that sending a message recovers a chat with an invalid history."""
+    rows = [r for r in history if not r.deleted and not r.compressed and r.role != "system"]
     for index in range(len(rows) - 1, -1, -1):
         if rows[index].starts_turn:
             return rows[index + 1 :]
@@ -174,14 +184,32 @@ def _answer_calls(
     rules: TurnRules,
 ) -> Action:
     marks = {call.id: call for call in chat.pending_calls}
+    calls = tuple(effective_args(call, marks[call.tool_call_id].hooks) for call in calls)
     usable = [call for call in calls if call.tool_call_id not in surplus]
-    decisions = {
-        call.tool_call_id: decide(rules.policy, call.tool_name, call.args) for call in usable
+    layers = {
+        call.tool_call_id: with_hooks(rules.policy, call.tool_name, marks[call.tool_call_id].hooks)
+        for call in usable
     }
+    decisions = {
+        call.tool_call_id: decide(layers[call.tool_call_id], call.tool_name, call.args)
+        for call in usable
+    }
+    if rules.asks_hooks and (
+        unasked := tuple(
+            call
+            for call in usable
+            if marks[call.tool_call_id].hooks is None
+            and decisions[call.tool_call_id].action != "deny"
+            and call.tool_name not in rules.refused_tools
+            and not call.cut
+            and isinstance(parse_json(call.args), dict)
+        )
+    ):
+        return AskHooks(calls=unasked)
     waits = {
         call.tool_call_id: wait
         for call in usable
-        if (wait := _wait(call, marks[call.tool_call_id], decisions, rules)) is not None
+        if (wait := _wait(call, marks[call.tool_call_id], decisions, layers, rules)) is not None
     }
     # A person is asked while subagents work: a wait for them must not come first.
     waits |= {
@@ -213,6 +241,7 @@ def _wait(
     call: ToolCallPart,
     mark: PendingCall,
     decisions: Mapping[ToolCallId, PolicyDecision],
+    layers: Mapping[ToolCallId, tuple[PolicyLayer, ...]],
     rules: TurnRules,
 ) -> CallWait | None:
     """What the call must wait for. None: it runs, or fails without an effect."""
@@ -229,7 +258,7 @@ def _wait(
             kind="approval",
             timeout_s=rules.approval_timeout_s,
             args=call.args,
-            always=can_allow_always(rules.policy, call.tool_name, call.args),
+            always=can_allow_always(layers[call.tool_call_id], call.tool_name, call.args),
             reason=decision.reason,
         )
     # The client's tools may have changed since the call. Wait for the client only if the call is

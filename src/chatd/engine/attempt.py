@@ -99,6 +99,7 @@ class Attempt:
         self._policy: _Policy | None = None
         self._write_began_at = 0.0
         self._is_ended = False
+        self._told: dict[str, str] = {}
 
     def next(self) -> "Attempt":
         """The attempt after this one, for the row as it is now. It keeps the partial answer if
@@ -113,6 +114,7 @@ class Attempt:
             successor._partial = self._partial
         successor._previous = self._previous
         successor.sent = self.sent
+        successor._told = self._told
         return successor
 
     # History
@@ -185,6 +187,15 @@ class Attempt:
             return known.layers
         self.offer_policy = await tool_policies.load_layers(conn, self.chat)
         return self.offer_policy
+
+    # Hooks
+
+    def has_told(self, told: tuple[str, str]) -> bool:
+        """Whether the hooks of this event were asked the same already."""
+        return self._told.get(told[0]) == told[1]
+
+    def set_told(self, told: tuple[str, str]) -> None:
+        self._told[told[0]] = told[1]
 
     # Partial answer and usage
 

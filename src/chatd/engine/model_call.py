@@ -92,6 +92,7 @@ from chatd.domain.text import utc_text
 from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.engine.attempt import Attempt, PartialMessages
 from chatd.engine.file_loader import FileLoader
+from chatd.engine.hooks import NO_HOOKS, ChatHooks
 from chatd.engine.spend_guard import SpendGuard, SpendUnknown
 from chatd.stream.episodes import PartRecorder
 
@@ -141,6 +142,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
     limits: StepLimits = DEFAULT_STEP_LIMITS
     max_steps: int = MAX_STEPS_PER_TURN
     compaction: CompactionLimits = CompactionLimits()
+    hooks: ChatHooks = NO_HOOKS
 
     @property
     def config(self) -> ModelConfig:
@@ -215,6 +217,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
             question_timeout_s=self.answer_times.question_s,
             approval_timeout_s=self.answer_times.approval_s,
             policy=self.policy,
+            asks_hooks=self.hooks.has("before_tool"),
             stop_after_tools=frozenset(n for n, tool in self.tools.items() if tool.stops_turn),
             context_limit=self.config.context_limit,
             compaction_threshold=threshold,

@@ -137,7 +137,11 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             )
             await self._learn_limit(context, error)
             return await self._retry_or_fail(attempt, context, error)
-        kind = CommitStep if any(needs_next_step(draft) for draft in rows.messages) else FinishTurn
+        goes_on = any(needs_next_step(draft) for draft in rows.messages)
+        if not goes_on and (context.hooks.has("step") or context.hooks.has("turn_end")):
+            # The hooks are asked between the commit of the answer and the end of the turn.
+            goes_on = not all(draft.is_notice for draft in rows.messages)
+        kind = CommitStep if goes_on else FinishTurn
         step = attempt.step(kind, rows.messages, rows.usage, client_tools=context.client_names)
         applied = await self.committer.commit(attempt, step)
         self.spend_guard.on_booked(attempt.chat)

@@ -11,8 +11,9 @@ from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
-from chatd.aio import TaskReaper
+from chatd.aio import TaskReaper, retry_unavailable
 from chatd.domain.answer.answer import result_messages, sort_by_call
 from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.answer.tool_calls import plan_batch
@@ -28,11 +29,13 @@ from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.parts import ToolCallPart, ToolResultPart
 from chatd.domain.chat.row import AgentWait, Chat, Fence
 from chatd.domain.decisions import RunTools
+from chatd.domain.deployment.hooks import hook_notices
 from chatd.domain.errors import ChatdError, StaleFence, Unavailable
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.domain.subagents import join_waits
 from chatd.domain.text import replace_surrogates
+from chatd.engine.hooks import TurnHooks
 from chatd.engine.lease import WorkerLease
 from chatd.engine.model_call import TurnContext
 from chatd.store.chat import idempotency
@@ -47,6 +50,10 @@ UNKNOWN_OUTCOME_OUTPUT: Final = error_output(
 EFFECT_UNKNOWN_TEXT: Final = (
     "Its outcome is unknown: look at the state it would have changed before you repeat it."
 )
+UNCHECKED_TEXT: Final = (
+    "The call ran. The turn was stopped before a hook of the server had checked its result, so it"
+    " is not shown."
+)
 TOOL_MARK_RETRY_DELAY_S: Final = 0.5
 SAVE_CUT_RESULTS_TIMEOUT_S: Final = 20.0
 """For all results of a step that are cut because it has many."""
@@ -60,6 +67,7 @@ class ToolDeps(Struct, frozen=True, kw_only=True):
     task_reaper: TaskReaper
     save_result: Callable[[ToolContext, ToolOutput], Awaitable[ToolOutput]]
     env: Env
+    hooks: TurnHooks | None = None
 
 
 class ToolBatchRun:
@@ -89,6 +97,7 @@ class ToolBatchRun:
         self._note_waits = note_waits
         # Also what an owner before this one waited for: the tool takes it back when it goes on.
         self._waits_for = {call.id: call.waits_for for call in chat.pending_calls if call.waits_for}
+        self._hooked = {call.id: call.hooks for call in chat.pending_calls if call.hooks}
 
     @property
     def wait(self) -> AgentWait | None:
@@ -97,7 +106,13 @@ class ToolBatchRun:
 
     def partial_messages(self, at: str) -> tuple[Draft, ...]:
         done = sort_by_call(self._calls, self._answered.values())
-        return result_messages(done, self._limits[0], at, max_bytes=self._limits[1])
+        results = result_messages(done, self._limits[0], at, max_bytes=self._limits[1])
+        told = [
+            notice
+            for each in done
+            for notice in hook_notices(each.name, each.call_id, self._hooked.get(each.call_id))
+        ]
+        return (*told, *results)
 
     @property
     def _limits(self) -> tuple[int | None, int]:
@@ -175,6 +190,15 @@ class ToolBatchRun:
         if output.wait is not None:
             self._waits.append(output.wait)
             return
+        if (hooks := self._deps.hooks) is not None and self._context.hooks.has("after_tool"):
+            self._withhold(call)
+            output = await retry_unavailable(
+                self._env.clock,
+                lambda: hooks.after_call(self._context.hooks, self._chat, call, output),
+                tag="hook_retry",
+                delay=lambda _: TOOL_MARK_RETRY_DELAY_S,
+                budget_s=None,
+            )
         self._store(call, output)
         self._env.emit(
             "tool_finished",
@@ -185,8 +209,17 @@ class ToolBatchRun:
             duration_ms=round((clock.monotonic() - started_at) * 1000),
         )
 
+    def _withhold(self, call: ToolCallPart) -> None:
+        """An interrupt now must not keep what a hook has not passed."""
+        if call.tool_call_id in self._answered:
+            self._store(call, error_output(UNCHECKED_TEXT))
+
     def _store(self, call: ToolCallPart, output: ToolOutput) -> None:
-        self._answered[call.tool_call_id] = _answered(call, output)
+        hooked = self._hooked.get(call.tool_call_id)
+        answered = _answered(call, output)
+        if hooked is not None and hooked.args is not UNSET:
+            answered = replace(answered, changed_args=hooked.args)
+        self._answered[call.tool_call_id] = answered
 
     async def _output(self, tool: Tool, call: ToolCallPart) -> ToolOutput:
         await self._deps.lease.wait_healthy()

@@ -3,6 +3,7 @@ chat waits, is released or fails. `decisions.next_action` chooses the action.
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal, TypeVar, assert_never
@@ -25,11 +26,19 @@ from chatd.domain.chat.commands import (
     RequireAnswers,
     SuspendTurn,
 )
-from chatd.domain.chat.messages import Message, UsageEntry, local_results, step_limit_notice
+from chatd.domain.chat.messages import (
+    CallHooks,
+    Message,
+    UsageEntry,
+    local_results,
+    step_limit_notice,
+)
+from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
 from chatd.domain.decisions import (
     MAX_STEPS_PER_TURN,
     Action,
+    AskHooks,
     Compact,
     Fail,
     Finish,
@@ -37,7 +46,16 @@ from chatd.domain.decisions import (
     RequireAction,
     RunTools,
     next_action,
+    turn_rows,
 )
+from chatd.domain.deployment.hooks import (
+    HookEvent,
+    HookRefused,
+    answer_text,
+    find_prompt,
+    step_facts,
+)
+from chatd.domain.ids import ToolCallId
 from chatd.domain.mcp.tool_search import (
     FIND_TOOLS,
     SearchableTool,
@@ -67,6 +85,7 @@ from chatd.domain.tool_modes import allows_client_tools, allows_tool, refusal_te
 from chatd.domain.tool_policy.matching import denied_tools
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.call_records import UsageWriter
+from chatd.engine.hooks import NO_HOOKS, TurnHooks
 from chatd.engine.kept_histories import KeptHistories
 from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext
 from chatd.engine.model_choice import choose_answering_model
@@ -260,6 +279,8 @@ class TurnLoop:
             task=type(action).__name__,
             attempt=attempt.chat.attempt,
         )
+        if context.hooks.hooks and (refused := await self._check_hooks(attempt, context, action)):
+            return await self._committer.fail_turn(attempt, refused.error)
         name = type(action).__name__
         with self._env.tracer.span(f"step {name}", {"chatd.attempt": attempt.chat.attempt}):
             return await self._run_action(attempt, context, action)
@@ -270,8 +291,12 @@ class TurnLoop:
             context = await _load_turn_context(
                 attempt, self._deps.models, self._deps.tools, self._env.clock.now()
             )
+            hooks = self._deps.tool_deps.hooks
             return replace(
                 context,
+                hooks=NO_HOOKS
+                if hooks is None or hooks.has_none
+                else await hooks.load(attempt.chat),
                 policy=await attempt.load_policy(self._conn),
                 answer_times=self._deps.answer_times,
                 limits=self._deps.limits,
@@ -294,6 +319,8 @@ class TurnLoop:
             case Generate():
                 self._start_title(attempt, context)
                 return await self._deps.model_step.generate(attempt, context)
+            case AskHooks():
+                return await self._ask_hooks(attempt, context, action)
             case RunTools():
                 return await self._run_tools(attempt, context, action)
             case Compact():
@@ -310,6 +337,59 @@ class TurnLoop:
                 return await self._committer.fail_turn(attempt, action.error)
             case _:
                 assert_never(action)
+
+    async def _ask_hooks(
+        self, attempt: Attempt, context: TurnContext, action: AskHooks
+    ) -> AppliedChange:
+        """Nothing of it counts before the commit: a worker after this one asks again, under the
+        same ids."""
+        hooks, chat = self._hooks(), attempt.chat
+        found: dict[ToolCallId, CallHooks] = {}
+
+        async def ask(call: ToolCallPart) -> None:
+            found[call.tool_call_id] = await self._until_available(
+                lambda: hooks.before_call(context.hooks, chat, call)
+            )
+
+        async with asyncio.TaskGroup() as group:
+            for call in action.calls:
+                group.create_task(ask(call), name=f"hooks of {call.tool_name}")
+        self._env.emit("hooks_answered", chat_id=chat.id, calls=len(found))
+        noted = NoteCallWaits(fence=Fence.of(chat), hooks=found)
+        return await self._committer.commit(attempt, noted)
+
+    async def _check_hooks(
+        self, attempt: Attempt, context: TurnContext, action: Action
+    ) -> HookRefused | None:
+        """Before the action: at the start of a turn and after a message that joined it, after each
+        committed step, and at the end.
+        A worker that took the chat over asks again for the last step, under the same id."""
+        hooks, chat, asked = self._hooks(), attempt.chat, context.hooks
+        turn = turn_rows(attempt.history)
+        told: list[tuple[HookEvent, str, Mapping[str, object]]] = []
+        prompt_id, prompt = find_prompt(attempt.history)
+        if not turn and isinstance(action, Generate | Compact):
+            told.append(("turn_start", f"m{prompt_id}", {"text": prompt}))
+        elif turn:
+            told.append(("step", f"v{chat.history_version}", step_facts(turn)))
+        if isinstance(action, Finish):
+            facts = {"reason": action.reason, "text": answer_text(turn)}
+            told.append(("turn_end", f"m{prompt_id}", facts))
+        for event, key, facts in told:
+            if not asked.has(event) or attempt.has_told((event, key)):
+                continue
+            refused = await self._until_available(
+                functools.partial(hooks.check, asked, chat, event, key, facts)
+            )
+            if refused is not None:
+                return refused
+            attempt.set_told((event, key))
+        return None
+
+    def _hooks(self) -> TurnHooks:
+        hooks = self._deps.tool_deps.hooks
+        assert hooks is not None  # no context names hooks without them
+        return hooks
 
     async def _run_tools(
         self, attempt: Attempt, context: TurnContext, action: RunTools

@@ -46,7 +46,7 @@ from chatd.domain.deployment.webhooks import (
     retry_delay_s,
     signed_headers,
 )
-from chatd.domain.errors import ChatdError
+from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing
@@ -232,6 +232,24 @@ class PushRequests:
         return self._ring.open(stored.sealed, SIGNING_KEY.context(stored.id))
 
 
+def check_webhook_url(url: str) -> str:
+    """Raises InvalidInput."""
+    try:
+        pieces = urlsplit(url)
+        host, _ = pieces.hostname, pieces.port
+    except ValueError:
+        raise InvalidInput("url", "is not a valid URL") from None
+    if pieces.scheme not in ("http", "https") or not host:
+        raise InvalidInput("url", "must be an absolute http or https URL")
+    if pieces.username is not None or pieces.password is not None:
+        raise InvalidInput("url", "must not contain a user or password")
+    if pieces.fragment:
+        raise InvalidInput("url", "must not have a fragment (#...)")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidInput("url", "must be printable ASCII without spaces")
+    return url
+
+
 POLL_INTERVAL_S: Final = 5.0
 IDLE_POLL_INTERVAL_S: Final = 60.0
 SEND_TIMEOUT_S: Final = 15.0
@@ -377,7 +395,7 @@ class WebhookSender:
             return await self.pushes.make(claimed, secret)
         body = body_of(claimed.delivery)
         now_s = int(self._env.clock.now().timestamp())
-        headers = signed_headers(claimed.delivery, body, secret, now_s)
+        headers = signed_headers(f"msg_{claimed.delivery.id}", body, secret, now_s)
         return DeliveryRequest(headers=headers, body=body)
 
     def _session(self) -> aiohttp.ClientSession:

@@ -544,6 +544,16 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
+    private_addresses: Annotated[
+        bool,
+        Meta(
+            description="Whether hooks, which only administrators add, may be on this host and in"
+            " private networks"
+        ),
+    ] = False
+
+
 class McpSettings(msgspec.Struct, frozen=True, kw_only=True):
     private_hosts: Annotated[
         tuple[str, ...],
@@ -741,6 +751,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     files: FileSettings = FileSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    hooks: HookSettings = HookSettings()
     mcp: McpSettings = McpSettings()
     templates: Annotated[
         tuple[dict[str, Any], ...],  # the workspaces package checks them

@@ -33,6 +33,7 @@ PROVIDER_CONFIG: Final = SealedColumn(table="provider_details", column="sealed_c
 PROVIDER_KEY: Final = SealedColumn(table="provider_keys", column="sealed_key")
 SEALED_COLUMNS: Final[tuple[SealedColumn, ...]] = (
     SealedColumn(table="git_credentials", column="sealed_token"),
+    SealedColumn(table="hooks", column="secret"),
     SealedColumn(table="host_credentials", column="sealed_secret"),
     SealedColumn(table="mcp_registrations", column="sealed_secret"),
     SealedColumn(table="mcp_servers", column="sealed_secrets"),

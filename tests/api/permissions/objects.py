@@ -19,6 +19,7 @@ from chatd.store.workspace import workspaces
 from tests.api.permissions.callers import Callers
 from tests.api.permissions.table import (
     GIT_CREDENTIAL,
+    HOOK,
     HOST_CREDENTIAL,
     LIMIT,
     MCP_SERVER,
@@ -51,6 +52,7 @@ DELETIONS: Final[Mapping[str, str]] = {
     "credential_id": "/git-credentials/{credential_id}",
     "host_credential_id": "/host-credentials/{host_credential_id}",
     "shared_credential_id": "/host-credential-configs/{shared_credential_id}",
+    "hook_id": "/hooks/{hook_id}",
     "session_id": "/auth/sessions/{session_id}",
     "subscription_id": "/push/subscriptions/{subscription_id}",
     "user_id": "/users/{user_id}",
@@ -95,6 +97,7 @@ class ObjectFactory:
             "credential_id": self._git_credential,
             "host_credential_id": self._host_credential,
             "shared_credential_id": self._shared_credential,
+            "hook_id": self._hook,
             "subscription_id": self._subscription,
             "provider_id": self._provider,
             "mcp_server_id": self._mcp_server,
@@ -260,6 +263,9 @@ class ObjectFactory:
     async def _host_credential(self, made: Objects, owner: str, row: Row) -> str:
         body = self.fill(HOST_CREDENTIAL)
         return str((await self._ask(owner, "POST", "/host-credentials", body))["id"])
+
+    async def _hook(self, made: Objects, owner: str, row: Row) -> str:
+        return str((await self._ask("admin", "POST", "/hooks", self.fill(HOOK)))["id"])
 
     async def _shared_credential(self, made: Objects, owner: str, row: Row) -> str:
         body = self.fill(HOST_CREDENTIAL)

@@ -118,6 +118,12 @@ SUBSCRIPTION: Final = {
 TEMPLATE_CONFIG: Final = {"name": "template-{n}", "spec": {"env": {"A": "b"}}}
 SCHEDULE: Final = {"name": "nightly", "cron": "@daily", "prompt": "Say hello."}
 GIT_CREDENTIAL: Final = {"host": "git-{n}.example.com", "kind": "gitea", "token": "abcdefgh1"}
+HOOK: Final = {
+    "name": "hook-{n}",
+    "url": "http://127.0.0.1:9/hook",
+    "events": ["before_tool"],
+    "timeout_ms": 100,
+}
 HOST_CREDENTIAL: Final = {"host": "host-{n}.example.com", "secret": "abcdefgh1"}
 SKILL: Final = {"name": "skill-{n}", "description": "Does it.", "body": "Do it."}
 KEY: Final = {"api_key": "sk-very-secret-a1b2"}
@@ -660,6 +666,18 @@ ADMINISTRATION: Final = (
         "admin",
         records="runner_token.revoke",
     ),
+    row("GET /hooks", "administration read", "admin"),
+    row("POST /hooks", "administration", "admin", HOOK, records="hook.create"),
+    row("GET /hooks/{hook_id}", "administration read", "admin"),
+    row(
+        "PATCH /hooks/{hook_id}",
+        "administration",
+        "admin",
+        {"enabled": False},
+        records="hook.update",
+    ),
+    row("DELETE /hooks/{hook_id}", "administration", "admin", records="hook.delete"),
+    row("POST /hooks/{hook_id}/test", "administration", "admin"),
     row("GET /host-credential-configs", "administration read", "admin"),
     row(
         "POST /host-credential-configs",

@@ -37,6 +37,7 @@ from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
 from chatd.domain.model.protocol import EffortRange, ModelCapabilities, ModelConfig, Prices
 from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing
+from chatd.services.hooks import HookAdministration
 from chatd.services.host_credentials import HostCredentials
 from chatd.services.mcp_servers import McpServers
 from chatd.services.runner_administration import RunnerAdministration
@@ -386,6 +387,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         templates=TemplateAdministration(replica.pool, env),
         runners=RunnerAdministration(replica.pool, env),
         host_credentials=HostCredentials(replica.pool, KEY_RING, env),
+        hooks=HookAdministration(replica.pool, KEY_RING, env, allow_private=True),
         accounts=build_accounts(
             replica.pool,
             env,

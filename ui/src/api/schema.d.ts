@@ -1556,6 +1556,54 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/hooks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_hooks"];
+        put?: never;
+        post: operations["create_hook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/hooks/{hook_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_hook"];
+        put?: never;
+        post?: never;
+        delete: operations["delete_hook"];
+        options?: never;
+        head?: never;
+        patch: operations["change_hook"];
+        trace?: never;
+    };
+    "/api/v1/hooks/{hook_id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["try_hook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/push/key": {
         parameters: {
             query?: never;
@@ -3826,6 +3874,43 @@ export interface components {
             worker: components["schemas"]["RunWorker"];
             renewed_ms_ago: number | null;
         };
+        HookConfig: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            url: string;
+            events: ("after_tool" | "before_tool" | "step" | "turn_end" | "turn_start")[];
+            /** @enum {unknown} */
+            failure: "closed" | "open";
+            timeout_ms: number;
+            template_id: string | null;
+            template_name: string | null;
+            enabled: boolean;
+            created_at: string;
+            updated_at: string;
+        };
+        HookPage: {
+            items: components["schemas"]["HookConfig"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        HookPatch: {
+            name?: string;
+            url?: string;
+            events?: ("after_tool" | "before_tool" | "step" | "turn_end" | "turn_start")[];
+            /** @enum {unknown} */
+            failure?: "closed" | "open";
+            timeout_ms?: number;
+            enabled?: boolean;
+        };
+        HookTrial: {
+            ok: boolean;
+            /** @default null */
+            decision?: ("allow" | "ask" | "deny") | null;
+            /** @default  */
+            reason?: string;
+            duration_ms: number;
+        };
         HostCredentialPage: {
             items: components["schemas"]["HostCredentialReply"][];
             has_more: boolean;
@@ -4313,6 +4398,40 @@ export interface components {
             parameters?: {
                 [key: string]: string;
             };
+        };
+        NewHookBody: {
+            name: string;
+            url: string;
+            events: ("after_tool" | "before_tool" | "step" | "turn_end" | "turn_start")[];
+            /**
+             * @default closed
+             * @enum {unknown}
+             */
+            failure?: "closed" | "open";
+            /** @default 5000 */
+            timeout_ms?: number;
+            /** @default null */
+            template_id?: string | null;
+            /** @default true */
+            enabled?: boolean;
+            /** @default null */
+            secret?: string | null;
+        };
+        NewHookConfig: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            url: string;
+            events: ("after_tool" | "before_tool" | "step" | "turn_end" | "turn_start")[];
+            /** @enum {unknown} */
+            failure: "closed" | "open";
+            timeout_ms: number;
+            template_id: string | null;
+            template_name: string | null;
+            enabled: boolean;
+            created_at: string;
+            updated_at: string;
+            secret: string;
         };
         NewHostCredentialBody: {
             host: string;
@@ -5692,6 +5811,7 @@ export interface components {
             interrupted?: boolean;
             /** @default false */
             is_media?: boolean;
+            changed_args?: unknown;
             /** @default false */
             provider_executed?: boolean;
             /** @default null */
@@ -9224,6 +9344,138 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DeliveryPage"];
+                };
+            };
+        };
+    };
+    list_hooks: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HookPage"];
+                };
+            };
+        };
+    };
+    create_hook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewHookBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewHookConfig"];
+                };
+            };
+        };
+    };
+    get_hook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                hook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HookConfig"];
+                };
+            };
+        };
+    };
+    delete_hook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                hook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    change_hook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                hook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["HookPatch"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HookConfig"];
+                };
+            };
+        };
+    };
+    try_hook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                hook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HookTrial"];
                 };
             };
         };

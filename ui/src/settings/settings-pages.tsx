@@ -26,6 +26,7 @@ import {
   TriangleAlert,
   User,
   Users,
+  Webhook,
 } from "lucide-react";
 import { type ComponentType, lazy, Suspense } from "react";
 import { Link, Redirect, Route, Switch as Routes, useLocation } from "wouter";
@@ -63,6 +64,7 @@ const SERVER: readonly PageEntry[] = [
   { path: "/admin/models", name: "Models", icon: Layers, page: load(() => import("./server/models"), "ModelsPage") },
   { path: "/admin/mcp", name: "MCP servers", icon: Plug, page: load(() => import("./server/mcp"), "McpPage") },
   { path: "/admin/tools", name: "Tool policy", icon: Shield, page: load(() => import("./policy/policy-pages"), "ServerPolicyPage") },
+  { path: "/admin/hooks", name: "Hooks", icon: Webhook, page: load(() => import("./server/hooks"), "HooksPage") },
   { path: "/admin/behaviour", name: "Behaviour", icon: ToggleRight, page: load(() => import("./server/behavior"), "BehaviorPage") },
   { path: "/admin/prompts", name: "Prompts", icon: MessageSquare, page: load(() => import("./server/behavior"), "PromptsPage") },
   { path: "/admin/limits", name: "Limits", icon: Gauge, page: load(() => import("./server/limits"), "LimitsPage") },

@@ -84,6 +84,7 @@ TAGS: Final[Mapping[str, str]] = {
     "schedules": "Chats that start by themselves at the times of a cron expression.",
     "workers": "The processes of the server that run chats.",
     "webhooks": "URLs of yours that are called when a turn of your chats ends.",
+    "hooks": "URLs that are asked while a turn waits, for administrators.",
     "push": "Browsers of yours that are notified when a turn of your chats ends.",
     "auth": "Sign in and out; your sessions, tokens and tickets.",
     "setup": "Whether the server waits for its first sign-in.",

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.parts import FilePart, ToolResultPart, validate_json
 from chatd.domain.chat.row import AgentWait
 from chatd.domain.ids import ToolCallId
-from chatd.domain.text import parse_json, replace_json_surrogates, replace_surrogates
+from chatd.domain.text import Json, parse_json, replace_json_surrogates, replace_surrogates
 
 MAX_MEDIA_BYTES: Final = 10 * 1024 * 1024
 
@@ -67,6 +67,7 @@ class AnsweredCall(Struct, frozen=True, kw_only=True):
     name: str
     output: ToolOutput
     mcp_server_config_id: str | None = None
+    changed_args: Json = UNSET
 
 
 def error_output(text: str) -> ToolOutput:
@@ -271,6 +272,7 @@ def result_message(answer: AnsweredCall, at: str | None = None) -> Draft:
         is_error=answer.output.is_error,
         is_media=answer.output.media is not None and not answer.output.is_error,
         mcp_server_config_id=answer.mcp_server_config_id,
+        changed_args=answer.changed_args,
         created_at=at,
     )
     return Draft(role="tool", content=(part, *answer.output.files))

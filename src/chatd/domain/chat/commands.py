@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from chatd.domain.access.permissions import Permission
 from chatd.domain.chat.call_waits import CallWait, QuestionReply
-from chatd.domain.chat.messages import Draft, UsageEntry, UserInput
+from chatd.domain.chat.messages import CallHooks, Draft, UsageEntry, UserInput
 from chatd.domain.chat.row import AgentWait, ChatError, Episode, Fence, ModelSwitch, RetryState
 from chatd.domain.chat.states import Transition
 from chatd.domain.chat.takeover import DeathNotice
@@ -258,10 +258,12 @@ class RecordRetry(Struct, frozen=True, kw_only=True):
 
 
 class NoteCallWaits(Struct, frozen=True, kw_only=True):
-    """What pending calls that run wait for, by call. An empty text: the call goes on."""
+    """What is noted on pending calls: what those that run wait for (an empty text: the call goes
+    on), and what hooks answered about calls that have not run."""
 
     fence: Fence
-    waits: Mapping[ToolCallId, str]
+    waits: Mapping[ToolCallId, str] = {}
+    hooks: Mapping[ToolCallId, CallHooks] = {}
 
 
 class ReleaseChat(Struct, frozen=True, kw_only=True):

@@ -157,6 +157,27 @@ class QueuedMessage(UserInput, frozen=True, kw_only=True):
     created_at: datetime
 
 
+class HookVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one hook answered before a call. `layer` is whose hook it is. `decision` is `allow`,
+    `ask`, `deny` or empty for no opinion; it is plain text, because a newer replica may write
+    another. `failed` says why the hook gave no answer."""
+
+    hook: str
+    layer: str = "deployment"
+    decision: str = ""
+    reason: str = ""
+    changed: bool = False
+    failed: str = ""
+
+
+class CallHooks(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answers of all hooks before a call, committed before it runs. `args` are those that run
+    if a hook changed them."""
+
+    verdicts: tuple[HookVerdict, ...] = ()
+    args: Json = UNSET
+
+
 class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool call of the last assistant message that has no result yet.
 
@@ -166,7 +187,8 @@ class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     without reading history. `timeout_s` counts from the moment at which the chat began to wait.
     `approved_by` is the user that approved the call: it may run. `always`: a rule of the chat could
     end the asking. `reason` is why the policy asks. `waits_for` says why a call that runs cannot go
-    on now, such as a machine that is not connected; empty: it goes on.
+    on now, such as a machine that is not connected; empty: it goes on. `hooks` is what hooks
+    answered; None: they have not been asked.
     """
 
     id: ToolCallId
@@ -179,6 +201,7 @@ class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     always: bool = False
     reason: str = ""
     waits_for: str = ""
+    hooks: CallHooks | None = None
 
 
 class UsageEntry(Struct, frozen=True, kw_only=True):
@@ -398,6 +421,8 @@ NoticeCode = Literal[
     "calls_over_limit",
     "imported",
     "imported_prompt",
+    "hook_changed",
+    "hook_failed",
 ]
 NOTICE_CODES: Final[frozenset[str]] = frozenset(get_args(NoticeCode))
 CONTINUABLE_NOTICES: Final = frozenset({"step_limit", "empty_answer", "model_stream_cut"})

@@ -109,6 +109,12 @@ class ToolResultPart(_Part, frozen=True, kw_only=True, tag="tool-result"):
         describe("The turn was stopped before the call had a result; `is_error` is set too."),
     ] = False
     is_media: Annotated[bool, describe("The result is an image or another file.")] = False
+    changed_args: Annotated[
+        Json,
+        describe(
+            "The arguments that the call ran with, if a hook changed them.", {"command": "ls"}
+        ),
+    ] = UNSET
     provider_executed: Annotated[bool, describe("The provider ran the tool, not chatd.")] = False
     mcp_server_config_id: Annotated[
         str | None, describe("The MCP server that has the tool.", "github")

@@ -125,11 +125,16 @@ def record_retry(chat: Chat, command: RecordRetry) -> Change:
 
 
 def note_waits(chat: Chat, command: NoteCallWaits) -> Change | None:
-    """R -> R. Only viewers need it: the calls run on under their keys."""
+    """R -> R. Only viewers need what calls wait for: they run on under their keys. The answers of
+    hooks count once: those of a call that has some stay."""
     command.fence.check(chat)
     require_allowed(chat, Transition.NOTE_WAITS)
     calls = tuple(
-        replace(call, waits_for=command.waits.get(call.id, call.waits_for))
+        replace(
+            call,
+            waits_for=command.waits.get(call.id, call.waits_for),
+            hooks=call.hooks or command.hooks.get(call.id),
+        )
         for call in chat.pending_calls
     )
     return None if calls == chat.pending_calls else Change.of(chat).set_pending_calls(calls)

@@ -17,6 +17,7 @@ ConfigKind = Literal[
     "settings",
     "limit",
     "mcp_server",
+    "hook",
     "runner",
     "runner_token",
     "secret_key",

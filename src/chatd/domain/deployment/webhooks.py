@@ -123,9 +123,9 @@ def body_of(delivery: Delivery) -> bytes:
     )
 
 
-def signed_headers(delivery: Delivery, body: bytes, secret: str, sent_at_s: int) -> dict[str, str]:
-    """`webhook-id` is the same at every attempt: the receiver drops what it has seen."""
-    name = f"msg_{delivery.id}"
+def signed_headers(name: str, body: bytes, secret: str, sent_at_s: int) -> dict[str, str]:
+    """`name` becomes `webhook-id`. It is the same at every attempt: the receiver drops what it has
+    seen."""
     signed = f"{name}.{sent_at_s}.".encode() + body
     digest = hmac.digest(decode_secret(secret), signed, hashlib.sha256)
     return {

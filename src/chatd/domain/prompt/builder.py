@@ -82,6 +82,7 @@ from chatd.domain.text import (
 UNKNOWN_TOOL: Final = "unknown"
 _LONG_FIELDS: Final = ("text", "args", "result", "data", "content", "context_file_content")
 _ROW_CHARS: Final = 64
+CHANGED_ARGS_TEXT: Final = "[A hook of the server changed the arguments before the call ran:]"
 MEDIA_UNAVAILABLE_TEXT: Final = "[The tool returned a file that cannot be read.]"
 
 Origins = Mapping[ModelConfigId, str]
@@ -461,6 +462,8 @@ def convert_result(part: ToolResultPart) -> PromptResult:
     else:
         # Plain text was wrapped as JSON to be stored; the model reads it without the escapes.
         text = _wrapped_text(value) or _plain(raw)
+    if part.changed_args is not UNSET:
+        text = f"{CHANGED_ARGS_TEXT} {_plain(_json_or_empty(part.changed_args))}\n{text}"
     return PromptResult(
         id=part.tool_call_id,
         name=_name(part.tool_name),

@@ -7,7 +7,9 @@ The layers go from wide to narrow: deployment, template of the workspace, user, 
    the later one: an owner who approves «always» adds it at the end.
 3. A narrower layer replaces a wider one's decision, except that it cannot turn an `ask` of the
    deployment or of the template into `auto` unless that policy says `may_loosen`.
-4. Without any matching rule a call runs, except one on a desktop that the model's provider wants a
+4. What a hook of the deployment or of the template answers about a call is the narrowest rule of
+   its layer.
+5. Without any matching rule a call runs, except one on a desktop that the model's provider wants a
    person to check.
 
 A command that may match, because it depends on what only the running shell knows, is asked for:
@@ -55,7 +57,7 @@ _SET_BY_OTHERS: Final[frozenset[LayerName]] = frozenset({"deployment", "template
 class PolicyDecision(Struct, frozen=True, kw_only=True):
     """`may_loosen`: a rule of the chat could let this call run without asking. `is_unread`: its
     arguments cannot be read, so that every pattern for them counts. `may_be_denied`: a person is
-    asked because a rule that denies may match."""
+    asked because a rule that denies may match. `by_hook`: `rule` is the answer of a hook."""
 
     action: PolicyAction = "auto"
     layer: LayerName | None = None
@@ -63,6 +65,7 @@ class PolicyDecision(Struct, frozen=True, kw_only=True):
     may_loosen: bool = True
     is_unread: bool = False
     may_be_denied: bool = False
+    by_hook: bool = False
 
     @property
     def reason(self) -> str:
@@ -92,6 +95,11 @@ def decide(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyD
         (layer, [(rule, matches(rule, tool_name, given)) for rule in layer.policy.rules])
         for layer in layers
     ]
+    for layer in layers:
+        if layer.verdict is not None and layer.verdict.action == "deny":
+            return PolicyDecision(
+                action="deny", layer=layer.name, rule=layer.verdict, may_loosen=False, by_hook=True
+            )
     for result in ("yes", "may"):
         for layer, rules in found:
             denials = (rule for rule, match in rules if rule.action == "deny" and match == result)
@@ -107,7 +115,8 @@ def decide(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyD
     decision = UNRULED
     for layer, rules in found:
         matching = [rule for rule, match in rules if match != "no"]
-        if (rule := _narrowest(matching, later_counts=layer.name == "chat")) is not None:
+        rule = layer.verdict or _narrowest(matching, later_counts=layer.name == "chat")
+        if rule is not None:
             decision = _combine(decision, layer, rule)
     if decision.layer is None and matches(_CONFIRMED, tool_name, given) == "yes":
         decision = PolicyDecision(action="ask", layer="deployment", rule=_CONFIRMED)
@@ -157,6 +166,7 @@ def _combine(wider: PolicyDecision, layer: PolicyLayer, rule: ToolRule) -> Polic
         layer=layer.name,
         rule=rule,
         may_loosen=can_loosen and not is_locked,
+        by_hook=rule is layer.verdict,
     )
 
 
@@ -183,11 +193,12 @@ def can_allow_always(layers: Sequence[PolicyLayer], tool_name: str, args: Json) 
 def denial_text(decision: PolicyDecision) -> str:
     """The result of a call that a policy denies."""
     owner = _OWNERS[decision.layer or "deployment"]
+    by = f"a hook of the {owner}" if decision.by_hook else f"the tool policy of the {owner}"
     why = f" {decision.reason}" if decision.reason else ""
     if decision.is_unread:
         why += " Its arguments could not be read: send them as a plain JSON object."
     return (
-        f"Not run: the tool policy of the {owner} denies this call.{why}"
+        f"Not run: {by} denies this call.{why}"
         " Do not try to reach the same effect in another way; say what you need instead."
     )
 

@@ -66,8 +66,12 @@ class ToolPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
 
 
 class PolicyLayer(Struct, frozen=True, kw_only=True):
+    """`verdict` is what a hook of this layer says about the one call that is decided: it counts
+    like a rule that is narrower than all others."""
+
     name: LayerName
     policy: ToolPolicy
+    verdict: ToolRule | None = None
 
 
 NO_POLICY: Final = ToolPolicy()

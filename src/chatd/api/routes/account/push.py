@@ -12,13 +12,13 @@ from chatd.api.pages import ItemPosition, Paging, cut_whole, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import from_rows
-from chatd.api.validation import check_webhook_url
 from chatd.domain.addresses import names_private_host
 from chatd.domain.deployment.webhooks import MAX_URL_CHARS, Webhook, decode_keys
 from chatd.domain.description import CREATED_AT, describe
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.list_page import ListPage, ListQuery
+from chatd.services.webhooks import check_webhook_url
 from chatd.store import webhooks
 from chatd.store.webhooks import SECRET_COLUMN
 

@@ -14,7 +14,6 @@ from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole, pag
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import from_rows
-from chatd.api.validation import check_webhook_url
 from chatd.domain.deployment.webhooks import (
     MAX_URL_CHARS,
     SECRET_BYTES,
@@ -26,6 +25,7 @@ from chatd.domain.deployment.webhooks import (
 from chatd.domain.description import CHAT_ID, CREATED_AT, UPDATED_AT, describe
 from chatd.domain.errors import NotFound
 from chatd.domain.list_page import ListPage, ListQuery
+from chatd.services.webhooks import check_webhook_url
 from chatd.store import webhooks
 from chatd.store.account import audit
 from chatd.store.conn import DatabaseSession
