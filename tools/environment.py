@@ -2,10 +2,10 @@
 
 Owns what is in .venv and the note of what was put there (.venv/chatd-setup.json), so that a run
 with nothing to do does nothing. Uses the standard library only: it runs before anything is
-installed. It installs into .venv only, and only packages whose hash is in a lock file. Two come
-from the system's own packages instead: bubblewrap, which keeps workspaces apart, and chromium, for
-tests of the page. Root gets them where there is apt-get, once, unless CHATD_SETUP_SYSTEM=0 says not
-to.
+installed. It installs into .venv only, and only packages whose hash is in a lock file. Some come
+from the system's own packages instead: bubblewrap, which keeps workspaces apart, chromium, for
+tests of the page, and an X server with a program for it, for tests of desktops. Root gets them
+where there is apt-get, once, unless CHATD_SETUP_SYSTEM=0 says not to.
 """
 
 import argparse
@@ -60,6 +60,7 @@ def main() -> None:
         return
     if wanted == "browser":
         install_chromium()
+        install_desktop()
         return
     if options.check:
         sys.exit(0 if up_to_date(wanted) and not wants_bubblewrap() else 1)
@@ -216,6 +217,15 @@ def install_chromium() -> None:
         if not path.exists() and can_install_packages(path.name):
             say(f"Installing {path.name} with apt-get, for the page's tests: a minute or two ...")
             install_package(path.name)
+
+
+def install_desktop() -> None:
+    """For tests of desktops: two small packages with eight more, 2.4 MB. Without ffmpeg (91 more
+    packages, 64 MB, up to a minute): only the checks of recordings need it."""
+    for name, package in {"Xvnc": "tigervnc-standalone-server", "xterm": "xterm"}.items():
+        if shutil.which(name) is None and can_install_packages(package):
+            say(f"Installing {package} with apt-get, for tests of desktops: some seconds ...")
+            install_package(package)
 
 
 def install_package(name: str) -> None:

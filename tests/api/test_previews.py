@@ -5,6 +5,7 @@ same account and without a sandbox.
 """
 
 import asyncio
+import hashlib
 import socket
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
@@ -41,6 +42,10 @@ async def bench(tmp_path: Path) -> AsyncGenerator[Workbench]:
         yield bench
 
 
+LARGE_PIECES = 512
+"""32 MiB: more than any buffer on the way."""
+
+
 class Shown:
     """A server in the workspace. `seen` are the requests that it got."""
 
@@ -49,7 +54,9 @@ class Shown:
         self.go_on = asyncio.Event()
         self.port = 0
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
+    async def serve(  # noqa: PLR0912 - a path each
+        self, request: web.Request
+    ) -> web.StreamResponse:
         self.seen.append(request)
         match request.path:
             case "/upload":
@@ -57,6 +64,12 @@ class Shown:
                 async for piece in request.content.iter_any():
                     size += len(piece)
                 return web.json_response({"size": size})
+            case "/large":
+                response = web.StreamResponse()
+                await response.prepare(request)
+                for number in range(LARGE_PIECES):
+                    await response.write(bytes([number % 256]) * 65_536)
+                return response
             case "/events":
                 response = web.StreamResponse(headers={"content-type": "text/event-stream"})
                 await response.prepare(request)
@@ -249,7 +262,14 @@ async def test_bodies_pass_both_ways_and_events_as_they_come(
 
     sent = await browser.send("PUT", "/upload", data=pieces())
     assert await sent.json() == {"size": 40 * 65_536}
-    http = browser.api.server.http
+    http, found = browser.api.server.http, hashlib.sha256()
+    async with http.get("/large", headers=browser.headers()) as large:
+        async for piece in large.content.iter_any():
+            found.update(piece)
+    wanted = hashlib.sha256()
+    for number in range(LARGE_PIECES):
+        wanted.update(bytes([number % 256]) * 65_536)
+    assert found.digest() == wanted.digest()
     async with http.get("/events", headers=browser.headers()) as events:
         assert await events.content.readuntil(b"\n\n") == b"data: 1\n\n"
         shown.go_on.set()

@@ -1,7 +1,7 @@
 """Computer use: sizes of screenshots, points in them, and what calls of models mean."""
 
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Callable, Mapping
+from itertools import pairwise, takewhile
 
 import msgspec
 import pytest
@@ -244,6 +244,50 @@ def screenshots(count: int) -> list[Message]:
 def shown_in(messages: tuple[PromptMessage, ...]) -> list[bool]:
     parts = (part for message in messages for part in message.parts)
     return [part.media is not None for part in parts if isinstance(part, PromptResult)]
+
+
+STEPS = 100
+PICTURE_TOKENS = 1280 * 720 // 750  # as Anthropic counts them
+NOTE_TOKENS, STEP_TOKENS, HEAD_TOKENS = 10, 200, 3000
+CACHED, WRITTEN = 0.1, 1.25  # of the price of input
+
+
+def cost_of(dropped: Callable[[int], int]) -> tuple[int, float]:
+    """Input tokens of all steps, and what they cost in tokens at full price, if after so many
+    screenshots `dropped` of them have left the prompt."""
+    tokens, cost, before = 0, 0.0, [HEAD_TOKENS]
+    for step in range(1, STEPS + 1):
+        gone = dropped(step)
+        shown = [NOTE_TOKENS] * gone + [PICTURE_TOKENS] * (step - gone)
+        sizes = [HEAD_TOKENS, *(STEP_TOKENS + one for one in shown)]
+        same = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, sizes, strict=False))
+        )
+        tokens += sum(sizes)
+        cost += CACHED * sum(sizes[:same]) + WRITTEN * sum(sizes[same:])
+        before = sizes
+    return tokens, cost
+
+
+def test_what_an_action_costs_with_and_without_old_screenshots() -> None:
+    """The numbers of docs/computer-use.md; `pytest -s` prints them."""
+    target = PromptTarget(provider="p")
+    batches = [
+        shown_in(build_prompt(screenshots(count), target)).count(False)
+        for count in range(1, STEPS + 1)
+    ]
+    rules = {
+        "all stay": cost_of(lambda _: 0),
+        "one leaves at every step": cost_of(lambda step: max(step - KEPT_SCREENSHOTS, 0)),
+        "ten leave at once": cost_of(lambda step: batches[step - 1]),
+    }
+    whole = rules["all stay"][1]
+    shares = {name: round(cost / whole * 100) for name, (_, cost) in rules.items()}
+    for name, (tokens, cost) in rules.items():
+        each = f"{tokens / STEPS:,.0f} tokens of input for an action"
+        print(f"{name}: {each}, as {cost / STEPS:,.0f} at full price, {shares[name]} %")  # noqa: T201
+    assert shares["ten leave at once"] < shares["one leaves at every step"] < 100
+    assert rules["ten leave at once"][0] < rules["all stay"][0] / 3
 
 
 def test_old_screenshots_leave_the_prompt_in_batches() -> None:

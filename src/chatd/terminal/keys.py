@@ -103,6 +103,7 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         Key("end,G", "bottom", "The end; it is followed from then on", "End"),
         Key("c", "copy", "Copy the text of the row", "Copy"),
         Key("C", "copy_code", "Copy the code of the row, one block after the other"),
+        Key("p", "picture", "Show the picture of the row, where the terminal can draw it"),
         Key("e", "edit", "Edit this message of yours and run it again", "Edit"),
         Key("f", "fork", "Copy the chat up to this message into a new one", "Fork"),
         Key("r", "again", "Try again, go on, or send again what was refused"),

@@ -38,6 +38,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     """Of the user: it has `commands/`."""
     editor: tuple[str, ...] = (DEFAULT_EDITOR,)
     has_browser: bool = False
+    shows_pictures: bool = True
     program_env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Of the editor and the browser: without the token."""
     workspace_id: str = ""
@@ -45,7 +46,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 def read_machine(environ: Mapping[str, str]) -> Machine:
-    """By the variables VISUAL, EDITOR, XDG_STATE_HOME and XDG_CONFIG_HOME."""
+    """By VISUAL, EDITOR, XDG_STATE_HOME, XDG_CONFIG_HOME and CHATD_PICTURES."""
     config = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     state = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     has_browser = can_open_browser(environ, platform=sys.platform, is_terminal=True, is_wanted=True)
@@ -54,6 +55,7 @@ def read_machine(environ: Mapping[str, str]) -> Machine:
         config_directory=Path(config) / "chatd",
         editor=_read_editor(environ),
         has_browser=has_browser,
+        shows_pictures=environ.get("CHATD_PICTURES", "").lower() not in ("0", "off", "false", "no"),
         program_env=without_tokens(environ),
     )
 

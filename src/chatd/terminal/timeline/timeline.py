@@ -16,6 +16,7 @@ from textual.widget import Widget
 
 from chatd.client.connection import FollowedChat
 from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.exchange import file_url
 from chatd.client.outbox import OutboxFull
 from chatd.client.state import ShownChat
 from chatd.domain.ids import ChatId
@@ -33,6 +34,13 @@ from chatd.terminal.messages import (
 from chatd.terminal.session import app_of, session_of
 from chatd.terminal.themes import palette_of
 from chatd.terminal.timeline.lines import counted
+from chatd.terminal.timeline.pictures import (
+    MAX_PICTURE_BYTES,
+    Picture,
+    PictureProblem,
+    picture_of,
+    show_picture,
+)
 from chatd.terminal.timeline.row import (
     FailedRow,
     HeldRow,
@@ -492,6 +500,30 @@ class Timeline(Widget, can_focus=True):
         if text:
             app_of(self).copy_to_clipboard(text)
             self.post_message(ShowNotice(f"Copied {counted(len(text), 'character')}."))
+
+    def action_picture(self) -> None:
+        """On the whole terminal, until a key is pressed."""
+        picture = picture_of(self._row())
+        if picture is None:
+            self.post_message(ShowNotice("This row has no picture."))
+        elif not session_of(self).machine.shows_pictures:
+            self.post_message(ShowNotice("Pictures are off: CHATD_PICTURES."))
+        else:
+            show = partial(self._show_picture, picture)
+            self.run_worker(show, group="picture", exclusive=True)
+
+    async def _show_picture(self, picture: Picture) -> None:
+        data, session, link = picture.data, session_of(self), ""
+        try:
+            if picture.file_id is not None:
+                link = f" Open {file_url(session.server.url, str(picture.file_id))}"
+                content = session.api.load_content(picture.file_id)
+                data = await content.read(max_bytes=MAX_PICTURE_BYTES)
+            await show_picture(app_of(self), data)
+        except PictureProblem as problem:
+            self.post_message(ShowNotice(f"{problem}{link}"))
+        except (ApiError, ServerUnreachable) as error:
+            self.post_message(ShowNotice(f"The picture was not read: {error}"))
 
     def action_copy_code(self) -> None:
         """The next code block of the row, with each press."""

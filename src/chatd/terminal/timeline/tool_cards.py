@@ -272,7 +272,7 @@ def _result_lines(facts: CallFacts, canvas: Canvas) -> Lines:
     if facts.call.is_media or (text_of(result, "data") and text_of(result, "mime_type")):
         data, kind = text_of(result, "data"), one_line(text_of(result, "mime_type"), 60)
         size = f"{len(data) * 3 // 4:,} bytes, " if data else ""
-        note = f"[{kind or 'media'}, {size}not shown in the terminal]"
+        note = f"[{kind or 'media'}, {size}p shows it]"
         lines = [cut(Text(note, canvas.palette.muted), canvas.width)]
         text = text_of(result, "text", "output")
         return lines + (output_lines(text, canvas) if text else [])
