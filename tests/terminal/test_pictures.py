@@ -11,10 +11,15 @@ import subprocess
 import sys
 import termios
 import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import cast
 
 import pytest
+from textual.app import App
 
 from chatd.agent.desktop.x_display import encode_png
+from chatd.terminal.timeline import pictures
 from chatd.terminal.timeline.pictures import (
     Graphics,
     PictureProblem,
@@ -189,3 +194,33 @@ def _read_until(fd: int, wanted: bytes) -> bytes:
         assert ready, found
         found += os.read(fd, 65536)
     return found
+
+
+class SuspendedApp:
+    """Suspends as textual does: what is raised inside leaves it suspended."""
+
+    def __init__(self) -> None:
+        self.is_suspended = False
+
+    @contextmanager
+    def batch_update(self) -> Generator[None]:
+        yield
+
+    @contextmanager
+    def suspend(self) -> Generator[None]:
+        self.is_suspended = True
+        yield
+        self.is_suspended = False
+
+
+async def test_an_app_comes_back_from_a_picture_that_cannot_be_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise PictureProblem("It draws nothing.")
+
+    monkeypatch.setattr(pictures, "_show", fail)
+    app = SuspendedApp()
+    with pytest.raises(PictureProblem, match="draws nothing"):
+        await pictures.show_picture(cast("App[None]", app), b"")
+    assert not app.is_suspended

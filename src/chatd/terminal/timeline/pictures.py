@@ -86,14 +86,19 @@ async def show_picture(app: App[None], data: bytes) -> None:
     if len(data) > MAX_PICTURE_BYTES:
         raise PictureProblem(f"The picture has more than {MAX_PICTURE_BYTES >> 20} MiB.")
     ended = threading.Event()
+    failed: BaseException | None = None
     try:
         with app.batch_update(), app.suspend():
+            # An exception that left the block would leave the app suspended.
             try:
                 await asyncio.to_thread(_show, data, ended)
-            finally:
-                ended.set()
+            except BaseException as error:  # noqa: BLE001
+                failed = error
+            ended.set()
     except SuspendNotSupported:
         raise PictureProblem("This terminal cannot be lent to a picture.") from None
+    if failed is not None:
+        raise failed
 
 
 def _show(data: bytes, ended: threading.Event) -> None:
