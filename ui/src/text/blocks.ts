@@ -12,11 +12,15 @@ interface Block {
 /** Beyond this nothing is worth the time that reading it takes; the rest is plain text. */
 const MAX_MARKDOWN_CHARS = 400_000;
 
+/** Marked looks for formulas and footnotes in the rest of the text after each paragraph: only where there may be some. */
+function lex(text: string): readonly Token[] {
+  return new Lexer(/\$|\\[([]|\[\^/.test(text) ? { gfm: true, extensions: NOTATION } : { gfm: true }).lex(text);
+}
+
 export function readBlocks(text: string): readonly Block[] {
   if (text.length > MAX_MARKDOWN_CHARS) return [plain(text)];
   try {
-    return new Lexer({ gfm: true, extensions: NOTATION })
-      .lex(text)
+    return lex(text)
       .filter((token) => token.type !== "space" && token.type !== "def")
       .map((token) => ({ token, raw: token.raw }));
   } catch {
@@ -65,7 +69,7 @@ export class BlockReader {
 
 function lexTail(tail: string): readonly Token[] {
   try {
-    const tokens = new Lexer({ gfm: true, extensions: NOTATION }).lex(tail);
+    const tokens = lex(tail);
     // Line endings and tabs may have been normalized: then raw texts do not add up, and nothing settles.
     const length = tokens.reduce((sum, token) => sum + token.raw.length, 0);
     return length === tail.length ? tokens : [];
