@@ -6,7 +6,9 @@ import pytest
 
 from chatd.aio import run_other_tasks
 from chatd.domain.chat.lease import LEASE_TTL_S, UNANSWERED_NO_NEW_WORK_S, UNANSWERED_TTL_S
+from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.lease import WorkerLease
+from chatd.engine.worker import HEARTBEAT_INTERVAL_S, WorkerConfig
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, advancing, engine_rig_with, pass_time
 from tests.support.eventually import eventually
@@ -14,6 +16,9 @@ from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
 from tests.support.tools import GatedTool
+
+END_LISTENERS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name LIKE '% listen'"""
 
 
 async def disconnect(rig: EngineRig, proxy: Proxy, clock: FakeClock, seconds: float) -> None:
@@ -124,6 +129,26 @@ async def test_a_worker_reserves_no_slot_before_it_is_registered(
                 await replica.worker.registered.wait()
             with replica.worker.reserve_slot(root=True) as free:
                 assert free == replica.worker_id
+
+
+@pytest.mark.promise("P3")
+async def test_an_idle_worker_that_loses_its_lock_renews_its_lease_at_once(
+    dsn: str, clock: FakeClock, api: FakeCompatible
+) -> None:
+    """Others take a worker without its lock for dead sooner than an idle one renews by itself."""
+    worker = WorkerConfig(slots=SlotsConfig(roots=1))
+    async with engine_rig_with(dsn, api, clock=clock, worker=worker) as rig:
+        # It renews at the interval of an idle worker once it may reap.
+        while await clock.wait_for_sleeper("heartbeat") < HEARTBEAT_INTERVAL_S:
+            await clock.advance_past("heartbeat")
+        clock.advance(0.5)
+        assert rig.replica.lease.age_s == 0.5
+        await rig.replica.database.pool.execute(END_LISTENERS)
+
+        async def is_renewed() -> bool:
+            return rig.replica.lease.age_s == 0.0
+
+        await eventually(is_renewed)
 
 
 async def test_a_lease_counts_from_when_its_heartbeat_was_sent(clock: FakeClock) -> None:

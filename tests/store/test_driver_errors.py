@@ -1,6 +1,8 @@
 """Failures of the database and the errors that the store raises for them."""
 
 import asyncio
+import errno
+import socket
 from collections.abc import AsyncGenerator, Awaitable
 from uuid import UUID
 
@@ -9,6 +11,7 @@ import msgspec
 import pytest
 
 from chatd.domain.errors import InvalidInput, InvariantBroken, Unavailable
+from chatd.engine.lease import DOWN_FOR_ALL
 from chatd.store.conn import (
     ConnectConfig,
     DatabaseSession,
@@ -217,6 +220,23 @@ async def test_an_argument_of_the_wrong_type_is_our_bug(near: DatabaseSession) -
 async def test_a_missing_server_counts_as_down() -> None:
     link = ConnectConfig(dsn="postgresql://nobody@/nowhere?host=/nowhere")
     assert (await raised(Unavailable, connect(link))).code == "database_down"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EHOSTUNREACH, "No route to host"),
+        OSError(errno.ENETUNREACH, "Network is unreachable"),
+        OSError(errno.ENETDOWN, "Network is down"),
+        socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+    ],
+)
+def test_a_network_without_a_way_to_the_server_says_nothing_of_the_server(error: OSError) -> None:
+    """Other workers may reach it: they take the chats of one that does not."""
+    found = translate_driver_error(error, sent=False)
+    assert (found.code, found.code in DOWN_FOR_ALL) == ("database_unreachable", False)
+    refused = translate_driver_error(ConnectionRefusedError(errno.ECONNREFUSED, "no"), sent=False)
+    assert refused.code in DOWN_FOR_ALL
 
 
 async def test_an_invalid_address_is_invalid_input() -> None:

@@ -4,19 +4,30 @@ The test database: every test finds it in its initial state.
 """
 
 import asyncio
+import gc
+from asyncio import Event, TaskGroup, gather, wait
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from uuid import UUID
 
 import pytest
 
+from chatd.aio import run_other_tasks
 from chatd.domain.errors import ChatdError, InvariantBroken, Unavailable
-from chatd.store.conn import ConnectConfig, StatementWatch, connect, statement_name
+from chatd.store.conn import CheckFailed, ConnectConfig, StatementWatch, connect, statement_name
 from chatd.store.model import model_configs
-from chatd.store.pool import Database, Pool, PoolConfig
+from chatd.store.pool import (
+    MAX_SHARED_WRITES,
+    SHARED_FROM_SESSIONS,
+    Database,
+    Pool,
+    PoolConfig,
+)
 from tests.support.database import Clone, OwnServer
 from tests.support.eventually import eventually
 from tests.support.outcomes import present, raised
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, proxy_to
 from tests.support.store import session_to
 
 OWN_PID = "SELECT pg_backend_pid()"
@@ -383,3 +394,118 @@ async def test_a_slow_statement_is_reported_by_the_name_of_its_constant(dsn: str
         ("model.model_configs.LIST_OVERRIDES", 2.0),
         ("SELECT 1 / 0", 3.0),
     ]
+
+
+_numbers = count(1)
+
+
+def new_key() -> UUID:
+    return UUID(int=next(_numbers))
+
+
+SHARED = "CREATE TABLE shared (id uuid PRIMARY KEY, amount int CHECK (amount > 0))"
+WRITE = "INSERT INTO shared (id, amount) VALUES ($1, $2) RETURNING id, amount"
+
+
+@asynccontextmanager
+async def busy_pool(dsn: str, sent: list[str], size: int = 6) -> AsyncGenerator[tuple[Pool, Event]]:
+    """A pool of which so many sessions are in use that writes are shared, until the event is
+    set. `sent` are its statements."""
+    connect = ConnectConfig(dsn=dsn)
+    pool, is_over = (
+        Pool(PoolConfig(connect=connect, max_size=size), on_statement=sent.append),
+        Event(),
+    )
+
+    async def hold(held: Event) -> None:
+        with suppress(Unavailable):  # its connection was cut
+            async with pool.transaction():
+                held.set()
+                await is_over.wait()
+
+    try:
+        await pool.execute(SHARED)
+        async with TaskGroup() as group:
+            for _ in range(SHARED_FROM_SESSIONS):
+                held = Event()
+                group.create_task(hold(held))
+                await held.wait()
+            sent.clear()
+            yield pool, is_over
+            is_over.set()
+    finally:
+        await pool.close()
+
+
+async def test_writes_that_arrive_together_in_a_rush_share_transactions(empty_dsn: str) -> None:
+    sent: list[str] = []
+    async with busy_pool(empty_dsn, sent) as (pool, _):
+        keys = [new_key() for _ in range(MAX_SHARED_WRITES * 2 + 1)]
+        rows = await gather(*(pool.write(WRITE, key, key, n) for n, key in enumerate(keys, 1)))
+        assert [(row["id"], row["amount"]) for row in rows if row] == [
+            (key, n) for n, key in enumerate(keys, 1)
+        ]
+        assert sent.count(WRITE) == 3
+        # Each in its order: the second write of a key finds that of the first.
+        again = "UPDATE shared SET amount = $2 WHERE id = $1 AND amount < $2 RETURNING id, amount"
+        found = await gather(*(pool.write(again, key, key, 5) for key in keys[:10]))
+        assert [row is not None for row in found] == [True] * 4 + [False] * 6
+
+
+async def test_the_error_of_one_shared_write_is_its_own(empty_dsn: str) -> None:
+    async with busy_pool(empty_dsn, []) as (pool, _):
+        keys = [new_key() for _ in range(4)]
+        amounts = (1, 2, 0, 4)
+        found = await gather(
+            *(pool.write(WRITE, key, key, n) for key, n in zip(keys, amounts, strict=True)),
+            return_exceptions=True,
+        )
+        assert [isinstance(one, CheckFailed) for one in found] == [False, False, True, False]
+        assert await pool.fetchval("SELECT sum(amount) FROM shared") == 7
+
+
+async def test_a_shared_write_that_is_cancelled_in_time_writes_nothing(empty_dsn: str) -> None:
+    """The others of its group are written."""
+    async with (
+        busy_pool(empty_dsn, [], SHARED_FROM_SESSIONS) as (pool, is_over),
+        TaskGroup() as group,
+    ):
+        keys = [new_key() for _ in range(3)]
+        writes = [group.create_task(pool.write(WRITE, key, key, 1)) for key in keys]
+        while not pool.waiting:
+            await run_other_tasks()
+        writes[1].cancel()
+        is_over.set()
+        await wait(writes)
+        assert await pool.fetchval("SELECT count(*) FROM shared") == 2
+
+
+async def test_shared_writes_without_a_reply_are_reported_to_each_caller(empty_dsn: str) -> None:
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, told: unheard.append(told))
+    async with (
+        proxy_to(empty_dsn) as proxy,
+        busy_pool(proxy.dsn, []) as (pool, _),
+        session_to(empty_dsn) as other,
+        session_to(empty_dsn) as watching,
+        other.transaction(),
+    ):
+        await other.execute("LOCK TABLE shared")
+        async with TaskGroup() as group:
+            writes = [
+                group.create_task(raised(Unavailable, pool.write(WRITE, key, key, 1)))
+                for key in (new_key(), new_key(), new_key())
+            ]
+
+            async def is_sent() -> bool:
+                return await watching.fetchval(WAITING, WRITE) == 1
+
+            await eventually(is_sent)
+            proxy.cut()
+        assert [write.result().maybe_applied for write in writes] == [True] * 3
+    gc.collect()
+    assert not unheard, "an error that no caller got"
+
+
+WAITING = """SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND query = $1 AND wait_event_type = 'Lock'"""

@@ -433,6 +433,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "going_away": ErrorCode(503, "The server is shutting down.", _RETRY),
     "unavailable": ErrorCode(503, "The database is not reachable.", _RETRY),
     "database_down": ErrorCode(503, "The database is not reachable.", _RETRY),
+    "database_unreachable": ErrorCode(503, "There is no way to the database's host.", _RETRY),
     "database_starting": ErrorCode(503, "The database is starting or stopping.", _RETRY),
     "database_busy": ErrorCode(503, "The database is overloaded.", _RETRY),
     "database_timeout": ErrorCode(503, "The database did not answer in time.", _RETRY),

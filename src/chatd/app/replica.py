@@ -310,6 +310,7 @@ class Replica:
             lease=self.lease,
             task_reaper=self.task_reaper,
             listening=self.listener.listening,
+            lost=self.listener.lost,
         )
         return Worker(self.worker_id, deps, self.env, config)
 

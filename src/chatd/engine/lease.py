@@ -112,12 +112,13 @@ class WorkerLease:
 class OwnState(Struct, frozen=True, kw_only=True):
     """What a worker's heartbeats tell or depend on. `running` gives the chats that run here, with
     their epochs; `is_tailing` tells whether live answers of other replicas are shown here.
-    `listening` is set while the session with this worker's lock is open; other replicas take a
-    missing lock for its death."""
+    `listening` is set while the session with this worker's lock is open, and `lost` after it was
+    lost; other replicas take a missing lock for its death."""
 
     running: Callable[[], Mapping[ChatId, int]]
     is_tailing: Callable[[], bool]
     listening: asyncio.Event
+    lost: asyncio.Event
 
 
 class HeartbeatLoop:
@@ -164,7 +165,11 @@ class HeartbeatLoop:
                 if self._failures:
                     self._env.emit("database_recovered", failed_ticks=self._failures)
                 self._failures = 0
-            await self._env.clock.sleep(self._delay_s(), "heartbeat")
+            pause = self._env.clock.sleep(self._delay_s(), "heartbeat")
+            if self._own.lost.is_set():
+                await pause
+            else:  # An idle worker that loses its lock shows at once that it lives.
+                await first_of(pause, self._own.lost.wait())
 
     def _delay_s(self) -> float:
         """Short until this worker may reap: after a restart no other replica may be there to take

@@ -61,6 +61,7 @@ class WorkerDeps(Struct, frozen=True, kw_only=True):
     lease: WorkerLease
     task_reaper: TaskReaper
     listening: asyncio.Event
+    lost: asyncio.Event
 
 
 class Worker:
@@ -111,6 +112,7 @@ class Worker:
                 running=self._chat_tasks.epochs,
                 is_tailing=deps.is_tailing,
                 listening=deps.listening,
+                lost=deps.lost,
             ),
             on_heartbeat=self._on_heartbeat,
         )

@@ -6,7 +6,9 @@ of chatd's (`errors`).
 """
 
 import asyncio
+import errno
 import re
+import socket
 import sys
 from collections.abc import (
     AsyncGenerator,
@@ -95,6 +97,11 @@ _UNAVAILABLE: dict[str, tuple[str, bool]] = {
 }
 
 
+_NO_WAY_ERRORS: Final = frozenset(
+    {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
+)
+
+
 def translate_driver_error(error: Exception, *, sent: bool, closed: bool = False) -> ChatdError:
     """`sent`: a statement outside a transaction was sent. `closed`: the session is closed."""
     match error:
@@ -112,7 +119,10 @@ def translate_driver_error(error: Exception, *, sent: bool, closed: bool = False
             return Unavailable(text, code="database_timeout", maybe_applied=sent)
         case OSError():
             text = f"The database cannot be reached: {_text(error)}"
-            return Unavailable(text, code="database_down", maybe_applied=sent)
+            # Without a way to its host nothing is known of the server: others may reach it.
+            is_local = isinstance(error, socket.gaierror) or error.errno in _NO_WAY_ERRORS
+            code = "database_unreachable" if is_local else "database_down"
+            return Unavailable(text, code=code, maybe_applied=sent)
         case asyncpg.InterfaceError() if closed:
             # The driver checks before it writes: nothing was sent.
             return Unavailable("The database connection was closed.", code="database_down")
@@ -228,6 +238,7 @@ class _Driver(Protocol):
 
     async def fetch(self, query: str, *args: object) -> list[Row]: ...
     async def fetchrow(self, query: str, *args: object) -> Row | None: ...
+    async def fetchmany(self, query: str, args: Sequence[Sequence[object]]) -> list[Row]: ...
     async def fetchval(self, query: str, *args: object) -> Any: ...
     async def execute(self, query: str, *args: object, timeout: float | None = None) -> str: ...
     async def add_listener(
@@ -281,6 +292,11 @@ class DatabaseSession:
 
     def fetchrow(self, query: LiteralString, *args: object) -> Reply[Row | None]:
         return self._send(query, self._driver.fetchrow(query, *args))
+
+    def fetchmany(self, query: LiteralString, args: Sequence[Sequence[object]]) -> Reply[list[Row]]:
+        """Run the statement for each of `args`, in one transaction and one round trip. The rows of
+        all, one after the other."""
+        return self._send(query, self._driver.fetchmany(query, args))
 
     def fetchval(self, query: LiteralString, *args: object) -> Reply[Any]:
         return self._send(query, self._driver.fetchval(query, *args))

@@ -116,6 +116,8 @@ class HintListener:
         self._pong_received = asyncio.Event()
         self._expected_pong = ""
         self.listening = asyncio.Event()
+        self.lost = asyncio.Event()
+        """Set when a session was lost, until there is one again."""
 
     async def run(self) -> None:
         failures = 0
@@ -152,6 +154,7 @@ class HintListener:
         try:
             if session.is_closed:
                 return
+            self.lost.clear()
             self.listening.set()
             self._config_changes.on_connected()
             self._on_connected()
@@ -161,6 +164,7 @@ class HintListener:
                 pings.cancel()
         finally:
             self.listening.clear()
+            self.lost.set()
             self._config_changes.on_disconnected()
             session.terminate()
 

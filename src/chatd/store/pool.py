@@ -4,6 +4,8 @@ A release neither waits nor needs a round trip: a clean session goes to the next
 (open transaction, running statement, lost connection) is closed and its place is free. So a task
 can be cancelled anywhere, and the pool neither leaks nor blocks.
 
+In a rush, writes of one kind that arrive together share a session, a transaction and a commit.
+
 The driver's own pool starts a task per release, which about doubles the CPU time of a short
 statement. This pool does not reset sessions between users, so do not change session state (SET,
 LISTEN, session locks, temporary tables) on a pooled session.
@@ -14,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, LiteralString
+from uuid import UUID
 
 import msgspec
 
@@ -29,6 +32,14 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     close_timeout_s: float = 5
 
 
+SHARED_FROM_SESSIONS: Final = 4
+"""So many sessions are in use in a rush: more at once do not make the server faster."""
+MAX_SHARED_WRITES: Final = 16
+"""In one transaction."""
+
+_Write = tuple[UUID, "tuple[object, ...]", "asyncio.Future[Row | None]"]
+
+
 class Pool:
     """At most `max_size` sessions, opened on demand and again when lost. Satisfies `Conn`."""
 
@@ -41,6 +52,8 @@ class Pool:
         self._waiters: deque[asyncio.Future[DatabaseSession | None]] = deque()
         self._all_released = asyncio.Event()
         self._closed = False
+        self._open_groups: dict[LiteralString, list[_Write]] = {}
+        self._group_tasks: set[asyncio.Task[None]] = set()
 
     async def fetch(self, query: LiteralString, *args: object) -> list[Row]:
         session = self._take_idle() or await self._acquire()
@@ -69,6 +82,55 @@ class Pool:
             return await session.execute(query, *args)
         finally:
             self._release(session)
+
+    # Writes that share a transaction
+
+    async def write(self, query: LiteralString, key: UUID, *args: object) -> Row | None:
+        """As `fetchrow`, for a statement that returns at most one row, whose `id` is the key. In a
+        rush it shares a transaction with other calls of the same statement; the error of one of
+        them is its own. A call that is cancelled before it was sent writes nothing."""
+        group = self._open_groups.get(query)
+        if group is None:
+            if len(self._in_use) < SHARED_FROM_SESSIONS and not self._waiters:
+                return await self.fetchrow(query, *args)
+            group = self._open_groups[query] = []
+            # In a task of its own: the end of one caller must not be that of the others. It starts
+            # after all that have arrived by now.
+            task = asyncio.get_running_loop().create_task(self._write_group(query, group))
+            self._group_tasks.add(task)
+            task.add_done_callback(self._group_tasks.discard)
+        elif any(other == key for other, _, _ in group):
+            return await self.fetchrow(query, *args)
+        result: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
+        group.append((key, args, result))
+        if len(group) >= MAX_SHARED_WRITES:
+            del self._open_groups[query]
+        return await result
+
+    async def _write_group(self, query: LiteralString, group: list[_Write]) -> None:
+        """Errors are those of the callers."""
+        session = None
+        try:
+            session = self._take_idle() or await self._acquire()
+            self._close_group(query, group)
+            # In one order, so that two groups never wait for each other's rows.
+            writes = sorted(
+                (write for write in group if not write[2].done()), key=lambda write: write[0].bytes
+            )
+            await _write_together(session, query, writes)
+        except ChatdError as error:
+            _fail_all(group, error)
+        except BaseException as error:
+            _fail_all(group, error)
+            raise
+        finally:
+            self._close_group(query, group)
+            if session is not None:
+                self._release(session)
+
+    def _close_group(self, query: LiteralString, group: list[_Write]) -> None:
+        if self._open_groups.get(query) is group:
+            del self._open_groups[query]
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[DatabaseSession]:
@@ -197,6 +259,52 @@ class Pool:
             self._all_released.set()
 
 
+async def _write_together(
+    session: DatabaseSession, query: LiteralString, writes: list[_Write]
+) -> None:
+    """If the server refuses one of them, it has written none: then one by one."""
+    if len(writes) > 1:
+        try:
+            rows = await session.fetchmany(query, [args for _, args, _ in writes])
+        except ChatdError:
+            if not session.is_reusable:
+                raise
+        else:
+            found = {row["id"]: row for row in rows}
+            for key, _, result in writes:
+                _settle(result, found.get(key))
+            return
+    for _, args, result in writes:
+        try:
+            row = await session.fetchrow(query, *args)
+        except ChatdError as error:
+            if not session.is_reusable:
+                raise
+            if not result.done():
+                result.set_exception(error)
+        else:
+            _settle(result, row)
+
+
+def _settle(result: "asyncio.Future[Row | None]", row: Row | None) -> None:
+    if not result.done():
+        result.set_result(row)
+
+
+def _fail_all(group: list[_Write], error: BaseException) -> None:
+    """Each gets an error of its own: a raised one collects the places that it passed."""
+    for _, _, result in group:
+        if result.done():
+            continue
+        if isinstance(error, Unavailable):
+            copy = Unavailable(error.message, code=error.code, maybe_applied=error.maybe_applied)
+            result.set_exception(copy)
+        elif isinstance(error, Exception):
+            result.set_exception(error)
+        else:
+            result.cancel()
+
+
 def _closed() -> Unavailable:
     return Unavailable("The database pool is closed.", code="database_closed")
 
@@ -237,6 +345,8 @@ _SAFETY_SETTINGS: Final = ("synchronous_commit", "fsync", "full_page_writes")
 
 _ADVICE: Final[Mapping[str, str]] = {
     "database_down": "Check that PostgreSQL is running and that this host can reach its port.",
+    "database_unreachable": "Check the network between this host and that of PostgreSQL, and the"
+    " name of the host.",
     "database_starting": "If it goes on like this, look into the log of PostgreSQL.",
     "database_timeout": "Check for a firewall in between, and the load of the server.",
     "database_refused": "Check the user, the password and the name of the database. The database"

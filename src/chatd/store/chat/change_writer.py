@@ -53,10 +53,12 @@ from chatd.store.conn import (
     replace_surrogates_deep,
     strip_unstorable,
 )
+from chatd.store.pool import Pool
 from chatd.store.tool_policies import read_layers
 
 _FILE_REFERENCE: Final = "chat_files_file_id_fkey"
 _READ_LAYERS: Final = frozenset({APPLY_CALLS.text, INSERT_CHAT.text})
+_STEPS: Final = frozenset({APPLY_STEP.text, APPLY_CALLS.text, APPLY_LAST_STEP.text})
 _FEW_RULES: Final = "a_tool_policy_has_few_rules"
 _LABELS = msgspec.json.Decoder(dict[str, str])
 
@@ -70,7 +72,10 @@ async def apply(
     new chat exists already. Raises InvalidInput for a file that does not exist any more."""
     bound = _bind_change(change, change_id)
     try:
-        row = await conn.fetchrow(bound.text, *bound.args)
+        if isinstance(conn, Pool) and _is_shared(change, bound.text):
+            row = await conn.write(bound.text, change.after.id, *bound.args)
+        else:
+            row = await conn.fetchrow(bound.text, *bound.args)
     except MissingReference as missing:
         if missing.constraint != _FILE_REFERENCE:
             raise
@@ -89,6 +94,13 @@ async def apply(
         loaded=loaded,
         layers=_layers(change, row) if bound.text in _READ_LAYERS else None,
     )
+
+
+def _is_shared(change: Change, statement: LiteralString) -> bool:
+    """Whether it may share a transaction: it locks no row but the chat's own."""
+    if change.before is None:
+        return change.request is None and change.after.parent_chat_id is None
+    return statement in _STEPS
 
 
 def _layers(change: Change, row: Row) -> tuple[PolicyLayer, ...]:

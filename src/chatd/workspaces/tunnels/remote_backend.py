@@ -169,7 +169,7 @@ def _checked(reply: CallReply) -> CallReply:
     match reply.error.code:
         case BuildCancelled.code:
             raise BuildCancelled(text)
-        case "database_down" | Unavailable.code:
+        case "database_down" | "database_unreachable" | Unavailable.code:
             raise Unavailable(text)
         case _:
             raise BuildFailed(text or "The runner failed without a reason.")
