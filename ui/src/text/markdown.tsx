@@ -32,9 +32,8 @@ export function Markdown({ text, isLive = false, className = "markdown-text" }: 
       {notes.length > 0 && <FootnoteList notes={notes} />}
     </div>
   );
-  return notes.length === 0 && !isLive ? (
-    shown
-  ) : (
+  // Always around it: a text that has been written is not drawn anew when it ends.
+  return (
     <Footnotes notes={notes} isLive={isLive}>
       {shown}
     </Footnotes>
