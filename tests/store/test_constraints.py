@@ -269,6 +269,12 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            SELECT false, id, now(), 'h' FROM chats""",
     ),
     (
+        "secret_reply_is_whole",
+        """INSERT INTO secret_requests (id, host_id, name, key_id, with_workspaces, public_key,
+               reply)
+           SELECT id, 'h', 'n', 'k', true, '', '' FROM chats""",
+    ),
+    (
         "hooks_name_check",
         """INSERT INTO hooks (id, name, url, events, failure, timeout_ms, secret)
            SELECT id, '', 'u', '{step}', 'open', 100, 'v1.k.x' FROM chats""",
