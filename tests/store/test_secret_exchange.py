@@ -336,6 +336,19 @@ async def test_a_secret_that_may_be_in_use_is_not_replaced(
     assert own.read_text() == "0123456789abcdef" * 4
 
 
+async def test_a_secret_beside_keys_of_the_environment_is_not_replaced(
+    deployment: Deployment, pool: Pool, tmp_path: Path
+) -> None:
+    """A server that gets its keys so leaves no file of keys, and one without sandboxes no other."""
+    await deployment.started("a")
+    own = tmp_path / "b" / SECRET_FILE
+    own.parent.mkdir()
+    own.write_text("0123456789abcdef" * 4)
+    with pytest.raises(OtherWorkspaceSecret, match="may be in use"):
+        await deployment.host("b", keys=deployment.files("a")[KEY_FILE]).start(pool)
+    assert own.read_text() == "0123456789abcdef" * 4
+
+
 async def test_a_secret_of_the_environment_is_not_replaced(
     deployment: Deployment, pool: Pool
 ) -> None:
@@ -395,7 +408,24 @@ async def test_a_server_that_started_without_the_secrets_does_not_keep_out_one_t
     assert deployment.names[-1] == "secret_key_missing"
     again = await deployment.started("a")
     assert again.workspace_secret == first.workspace_secret != guest.workspace_secret
-    # While it runs it gets the key, and with it the other secrets at rest.
+    # With the key it would count as one that has the secrets, and keep that one out after all.
+    await guest.refresh(pool)
+    await again.refresh(pool)
+    assert not guest.ring.key_ids
+    await again.stop(pool)
+    assert (await deployment.started("a")).workspace_secret == first.workspace_secret
+
+
+async def test_a_server_that_started_without_the_key_gets_it_while_it_runs(
+    deployment: Deployment, pool: Pool
+) -> None:
+    first = deployment.host("a", has_workspaces=False)
+    await first.start(pool)
+    await first.stop(pool)
+    guest = await deployment.started("b")  # nobody runs who could answer
+    assert deployment.names[-1] == "secret_key_missing"
+    again = deployment.host("a", has_workspaces=False)
+    await again.start(pool)
     async with deployment.asking(guest.refresh(pool)):
         await again.refresh(pool)
     assert guest.ring.open(again.ring.seal("an API key", "here"), "here") == "an API key"

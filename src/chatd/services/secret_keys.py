@@ -309,8 +309,9 @@ class SecretKeys:
         return None
 
     def _may_replace(self, found: HostFindings) -> bool:
+        # A server with its keys from the environment leaves no key file.
         return self._workspaces is not None and (
-            found.secret is None or self._workspaces.is_unused()
+            found.secret is None or (not self.source.given and self._workspaces.is_unused())
         )
 
     async def _find(self, session: DatabaseSession) -> HostFindings:
@@ -431,9 +432,16 @@ class SecretKeys:
         if lacking is None or now < self._asks_again_at:
             return
         running = await sealed_columns.list_processes(pool, LEASE_TTL_S)
-        if not any(lacking in one.key_ids for one in running):
+        having = [one for one in running if lacking in one.key_ids]
+        if not having:
             return
         self._asks_again_at = now + ASK_INTERVAL_S
+        # With the key, this process would keep those that have the secrets from starting again.
+        own = self._shown_report.settings.get(WORKSPACE_SECRET)
+        if own and any(one.settings.get(WORKSPACE_SECRET) not in {None, own} for one in having):
+            reason = "another secret of workspaces"
+            self._env.emit("secrets_not_received", key=lacking, reason=reason)
+            return
         received = await self._exchange.ask(
             pool, lacking, with_workspaces=False, wait_s=KEYS_REFRESH_INTERVAL_S
         )

@@ -382,10 +382,10 @@ def _judge_replica_keys(replicas: Sequence[ReplicaReport], current: str | None) 
         return failed(
             "replica keys",
             f"These processes do not hold the current key {current}: {_some(without)}.",
-            "A running server that has it sends it within a minute, unless server.join is off or"
-            " CHATD_SECRET_KEYS is set. Else copy the file secret-keys of a host that has it into"
-            " their data directories (mode 600), or set CHATD_SECRET_KEYS to the same value"
-            " everywhere.",
+            "A running server that has it sends it within a minute, unless server.join is off,"
+            " CHATD_SECRET_KEYS is set or they have another secret of workspaces. Else copy the"
+            " files secret and secret-keys of a host that has them into their data directories"
+            " (mode 600), or set CHATD_SECRET_KEYS to the same value everywhere.",
         )
     return ok("replica keys", "All processes hold the current key.")
 
