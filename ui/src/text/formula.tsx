@@ -1,5 +1,5 @@
 /** A formula, drawn by KaTeX once that is loaded; its source until then, while it is being written, and if it has a mistake. */
-import { useEffect, useState } from "react";
+import { useCallback, useEffect, useState } from "react";
 import type { MathToken } from "./notation";
 
 type Draw = typeof import("./katex").draw;
@@ -25,16 +25,17 @@ export function Formula({ token }: { readonly token: MathToken }) {
       isCurrent = false;
     };
   }, [draw, isOpen]);
-  const source = <code className={isDisplay ? "markdown-math-source is-display" : "markdown-math-source"}>{isOpen ? text : token.raw.trim()}</code>;
-  if (isOpen || draw === null) return source;
-  const shown = (
-    <span
-      key={text}
-      ref={(element) => {
-        if (element !== null && !draw(element, text, isDisplay)) element.textContent = token.raw.trim();
-      }}
-    />
+  const raw = token.raw.trim();
+  // The same while nothing of the formula changes: else React would have it drawn again with every piece of text after it.
+  const place = useCallback(
+    (element: HTMLElement | null) => {
+      if (element !== null && draw !== null && !draw(element, text, isDisplay)) element.textContent = raw;
+    },
+    [draw, text, isDisplay, raw],
   );
+  const source = <code className={isDisplay ? "markdown-math-source is-display" : "markdown-math-source"}>{isOpen ? text : raw}</code>;
+  if (isOpen || draw === null) return source;
+  const shown = <span key={text} ref={place} />;
   if (!isDisplay) return shown;
   return (
     <span className="markdown-math" role="group" aria-label="Formula" tabIndex={0}>

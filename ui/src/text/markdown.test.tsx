@@ -62,6 +62,16 @@ describe("markdown", () => {
     expect(html(text, true)).toContain('<code class="markdown-math-source is-display">a_1 * b_2 *</code>');
   });
 
+  it("reads many formulas that never end in a time that grows with their number", () => {
+    const timeOf = (count: number) => {
+      const began = performance.now();
+      readBlocks("\\(".repeat(count));
+      return performance.now() - began;
+    };
+    timeOf(1000);
+    expect(timeOf(40_000)).toBeLessThan(40 * Math.max(timeOf(5000), 20));
+  });
+
   it("collects footnotes below the text, numbered, with ways there and back; a mark without a note stays text", () => {
     render(<Markdown text={"One[^a], two[^b], none[^c].\n\n[^a]: First *note*.\n[^b]: Second,\n  on two lines."} />);
     expect(screen.getByRole("list", { name: "Footnotes" }).textContent).toBe("First note. ↑Second, on two lines. ↑");

@@ -47,11 +47,13 @@ function displayMath(src: string): MathToken | undefined {
 }
 
 export function inlineMath(src: string): MathToken | undefined {
-  const brackets = BRACKETS.exec(src);
+  // A longer one is no formula. Without the limit a text of many that never end takes minutes to read.
+  const near = src.slice(0, MAX_MATH_CHARS + 4);
+  const brackets = near.startsWith("\\(") && near.includes("\\)") ? BRACKETS.exec(near) : null;
   if (brackets !== null) return math(brackets[0], brackets[1] ?? "", false);
-  const display = INLINE_DISPLAY.exec(src);
+  const display = INLINE_DISPLAY.exec(near);
   if (display !== null) return math(display[0], display[1] ?? display[2] ?? "", true);
-  const dollars = DOLLARS.exec(src);
+  const dollars = DOLLARS.exec(near);
   const text = dollars?.[1] ?? "";
   if (dollars === null || (!text.includes("\\") && WORDS.test(text))) return undefined;
   return math(dollars[0], text, false);
