@@ -20,12 +20,10 @@ from chatd.clock import SystemClock
 from chatd.domain.chat.parts import TextPart
 from chatd.settings.schema import ModelEntry
 from tests.client.test_recorded_chats import expected, shown_of
-from tests.e2e.test_serve import TOKEN, address, chatd, client_of, data_dir, plain_settings
+from tests.e2e.test_serve import TOKEN, address, chatd, client_of, plain_settings
 from tests.support import event_fixtures
 from tests.support.event_recorder import Recorder
 from tests.support.event_scenes import CLIENT_TOOL, SCENES, body, has_parts, is_at_rest
-
-__all__ = ["data_dir"]
 
 # Real turns on a machine that may be busy; "retry" waits for two retries.
 pytestmark = pytest.mark.timeout(150)

@@ -18,6 +18,7 @@ from chatd.domain.chat.states import Transition
 from chatd.domain.decisions import (
     PENDING_CALLS_MISMATCH_ERROR,
     Action,
+    AskHooks,
     Compact,
     DeferRow,
     Fail,
@@ -177,6 +178,8 @@ class ModelReplica:
                 return Transition.NOTE_WAITS
             case RunTools() | Compact():
                 return Transition.COMMIT_STEP
+            case AskHooks():
+                return Transition.NOTE_WAITS
             case RequireAction():
                 return Transition.REQUIRE_ACTION
             case Finish():

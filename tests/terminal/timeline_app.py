@@ -20,7 +20,7 @@ from chatd.client.state import ShownChat
 from chatd.domain.ids import UserId
 from chatd.terminal.messages import EditMessage, OpenChat, OpenScreen, ShowNotice
 from chatd.terminal.session import Session, SessionApp
-from chatd.terminal.themes import DARK, LIGHT
+from chatd.terminal.themes import THEMES
 from chatd.terminal.timeline.timeline import Timeline
 from tests.support.clock import FakeClock
 
@@ -35,8 +35,7 @@ class TimelineApp(SessionApp):
     def __init__(self, session: Session, theme: Literal["dark", "light"]) -> None:
         super().__init__(session)
         self.posted: list[Message] = []
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
+        self.register_theme(THEMES[theme])
         self.theme = f"chatd-{theme}"
 
     def compose(self) -> ComposeResult:

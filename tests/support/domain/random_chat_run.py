@@ -15,6 +15,7 @@ from chatd.domain.chat.states import Transition
 from chatd.domain.chat_views.diff import ChatSnapshot
 from chatd.domain.decisions import (
     PENDING_CALLS_MISMATCH_ERROR,
+    AskHooks,
     Compact,
     Fail,
     Finish,
@@ -180,6 +181,8 @@ class RandomChatRun:
                     for it in calls
                 ]
                 return self._commit(fence, *found)
+            case AskHooks():
+                raise AssertionError("there are no hooks here")
             case RequireAction(waits=waits):
                 step = Step(fence=fence, waits=waits)
                 return worker_transitions.require_action(self.chat, step)
