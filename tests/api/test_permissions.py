@@ -18,6 +18,7 @@ UNRECORDED = {
     "POST /demo/worker",
     "POST /demo/kill-worker",
     "POST /mcp-server-configs/{mcp_server_id}/test",
+    "POST /hooks/{hook_id}/test",
     "POST /providers/{provider_id}/test",
 }
 

@@ -41,8 +41,8 @@ OWN = (OWNER, "true")
 """The reach of the owner."""
 MIB = 1024 * 1024
 VERBS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
-NOT_TO_BE_PREPARED = re.compile(r"\s*(DO|CREATE TABLE)\b")
-"""Blocks and definitions cannot be prepared; the tests of their modules run them."""
+NOT_TO_BE_PREPARED = re.compile(r"\s*(DO|CREATE TABLE|LOCK TABLE)\b")
+"""Blocks, definitions and locks cannot be prepared; the tests of their modules run them."""
 
 
 def constants() -> Iterator[tuple[str, str]]:

@@ -35,7 +35,8 @@ class TimelineApp(SessionApp):
     def __init__(self, session: Session, theme: Literal["dark", "light"]) -> None:
         super().__init__(session)
         self.posted: list[Message] = []
-        self.register_theme(THEMES[theme])
+        for each in THEMES.values():
+            self.register_theme(each)
         self.theme = f"chatd-{theme}"
 
     def compose(self) -> ComposeResult:

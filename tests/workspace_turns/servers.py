@@ -343,6 +343,11 @@ class ReplyHoldingProxy:
             finally:
                 self.release()
 
+    async def wait_replied(self) -> None:
+        """Raises TimeoutError, also after a refusal of the agent, which is not held."""
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            await self.replied.wait()
+
     def release(self) -> None:
         """Let the held replies pass."""
         self._open.set()

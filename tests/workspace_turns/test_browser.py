@@ -70,7 +70,7 @@ async def test_a_click_happens_once_although_the_server_is_killed_before_it_hear
         place = await victim.workspace_of(chat)
         async with ReplyHoldingProxy(place.socket, b"/browser/act").listening() as proxy:
             await victim.send(chat, "click", browser("click", ref="e1"))
-            await proxy.replied.wait()
+            await proxy.wait_replied()
             await victim.kill()
     async with site.server() as heir:
         clicked = (await heir.wait_idle(chat))[-1]

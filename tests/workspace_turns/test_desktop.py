@@ -135,7 +135,7 @@ async def test_text_is_typed_once_although_the_server_is_killed_before_it_hears_
         await victim.wait_idle(child)
         async with ReplyHoldingProxy(place.socket, b"/desktop/act").listening() as proxy:
             await victim.send(child, "type", computer("type", text="once\n"))
-            await proxy.replied.wait()
+            await proxy.wait_replied()
             await victim.kill()
     async with site.server() as heir:
         assert picture_of((await heir.wait_idle(child))[-1])[:4] == PNG
@@ -206,7 +206,7 @@ async def test_a_browser_is_typed_into_once_through_deaths_under_a_policy_and_on
         await victim.wait_idle(child)
         async with ReplyHoldingProxy(place.socket, b"/desktop/act").listening() as proxy:
             await victim.send(child, "type", computer("type", text="once"))
-            await proxy.replied.wait()
+            await proxy.wait_replied()
             await victim.kill()
     async with site.server() as heir:
         assert picture_of((await heir.wait_idle(child))[-1])[:4] == PNG

@@ -73,8 +73,8 @@ async def test_effects_of_a_killed_server_happen_once_and_another_reports_them(
             await victim.send(writing, "write", ("write_file", {"path": path, "content": WRITTEN}))
             await victim.send(editing, "edit", *edited(f"{places[2].inside}/file"))
             async with asyncio.timeout(WAIT_TIMEOUT_S):
-                await write.replied.wait()
-                await edit.replied.wait()
+                await write.wait_replied()
+                await edit.wait_replied()
             await holds(places[0].home / "lines", "line 2\n")
             await victim.kill()
         (places[1].home / "file").write_text(CHANGED)
