@@ -787,6 +787,62 @@ async def test_a_cluster_without_the_resource_or_its_controller_is_explained(
     assert mode_of(cluster, name) == "Suspended", "nothing starts once the controller is back"
 
 
+@pytest.mark.promise("P14")
+async def test_a_pod_that_was_made_again_and_finds_no_node_is_stopped_after_a_while(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """Its node was drained. What the Sandbox's own status says of it is not believed."""
+    cluster.has_sandboxes = True
+    clock = FakeClock()
+    config = backend_of(backend_rig(tmp_path, sandboxes=True, start_timeout_s=300)).config
+    rig = BackendRig(KubernetesBackend(config, clock=clock), TemplateSpec(image=IMAGE))
+    context = rig.context(rig.spec, build=1)
+    names = PodNames(workspace=context.workspace.id)
+    api = client(tmp_path)
+    made = replace(plan(), names=names, build=1)
+    await api.create("persistentvolumeclaims", made.claim())
+    await SandboxPods(api).create(made)
+
+    async def states_after(*steps_s: float) -> list[str]:
+        found: list[str] = []
+        for step_s in steps_s:
+            clock.advance(step_s)
+            found.append((await rig.backend.inspect(context.workspace)).state)
+        return found
+
+    assert await states_after(0, 299) == ["running", "running"]
+    # Made once more, it has the whole time again.
+    await api.delete("pods", names.main)
+    sandbox = cluster.objects["sandboxes", names.main]
+    ready = {"type": "Ready", "status": "True"}
+    cluster.objects["sandboxes", names.main] = {**sandbox, "status": {"conditions": [ready]}}
+    assert await states_after(2, 299, 2) == ["running", "running", "stopped"]
+    detail = (await rig.backend.inspect(context.workspace)).detail
+    assert detail == "The pod does not start: 0/3 nodes are available: 3 Insufficient memory"
+    cluster.objects["sandboxes", names.main] = sandbox
+    await rig.backend.stop(
+        rig.context(rig.spec, workspace=context.workspace.id, build=2, transition="stop")
+    )
+    assert (mode_of(cluster, names.main), cluster.names("pods")) == ("Suspended", [])
+    assert any("3 Insufficient memory" in line for line in rig.log)
+    assert cluster.names("persistentvolumeclaims") == [names.claim]
+
+
+async def test_a_workspace_whose_pod_a_drain_removed_is_shown_as_stopped(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """Its claim is there and bound, which says nothing of the pod."""
+    rig = backend_rig(tmp_path)
+    context = rig.context(rig.spec, build=1)
+    made = replace(plan(), names=PodNames(workspace=context.workspace.id), build=1)
+    api = client(tmp_path)
+    await api.create("persistentvolumeclaims", made.claim())
+    await api.create("pods", made.main_pod())
+    assert (await rig.backend.inspect(context.workspace)).state == "running"
+    await api.delete("pods", made.names.main)
+    assert (await rig.backend.inspect(context.workspace)).state == "stopped"
+
+
 async def test_two_processes_that_change_a_sandbox_do_not_overwrite_each_other(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:

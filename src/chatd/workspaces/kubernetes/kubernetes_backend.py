@@ -78,6 +78,8 @@ class KubernetesBackend:
         self._impatient = ClusterClient(config.access, clock, patient=False)
         self._pods = SandboxPods(self._api) if config.sandboxes else PlainPods(self._api)
         self._counted: tuple[float, int] | None = None
+        self._pending: dict[WorkspaceId, tuple[str, float]] = {}
+        """Pods that were seen waiting for a node, by their uid, and since when."""
 
     @property
     def kind(self) -> str:
@@ -156,7 +158,7 @@ class KubernetesBackend:
         async with self._explained("The workspace cannot be stopped"):
             found = await self._find_pod(names.main)
             self._check(found, context.build.build_number)
-            if found is not None and not found.is_up:
+            if found is not None and (not found.is_up or found.phase == "Pending"):
                 context.log("stop", f"{found.down_text()}.", "warning")
             context.log("stop", "Ending all processes")
             await self._end_pods(names, context.build.build_number)
@@ -175,7 +177,7 @@ class KubernetesBackend:
         try:
             raw = await self._impatient.find("pods", names.main)
             found = None if raw is None else read_pod(raw)
-            if found is not None and found.is_up:
+            if found is not None and found.is_up and not self._is_overdue(workspace.id, found):
                 return BackendState(state="running")
             claim = await self._impatient.find("persistentvolumeclaims", names.claim)
         except (ChatdError, msgspec.ValidationError) as error:
@@ -185,6 +187,19 @@ class KubernetesBackend:
                 state="gone", detail="The cluster has neither its pod nor its files"
             )
         return BackendState(state="stopped", detail="" if found is None else found.down_text())
+
+    def _is_overdue(self, workspace_id: WorkspaceId, pod: PodState) -> bool:
+        """Whether the pod waits for longer than a start may take, by this process's own clock: one
+        that a controller made again may find no node, or its image, for ever."""
+        if pod.phase != "Pending":
+            self._pending.pop(workspace_id, None)
+            return False
+        now = self._clock.monotonic()
+        uid, since = self._pending.get(workspace_id, ("", now))
+        if uid != pod.uid:
+            since = now
+        self._pending[workspace_id] = pod.uid, since
+        return now - since > self.config.start_timeout_s
 
     async def workspaces(self) -> Sequence[WorkspaceId]:
         """Raises Unavailable if the API does not answer: half a list would hide workspaces."""
@@ -298,6 +313,7 @@ class KubernetesBackend:
         await self._wait_end(plan.names.setup)
 
     async def _end_pods(self, names: PodNames, build: int | None = None) -> None:
+        self._pending.pop(names.workspace, None)
         await self._api.delete("pods", names.setup)
         await self._pods.end(names, build)
         for name in (names.setup, names.main):

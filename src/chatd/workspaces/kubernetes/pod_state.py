@@ -33,6 +33,7 @@ class _Owner(_Lenient, frozen=True, kw_only=True):
 
 class ObjectMeta(_Lenient, frozen=True, kw_only=True):
     name: str = ""
+    uid: str = ""
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
     deletion_timestamp: str | None = None
@@ -140,6 +141,7 @@ class PodState(Struct, frozen=True, kw_only=True):
     unscheduled: str
     """Why no node takes it; empty if one has."""
     containers: Mapping[str, ContainerState]
+    uid: str = ""
     is_of_sandbox: bool = False
     """The controller of agent-sandbox made it, and makes it again."""
 
@@ -163,6 +165,9 @@ class PodState(Struct, frozen=True, kw_only=True):
             return f"The pod ended{where}: {why.rstrip(' .') or 'no reason is known'}"[:500]
         if self.is_ending:
             return f"The pod is being removed{where}, by another program or with its node"
+        if self.phase == "Pending":
+            why = self.unscheduled or self.image_problem or "its containers do not start"
+            return f"The pod does not start{where}: {why.rstrip(' .')}"[:500]
         return f"The pod is in the state {self.phase}{where}"
 
 
@@ -178,6 +183,7 @@ def read_pod(raw: Mapping[str, Any]) -> PodState:
     listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
     return PodState(
         name=pod.metadata.name,
+        uid=pod.metadata.uid,
         build=pod.metadata.build,
         is_of_sandbox=any(each.kind == "Sandbox" for each in pod.metadata.owner_references),
         phase=status.phase,
