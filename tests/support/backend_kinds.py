@@ -22,11 +22,12 @@ from chatd.workspaces.container.container_backend import ContainerBackend, Conta
 from chatd.workspaces.kubernetes.cluster_access import read_kubeconfig
 from chatd.workspaces.kubernetes.kubernetes_backend import KubernetesBackend, KubernetesConfig
 from chatd.workspaces.local.kit import agent_zip
-from chatd.workspaces.local.local_backend import LocalConfig
+from chatd.workspaces.local.local_backend import LocalConfig, machine_config
 from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from tests.support import container_engines
 from tests.support.api_node import ApiNode, in_namespace
 from tests.support.backend_rig import HOST, SECRET, BackendRig, RunningWorkspace
+from tests.support.contained_machine import ContainedBackend, missing_namespace
 from tests.support.fake_cluster import FakeCluster
 from tests.support.local_rig import NO_BUBBLEWRAP, LocalRig
 from tests.support.pod_hub import HubReach, PodHub
@@ -110,17 +111,28 @@ def _open_kubernetes(place: BackendPlace) -> BackendRig:
     return BackendRig(backend, TemplateSpec(image=IMAGE), reach.open)
 
 
-# Never `machine`: the suite runs hostile commands, such as `kill -9 -1`, which would end every
-# process of the host where nothing isolates them. `test_here.py` has its tests.
+def _open_machine(place: BackendPlace) -> BackendRig:
+    config = machine_config(Path(place.data_dir), HOST)
+    changed = msgspec.structs.replace(
+        config,
+        roots=tuple(map(Path, place.roots)),
+        clone_timeout_s=place.clone_timeout_s,
+        disk_interval_s=place.disk_interval_s,
+    )
+    return LocalRig(changed, backend=ContainedBackend)
+
+
 OPENERS: dict[str, Callable[[BackendPlace], BackendRig]] = {
     "sandbox": _open_sandbox,
     "container": _open_container,
     "kubernetes": _open_kubernetes,
+    "machine": _open_machine,
 }
 SKIPPED: dict[str, str] = {
     "sandbox": "bubblewrap is not installed" if NO_BUBBLEWRAP else "",
     "container": container_engines.missing_reason(),
     "kubernetes": "bubblewrap is not installed" if NO_BUBBLEWRAP else "",
+    "machine": missing_namespace(),
 }
 
 

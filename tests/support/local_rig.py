@@ -56,11 +56,14 @@ class LocalRig(BackendRig):
 
     backend: LocalBackend
 
-    def __init__(self, config: LocalConfig, dialer: Dialer | None = None) -> None:
+    def __init__(
+        self,
+        config: LocalConfig,
+        dialer: Dialer | None = None,
+        backend: type[LocalBackend] = LocalBackend,
+    ) -> None:
         networks = WorkspaceNetworks(config.data_dir, SystemClock(), dialer)
-        super().__init__(
-            LocalBackend(config, agent=agent_zip(), clock=SystemClock(), networks=networks)
-        )
+        super().__init__(backend(config, agent=agent_zip(), clock=SystemClock(), networks=networks))
         self.data_dir = config.data_dir
         self.supervisor = GreetingSupervisorClient(
             config.data_dir / "ws-supervisor", SystemClock(), idle_s=config.supervisor_idle_s

@@ -63,6 +63,15 @@ NOT_OF_PODS = {
 }
 
 
+# There is nothing that could keep a command from these, or that could show it something else.
+NOT_OF_MACHINES = {
+    "test_a_clone_without_a_network_reaches_public_addresses_only": "a clone needs bubblewrap",
+    "test_a_workspace_reaches_the_hosts_that_its_template_names": "templates cannot ask for it",
+    "test_a_mounted_directory_can_be_read_and_not_written": "templates cannot ask for it",
+    "test_a_workspace_that_replaces_its_socket_leads_to_no_other": "its account is the runner's",
+}
+
+
 # What a pod's first process has in common with a container's. `make test-kubernetes` runs them.
 RARELY_OF_PODS = (
     "test_a_start_that_was_cut_off_is_completed_by_the_next[kubernetes-files]",
@@ -81,6 +90,8 @@ def kind(request: pytest.FixtureRequest) -> str:
     if SKIPPED[name]:
         pytest.skip(SKIPPED[name])
     if name == "kubernetes" and (reason := NOT_OF_PODS.get(request.function.__name__)):
+        pytest.skip(reason)
+    if name == "machine" and (reason := NOT_OF_MACHINES.get(request.function.__name__)):
         pytest.skip(reason)
     if request.node.name in RARELY_OF_PODS and not ALL_OF_PODS:
         pytest.skip("make test-kubernetes runs it")
@@ -149,7 +160,10 @@ async def test_a_command_runs_in_a_new_workspace(rig: BackendRig) -> None:
     directory, names, uid, *rest = output.output.splitlines()
     assert directory == running.agent.directory
     assert (names, rest) == ("me dev", ["late"])
-    assert int(uid) > 0
+    if rig.backend.kind == "machine":
+        assert int(uid) == os.geteuid()  # There is no account but the runner's.
+    else:
+        assert int(uid) > 0
     assert (await rig.backend.inspect(running.workspace)).state == "running"
     assert await rig.backend.workspaces() == [running.workspace.id]
     assert isinstance(rig.backend, LocalBackend | ContainerBackend | KubernetesBackend)
@@ -186,6 +200,8 @@ async def test_a_killed_agent_comes_back_and_knows_which_calls_have_run(rig: Bac
     await client.output(first.id, wait_s=TEST_TIMEOUT_S)
     await begin(rig, running, "touch begun; exec sleep 1000")
     forge = "rm -rf /run/chatd/once* /run/chatd/*/once* 2>/dev/null; kill -9 -1"
+    if rig.backend.kind == "machine":  # -1 is everything that the runner has started, below.
+        forge = "kill -9 $PPID"
     with contextlib.suppress(AgentUnreachable):  # It may be killed before it replies.
         await client.start_process(forge, key="kill")
     await rig.wait_new_agent(running, boot_id)
@@ -193,6 +209,27 @@ async def test_a_killed_agent_comes_back_and_knows_which_calls_have_run(rig: Bac
     again = await client.start_process("echo ran >> log", key="once")
     assert (again.id, again.again) == (first.id, True)
     assert await rig.output_of(running, f"cat log; {COUNT_SLEEPS}") == "ran\n0"
+
+
+async def test_a_command_that_ends_every_process_it_may_end_leaves_the_files(
+    kind: str, rig: BackendRig
+) -> None:
+    """Without isolation the supervisor is among them: then the workspace must be started again."""
+    if kind != "machine":
+        pytest.skip("a command ends processes of its own workspace only")
+    running = await rig.start()
+    await begin(rig, running, "touch begun; exec sleep 1000")
+    with contextlib.suppress(AgentUnreachable):
+        await (await rig.client(running)).start_process("kill -9 -1", key="kill")
+
+    async def is_shown() -> bool:
+        return (await rig.backend.inspect(running.workspace)).state == "stopped"
+
+    await eventually(is_shown, within_s=TEST_TIMEOUT_S)
+    with pytest.raises(AgentUnreachable):
+        await rig.connect(running)
+    again = await rig.start(again=running.workspace.id, build=2)
+    assert await rig.output_of(again, f"ls; {COUNT_SLEEPS}") == "begun\n0"
 
 
 async def test_a_repeated_start_changes_nothing(place: BackendPlace, rig: BackendRig) -> None:
@@ -395,9 +432,12 @@ async def test_a_clone_that_hangs_is_given_up(place: BackendPlace) -> None:
     rig = msgspec.structs.replace(place, clone_timeout_s=0.5).open()
     server = await asyncio.start_server(never_answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+    # Without bubblewrap a template without a network clones nothing.
+    network = "full" if place.kind == "machine" else "none"
+    spec = rig.template(seed=GitSeed(url=url, allow_private=True), network=network)
     async with asyncio.timeout(TEST_TIMEOUT_S), server:
         with pytest.raises(BuildFailed, match=r"Git did not finish within 0.5 s"):
-            await rig.start(rig.template(seed=GitSeed(url=url, allow_private=True)))
+            await rig.start(spec)
 
 
 async def test_a_startup_script_is_part_of_the_build(rig: BackendRig) -> None:

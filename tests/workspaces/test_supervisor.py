@@ -19,6 +19,7 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.workspaces.local import isolation
 from chatd.workspaces.local.local_backend import LocalConfig
+from chatd.workspaces.local.supervisor import sandbox
 from chatd.workspaces.local.supervisor.control import SavedOrders
 from chatd.workspaces.local.supervisor.plan import (
     PathRules,
@@ -27,6 +28,7 @@ from chatd.workspaces.local.supervisor.plan import (
     decode_order,
     encode_json,
 )
+from chatd.workspaces.local.supervisor.sandbox import Sandbox
 from chatd.workspaces.local.supervisor.sandbox_processes import children_of, read_process_id
 from chatd.workspaces.local.supervisor.service import (
     LOCK_FILE,
@@ -262,6 +264,44 @@ async def test_a_stop_kills_all_processes_and_leaves_the_files(rig: LocalRig) ->
     await rig.delete(started.workspace.id, build=3)
     assert (await rig.backend.inspect(started.workspace)).state == "gone"
     assert await rig.backend.workspaces() == []
+
+
+async def test_an_agent_without_a_namespace_ends_at_a_stop_while_it_runs_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its children are its commands: to kill these does not end it."""
+    for constant in ("STOP_GRACE_S", "SANDBOX_KILL_TIMEOUT_S"):
+        monkeypatch.setattr(sandbox, constant, 10 * TEST_TIMEOUT_S)
+    name = f"stop-{os.getpid()}"
+    script = "sleep 1000 & echo $! > command; touch begun; while :; do wait; done"
+    plan = ProcessPlan(
+        argv=["/bin/sh", "-c", script],
+        env={"PATH": os.defpath, "CHATD_WORKSPACE_ID": name},
+        cwd=str(tmp_path),
+    )
+    order = SandboxOrder(
+        workspace=name, build=1, plan=plan, socket=str(tmp_path / "socket"),
+        log=str(tmp_path / "log"), namespaced=False,
+    )  # fmt: skip
+    events: list[str] = []
+    made = Sandbox(order, processes_dir=tmp_path, log_event=events.append)
+
+    async def is_begun() -> bool:
+        return (tmp_path / "begun").exists()
+
+    async with asyncio.timeout(TEST_TIMEOUT_S), asyncio.TaskGroup() as group:
+        group.create_task(made.run())
+        await eventually(is_begun, within_s=TEST_TIMEOUT_S)
+        command = int((tmp_path / "command").read_text())
+        made.kill_processes("too large")
+
+        async def is_new() -> bool:
+            return made.state.starts == 2
+
+        await eventually(is_new, within_s=TEST_TIMEOUT_S)
+        assert read_process_id(command) is None
+        await made.stop()
+    assert events == [f"workspace {name}: too large"]
 
 
 async def test_two_servers_share_one_supervisor(rig: LocalRig) -> None:

@@ -97,7 +97,8 @@ async def detect_isolation(
         if reason is None:
             reason = await _probe(level, layout, kit, uids)
         if reason is None:
-            return IsolationReport(level=level, failed=tuple(failed), advice=_advice(level))
+            advice = _advice(level) if failed else ""  # Nothing better was asked for.
+            return IsolationReport(level=level, failed=tuple(failed), advice=advice)
         failed.append((level, reason))
     return IsolationReport(level=None, failed=tuple(failed), advice=_advice(None))
 

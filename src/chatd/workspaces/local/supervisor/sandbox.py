@@ -108,7 +108,7 @@ class Sandbox:
         self.state.detail = reason
         self._log_event(f"workspace {self.order.workspace}: {reason}")
         if self.state.pid:  # Pid 0 would signal our own process group.
-            for pid in children_of(self.state.pid) or [self.state.pid]:
+            for pid in self._first_inside(self.state.pid) or [self.state.pid]:
                 send_signal(pid, signal.SIGKILL)
 
     async def _run_once(self) -> float:
@@ -174,18 +174,27 @@ class Sandbox:
     async def _terminate(self, process: "subprocess.Popen[bytes]", end: asyncio.Event) -> None:
         """Send SIGTERM to the agent, then kill the init process of the namespace.
 
-        When the outer process exits after that, no process is left inside.
+        When the outer process exits after that, no process is left inside. Without a namespace the
+        process is the agent itself.
         """
-        inits = children_of(process.pid)
-        for pid in [child for init in inits for child in children_of(init)]:
+        inits = self._first_inside(process.pid)
+        agents = [child for init in inits for child in children_of(init)]
+        if not self.order.namespaced:
+            agents = [process.pid]
+        for pid in agents:
             send_signal(pid, signal.SIGTERM)
-        if await wait_event(end, STOP_GRACE_S if inits else 0):
+        if await wait_event(end, STOP_GRACE_S if inits or agents else 0):
             return
         for pid in inits:
             send_signal(pid, signal.SIGKILL)
         if not inits or not await wait_event(end, SANDBOX_KILL_TIMEOUT_S):
             kill_group(process)
             await wait_event(end, SANDBOX_KILL_TIMEOUT_S)
+
+    def _first_inside(self, pid: int) -> list[int]:
+        """The init process of the namespace that the outer process has made, if there is one: the
+        children of an agent without a namespace are its commands."""
+        return children_of(pid) if self.order.namespaced else []
 
     async def _reap(self, process: "subprocess.Popen[bytes]") -> None:
         """Kill what is left: without a process namespace, others may outlive the first process."""
