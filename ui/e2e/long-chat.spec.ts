@@ -2,7 +2,7 @@
 import type { Page } from "@playwright/test";
 import type { ChatScreen } from "./chat-screen";
 import { expectGoodState } from "./everywhere";
-import { expect, test } from "./test";
+import { DESKTOP, expect, expectAccessible, test } from "./test";
 import { importChat, longTranscript } from "./transcripts";
 
 const frames = (page: Page): Promise<void> => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done()))));
@@ -46,6 +46,27 @@ test("words are found in a chat of 2,400 messages, counted, and shown one after 
   await expect(bar).toContainText("Not found");
   await box.press("Escape");
   await expect(box).toBeHidden();
+});
+
+test("the rail of a long chat names its prompts and leads to each", async ({ page, chat, server }) => {
+  const id = await importChat(server, "A long chat", longTranscript(60));
+  await chat.open(id);
+  await expect(chat.log).toContainText("Answer 60.");
+  const rail = page.getByRole("button", { name: "Prompts of this chat" });
+  await expectGoodState(page, "the rail of a long chat");
+  await page.setViewportSize(DESKTOP);
+  await rail.click();
+  const list = page.getByRole("dialog", { name: "Prompts of this chat" });
+  await expect(list.locator("[aria-current]")).toBeInViewport();
+  await expect(list.getByRole("button", { name: /^Question 59/ })).toBeAttached();
+  await expectAccessible(page, "the prompts of a long chat");
+  await list.getByRole("button", { name: /^Question 21/ }).press("Enter");
+  await expect(list).toBeHidden();
+  await expect(rail).toBeFocused();
+  await expect(chat.log.getByText("Question 21:", { exact: false })).toBeInViewport();
+  await rail.press("Enter");
+  await expect(list.locator("[aria-current]")).toContainText("Question 21");
+  await page.keyboard.press("Escape");
 });
 
 test("a move upwards counts before the browser has told of it", async ({ page, chat, server }) => {

@@ -1,7 +1,7 @@
 /** The scrolling list of rows. Only rows near the window are in the document. */
 import { defaultRangeExtractor, type Range, useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDown, ArrowUp, Check, Copy, GitFork, Link2, Pencil } from "lucide-react";
-import { memo, type Ref, type RefObject, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { lazy, memo, type Ref, type RefObject, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Button, ErrorBoundary, IconButton, Spinner } from "@/components";
 import { useCopy } from "@/text/code";
 import { useTimelineActions } from "../actions";
@@ -13,6 +13,8 @@ import { VersionControl } from "../views/versions";
 import { Follower } from "./follow";
 import { useRowKeys } from "./use-row-keys";
 import { moveListOf, type ScrollPlace, useKeptPlace, useScroll } from "./use-scroll";
+
+const TurnRail = lazy(() => import("./turn-rail"));
 
 interface RowListProps {
   readonly chatId: string;
@@ -43,6 +45,8 @@ const END_PX = 24;
 const PROMPT_PX = 4;
 const LOAD_OLDER_PX = 600;
 const OVERSCAN = 6;
+/** A chat with fewer prompts is read without the rail. */
+const MIN_RAIL_TURNS = 6;
 
 export function RowList({ chatId, rows, older, promptAfter, markedMessageId, placeRef, onSeen }: RowListProps) {
   const log = useRef<HTMLDivElement>(null);
@@ -83,6 +87,8 @@ export function RowList({ chatId, rows, older, promptAfter, markedMessageId, pla
     if (placeRef !== undefined) placeRef.current = { ...place, toMessage };
   });
   useRowKeys({ log, rows, focused, place, older });
+
+  const isLong = useMemo(() => rows.filter((row) => row.kind === "user").length >= MIN_RAIL_TURNS, [rows]);
 
   const items = virtualizer.getVirtualItems();
   const total = virtualizer.getTotalSize();
@@ -135,6 +141,11 @@ export function RowList({ chatId, rows, older, promptAfter, markedMessageId, pla
           })}
         </div>
       </div>
+      {isLong && (
+        <Suspense>
+          <TurnRail rows={rows} topIndex={virtualizer.range?.startIndex ?? 0} older={older} goTo={(index) => place.toRow(index, "start")} />
+        </Suspense>
+      )}
       <JumpButton rows={rows} place={place} />
     </div>
   );
