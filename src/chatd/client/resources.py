@@ -324,6 +324,13 @@ class ModelChoice(ListedModel, frozen=True, kw_only=True):
     fallbacks: tuple[ModelFallback, ...] = ()
 
 
+class ProviderKey(Struct, frozen=True, kw_only=True):
+    """A key, with all but its end hidden."""
+
+    id: UUID
+    masked: str = ""
+
+
 class Provider(Struct, frozen=True, kw_only=True):
     id: UUID
     name: str = ""
@@ -332,6 +339,16 @@ class Provider(Struct, frozen=True, kw_only=True):
     has_api_key: bool = False
     source: str = ""
     base_url: str | None = None
+
+
+class UserKey(Struct, frozen=True, kw_only=True):
+    """A provider that takes keys of users, with the caller's own. `destination` is where the key is
+    sent."""
+
+    provider: str
+    display_name: str = ""
+    destination: str = ""
+    key: ProviderKey | None = None
 
 
 class Diagnosed(Struct, frozen=True, kw_only=True):
@@ -371,6 +388,8 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 class OfferedModel(Struct, frozen=True, kw_only=True):
     model: str = ""
+    display_name: str = ""
+    configured_as: tuple[str, ...] = ()
     suggested: bool = False
 
 

@@ -72,6 +72,7 @@ from chatd.client.resources import (
     PreviewLink,
     Prompt,
     Provider,
+    ProviderKey,
     Restore,
     Runner,
     RunnerDetail,
@@ -87,6 +88,7 @@ from chatd.client.resources import (
     ToolPolicyState,
     Trial,
     UnpackedFiles,
+    UserKey,
     VersionGroup,
     WaitingBuild,
     Workspace,
@@ -398,9 +400,15 @@ class ServerApi:
         return self._post("/models", body, ModelChoice)
 
     def update_model(
-        self, model_id: ModelConfigId, *, fallbacks: Sequence[ModelFallback]
+        self,
+        model_id: ModelConfigId,
+        *,
+        fallbacks: Sequence[ModelFallback] | None = None,
+        is_default: bool | None = None,
     ) -> Call[ModelChoice]:
-        return self._patch(f"/models/{model_id}", {"fallbacks": fallbacks}, ModelChoice)
+        given = {"fallbacks": fallbacks, "is_default": is_default}
+        body = {name: value for name, value in given.items() if value is not None}
+        return self._patch(f"/models/{model_id}", body, ModelChoice)
 
     def delete_model(self, model_id: ModelConfigId) -> Call[None]:
         return self._delete(f"/models/{model_id}")
@@ -424,8 +432,26 @@ class ServerApi:
     def delete_provider(self, provider_id: UUID) -> Call[None]:
         return self._delete(f"/providers/{provider_id}")
 
-    def test_provider(self, provider_id: UUID, model: str | None = None) -> Call[Trial]:
-        return self._post(f"/providers/{provider_id}/test", {"model": model}, Trial)
+    def test_provider(
+        self, provider_id: UUID, model: str | None = None, *, key_id: UUID | None = None
+    ) -> Call[Trial]:
+        """With this key, else with its first."""
+        body = {"model": model, "key_id": key_id}
+        return self._post(f"/providers/{provider_id}/test", body, Trial)
+
+    def create_provider_key(self, provider_id: UUID, api_key: str) -> Call[ProviderKey]:
+        """It is used after the keys that the provider has."""
+        return self._post(f"/providers/{provider_id}/keys", {"api_key": api_key}, ProviderKey)
+
+    def delete_provider_key(self, provider_id: UUID, key_id: UUID) -> Call[None]:
+        return self._delete(f"/providers/{provider_id}/keys/{key_id}")
+
+    def list_user_keys(self) -> ListCall[UserKey]:
+        return self._list("/user-keys", Page[UserKey])
+
+    def set_user_key(self, provider: str, api_key: str) -> Call[UserKey]:
+        """It replaces an earlier key of the caller for this provider."""
+        return self._post("/user-keys", {"provider": provider, "api_key": api_key}, UserKey)
 
     def list_offered_models(self, provider_id: UUID) -> ListCall[OfferedModel]:
         return self._list(f"/providers/{provider_id}/models", Page[OfferedModel])

@@ -1,4 +1,4 @@
-"""`chatd models`, `usage`, `providers`, `skills`, `files`, `tokens`, `mcp`, `login`, `logout`,
+"""`chatd usage`, `providers`, `skills`, `files`, `tokens`, `mcp`, `login`, `logout`,
 `whoami` and `admin runners`: options and help texts. The work is imported when it runs."""
 
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from chatd.cli.account import credential_commands
+from chatd.cli.account import credential_commands, model_commands
 from chatd.cli.options import AsJson, DataDir, Profile, ServerFinder, TokenFile, Url, with_target
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
@@ -29,7 +29,11 @@ mcp: Final = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(models)
+    app.add_typer(
+        model_commands.models,
+        name="models",
+        short_help="List the models; connect a provider with models add.",
+    )
     app.add_typer(providers, name="providers")
     app.add_typer(skills, name="skills")
     app.add_typer(files, name="files")
@@ -40,20 +44,6 @@ def register(app: typer.Typer) -> None:
     app.command()(login)
     app.command()(logout)
     app.command()(whoami)
-
-
-@with_target
-def models(
-    *,
-    every: Annotated[bool, typer.Option("--all", help="Also those that are disabled")] = False,
-    as_json: AsJson = False,
-    server: ServerFinder,
-) -> None:
-    """List the models that chats can use."""
-    from chatd.cli.account import providers as work
-    from chatd.cli.api_session import run_command
-
-    run_command(server, lambda api: work.list_models(api, every=every, as_json=as_json))
 
 
 @with_target
@@ -184,7 +174,7 @@ def add_model(
     from chatd.cli.api_session import run_command
 
     chosen = True if default else None
-    run_command(server, lambda api: work.create_model(api, name, model, called, is_default=chosen))
+    run_command(server, lambda api: work.add_model(api, name, model, called, is_default=chosen))
 
 
 @providers.command("fallbacks")

@@ -3,19 +3,31 @@ model, test it, list and remove providers."""
 
 import getpass
 import os
-import re
 import sys
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
 from chatd.cli.api_session import UsageProblem
+from chatd.cli.chats.run_request import read_bounded
 from chatd.cli.output import print_json, print_notice, print_table, print_text
 from chatd.client.errors import ApiError
-from chatd.client.resources import ModelChoice, ModelFallback, Provider, Trial
+from chatd.client.provider_setup import (
+    MAX_MODELS,
+    MAX_OFFERED,
+    MAX_PROVIDERS,
+    SetupFailed,
+    WantedProvider,
+    create_model,
+    create_provider,
+    failure_text,
+    model_facts,
+    success_text,
+)
+from chatd.client.resources import ModelChoice, ModelFallback, Provider
 from chatd.client.server import ServerApi
-from chatd.domain.errors import ChatdError
 from chatd.domain.model.protocol import FALLBACK_REASONS
 from chatd.terminal.composer.model_texts import efforts_of
 
@@ -62,17 +74,9 @@ def effort_text(model: ModelChoice) -> str:
     return "" if found is None or found.max is None else f"up to {found.max}"
 
 
-MAX_PROVIDERS: Final = 1000
-MAX_MODELS: Final = 5000
-MAX_OFFERED: Final = 5000
 MAX_SHOWN_MODELS: Final = 20
+MAX_KEY_BYTES: Final = 16 * 1024
 _PROVIDER_HEADINGS: Final = ("NAME", "KIND", "KEY", "ADDRESS", "")
-
-
-class TrialFailed(ChatdError):
-    """The provider did not answer as it should. The text says why, and what was stored."""
-
-    code = "provider_failed"
 
 
 class NewProvider(Struct, frozen=True, kw_only=True):
@@ -88,69 +92,89 @@ class NewProvider(Struct, frozen=True, kw_only=True):
     keeps: bool = False
 
 
-def read_key(key_env: str | None) -> str:
-    """From the environment, hidden from a terminal, or the first line of standard input: other
-    users of the machine can read the arguments of a process. Empty: none."""
+def has_person() -> bool:
+    """At a terminal, who can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def read_answer(question: str) -> str:
+    """Asked on standard error, so that standard output stays for programs."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()
+
+
+def read_key(key_env: str | None, key_file: Path | None = None, *, about: str = "") -> str:
+    """From the environment, a file, hidden from a terminal, or the first line of standard input:
+    other users of the machine can read the arguments of a process. Empty: none."""
+    if key_env is not None and key_file is not None:
+        raise UsageProblem("give --key-env or --key-file, not both")
     if key_env is not None:
         key = os.environ.get(key_env, "").strip()
         if not key:
             raise UsageProblem(f"--key-env: {key_env} is not set")
         return key
-    if sys.stdin.isatty():
-        return getpass.getpass("API key (empty for none): ").strip()
-    return sys.stdin.readline().strip()
+    if key_file is not None and str(key_file) != "-":
+        try:
+            with key_file.open("rb") as file:
+                read = read_bounded(file, "--key-file", MAX_KEY_BYTES)
+        except OSError as error:
+            raise UsageProblem(f"--key-file: {key_file}: {error.strerror}") from None
+        text = read.decode(errors="replace").strip()
+        if not text:
+            raise UsageProblem(f"--key-file: {key_file} is empty")
+        return text
+    if key_file is None and sys.stdin.isatty():
+        return getpass.getpass(f"API key ({about or 'empty for none'}): ").strip()
+    return sys.stdin.readline(MAX_KEY_BYTES).strip()
 
 
 async def add_provider(api: ServerApi, wanted: NewProvider, key: str, *, as_json: bool) -> None:
-    made = await api.create_provider(
+    asked = WantedProvider(
         name=wanted.name,
         kind=wanted.kind,
-        base_url=wanted.url,
+        url=wanted.url,
         region=wanted.region,
-        api_keys=[key] if key else [],
+        model=wanted.model,
     )
+    made = await create_provider(api, asked, key)
     tested = await api.test_provider(made.id, wanted.model)
     if not tested.ok:
         if not wanted.keeps:
             await api.delete_provider(made.id)
         end = "It is stored." if wanted.keeps else "Nothing was stored; --keep stores it anyway."
-        raise TrialFailed(f"{_failure(tested)}\n  {end}")
-    print_notice(_success(made, tested))
-    model = await _add_model(api, made, wanted) if wanted.adds_model else None
+        raise SetupFailed(f"{failure_text(tested)}\n  {end}")
+    print_notice(success_text(made, tested))
+    model = await _add_first_model(api, made, wanted) if wanted.adds_model else None
     if as_json:
         print_json({"provider": made, "test": tested, "model": model})
 
 
-async def _add_model(api: ServerApi, provider: Provider, wanted: NewProvider) -> ModelChoice | None:
-    name = wanted.model or await _choose_model(api, provider)
+async def _add_first_model(
+    api: ServerApi, provider: Provider, wanted: NewProvider
+) -> ModelChoice | None:
+    name = wanted.model or await _choose_first_model(api, provider)
     if name is None:
         print_notice("Add a model on the page, or with chatd providers add-model.")
         return None
-    return await create_model(api, provider.name, name, None)
+    return await add_model(api, provider.name, name, None)
 
 
-async def create_model(
+async def add_model(
     api: ServerApi, provider: str, model: str, name: str | None, *, is_default: bool | None = None
 ) -> ModelChoice:
-    plain = re.sub(r"[^a-z0-9.]+", "-", model.lower()).strip("-")
-    wanted = name or plain
-    try:
+    if name is None:
+        made = await create_model(api, provider, model, is_default=is_default)
+    else:
         made = await api.create_model(
-            name=wanted, provider=provider, model=model, is_default=is_default
-        )
-    except ApiError as error:
-        if error.code != "name_taken" or name is not None:
-            raise
-        # Another provider has the same model: this one is named after both.
-        made = await api.create_model(
-            name=f"{provider}-{plain}", provider=provider, model=model, is_default=is_default
+            name=name, provider=provider, model=model, is_default=is_default
         )
     print_text(made.name)
-    print_notice(_facts(made))
+    print_notice(model_facts(made))
     return made
 
 
-async def _choose_model(api: ServerApi, provider: Provider) -> str | None:
+async def _choose_first_model(api: ServerApi, provider: Provider) -> str | None:
     """A person chooses from the provider's list; else the suggested one is taken. None if the
     provider does not list its models, or nothing is chosen."""
     try:
@@ -159,15 +183,13 @@ async def _choose_model(api: ServerApi, provider: Provider) -> str | None:
         print_notice(error.message)
         return None
     first = next((one.model for one in offered if one.suggested), None)
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not has_person():
         return first
     for one in offered[:MAX_SHOWN_MODELS]:
         print_notice(f"  {one.model}")
     if len(offered) > MAX_SHOWN_MODELS:
         print_notice(f"  and {len(offered) - MAX_SHOWN_MODELS} more")
-    sys.stderr.write(f"The first model [{first or 'none'}]: ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip() or first
+    return read_answer(f"The first model [{first or 'none'}]: ") or first
 
 
 async def try_provider(api: ServerApi, name: str, model: str | None, *, as_json: bool) -> None:
@@ -176,8 +198,8 @@ async def try_provider(api: ServerApi, name: str, model: str | None, *, as_json:
     if as_json:
         print_json(tested)
     if not tested.ok:
-        raise TrialFailed(_failure(tested))
-    print_notice(_success(provider, tested))
+        raise SetupFailed(failure_text(tested))
+    print_notice(success_text(provider, tested))
 
 
 async def list_providers(api: ServerApi, *, as_json: bool) -> None:
@@ -234,26 +256,6 @@ async def _find(api: ServerApi, name: str) -> Provider:
         known = ", ".join(one.name for one in found)
         raise UsageProblem(f"there is no provider {name}; there are {known}")
     return provider
-
-
-def _success(provider: Provider, tested: Trial) -> str:
-    return f"{provider.name} works: {tested.model} answered in {tested.duration_ms} ms."
-
-
-def _failure(tested: Trial) -> str:
-    detail = f"\n  {tested.detail}" if tested.detail else ""
-    return f"The test failed: {tested.explanation or 'the provider gave no reason'}{detail}"
-
-
-def _facts(model: ModelChoice) -> str:
-    known = model.capabilities
-    facts = [
-        "the default" if model.is_default else "",
-        f"{known.context_limit:,} tokens of context" if known.context_limit else "",
-        "reads images" if known.images else "",
-        f"efforts {', '.join(known.efforts)}" if known.efforts else "",
-    ]
-    return f"{model.name} is there: {', '.join(fact for fact in facts if fact) or 'ready'}."
 
 
 def _row(provider: Provider) -> tuple[str, ...]:
