@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -66,6 +67,9 @@ def test_the_audit_log_is_printed_filtered_and_exported(home: Path, dsn: str) ->
     chatd_admin("create-user", "ada", *place)
     printed = chatd_admin("audit", "--type", "user", "--text", "created", *place).stdout
     assert printed.endswith("  chatd admin create-user created the user ada\n")
+    found = chatd_admin("audit", "--type", "user", "--text", "created", "--json", *place).stdout
+    entry = msgspec.json.decode(found, type=list[dict[str, object]])[0]
+    assert (entry["action"], entry["summary"]) == ("user.create", "created the user ada")
     assert chatd_admin("audit", "--until", "2020-01-01", *place).stdout == ""
     assert "user ada" in chatd_admin("audit", "--until", "9999-12-31", *place).stdout
     exported = chatd_admin("audit", "--csv", "--since", "2020-01-01", *place).stdout

@@ -94,8 +94,8 @@ def test_labels_are_key_and_value() -> None:
 
 
 def test_a_budget_is_read_in_dollars() -> None:
-    given = [None, "0.5", "$2", "0.0000001", "1e3"]
-    assert [read_dollars(one) for one in given] == [None, 500_000, 2_000_000, 1, 1_000_000_000]
+    given = ["0.5", "$2", "0.0000001", "1e3"]
+    assert [read_dollars(one) for one in given] == [500_000, 2_000_000, 1, 1_000_000_000]
     for wrong in ("", "much", "0", "-1", "nan", "inf", "1e9"):
         with pytest.raises(UsageProblem, match="--max-cost"):
             read_dollars(wrong)

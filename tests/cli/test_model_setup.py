@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+import msgspec
 import pytest
+from msgspec import Struct
 
 from chatd.cli.account.model_commands import read_choice
 from chatd.client.provider_setup import find_vendor, may, suggest_name
@@ -21,6 +23,22 @@ pytestmark = pytest.mark.timeout(240)
 KEY: Final = "sk-never-shown"
 LISTED: Final = b'{"data": [{"id": "Qwen/Qwen3"}, {"id": "small"}, {"id": "third"}]}'
 OFFERED: Final = [OfferedModel(model=name) for name in ("a", "b", "c-1")]
+
+
+class Model(Struct):
+    name: str
+
+
+class Provider(Struct):
+    name: str
+    keys: tuple[object, ...] = ()
+
+
+class Done(Struct):
+    """What --json prints."""
+
+    provider: Provider
+    models: tuple[Model, ...]
 
 
 class KeyedServer(FakeCompatible):
@@ -96,8 +114,8 @@ async def test_a_script_connects_a_provider_and_adds_models_to_it_later(
         assert "Nothing was stored" in wrong.err
         fake.script(stream("text"))
         added = await server.ok(*at, "--key-file", file, "--json")
-        assert added.json["provider"]["name"] == "house"  # type: ignore[index]
-        assert [one["name"] for one in added.json["models"]] == ["qwen-qwen3"]  # type: ignore[attr-defined, index]
+        done = msgspec.convert(added.json, Done)
+        assert (done.provider.name, [one.name for one in done.models]) == ("house", ["qwen-qwen3"])
         fake.script(stream("text"))
         more = await server.ok(*at, "-m", "small", "-m", "Qwen/Qwen3", "--default")
         assert more.out.split() == ["small", "qwen-qwen3"]
@@ -107,9 +125,8 @@ async def test_a_script_connects_a_provider_and_adds_models_to_it_later(
         assert "The new key was not stored" in again.err
     for one in (wrong, added, more, again):
         assert KEY not in one.out + one.err
-    keys = server.request("GET", "/providers")["items"]
-    house = next(one for one in keys if one["name"] == "house")  # type: ignore[attr-defined, index]
-    assert len(house["keys"]) == 1
+    listed = msgspec.convert(server.request("GET", "/providers")["items"], list[Provider])
+    assert [len(one.keys) for one in listed if one.name == "house"] == [1]
     other = await server.run("models", "add", "openai", "--name", "house", given=b"sk-x\n")
     assert (other.code, "another provider house" in other.err) == (1, True)
     await server.ok("providers", "rm", "house", "--with-models", "--yes")

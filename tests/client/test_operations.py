@@ -29,11 +29,13 @@ from chatd.domain.ids import (
     ChatId,
     CredentialId,
     FileId,
+    GroupId,
     McpServerId,
     MessageId,
     ModelConfigId,
     QueueId,
     ToolCallId,
+    UserId,
     WorkspaceId,
 )
 from chatd.domain.tool_policy.rules import ToolRule
@@ -80,6 +82,9 @@ ANSWER = CallAnswer(
 )
 DEFINITION = {"name": "shop", "spec": {"seed": {"kind": "demo"}, "env": {"A": "b"}}}
 RULE = ToolRule(tool="execute", args={"command": "ls *"}, action="auto")
+POLICY = {"rules": [RULE], "may_loosen": True, "version": 3}
+TRIED = {"tool": "execute", "args": {"command": "ls"}, "rules": [RULE]}
+USER = UserId(ID)
 
 
 async def _no_chunks() -> AsyncIterator[bytes]:
@@ -145,10 +150,38 @@ ASKED: dict[str, Ask] = {
     "get_my_tool_policy": lambda api: api.get_my_tool_policy(),
     "get_template_tool_policy": lambda api: api.get_template_tool_policy(str(ID)),
     "get_chat_tool_policy": lambda api: api.get_chat_tool_policy(CHAT),
-    "put_chat_tool_policy": lambda api: api.put_chat_tool_policy(CHAT, [RULE], 3),
+    "put_tool_policy": lambda api: api.put_tool_policy(POLICY),
+    "put_my_tool_policy": lambda api: api.put_my_tool_policy({"rules": [RULE]}),
+    "put_template_tool_policy": lambda api: api.put_template_tool_policy(str(ID), POLICY),
+    "try_tool_policy": lambda api: api.try_tool_policy(TRIED),
+    "try_my_tool_policy": lambda api: api.try_my_tool_policy(TRIED),
+    "try_chat_tool_policy": lambda api: api.try_chat_tool_policy(CHAT, TRIED),
+    "list_users": lambda api: api.list_users(),
+    "create_user": lambda api: api.create_user({"username": "ada", "role": "member"}),
+    "change_user": lambda api: api.change_user(USER, {"role": "viewer", "status": "suspended"}),
+    "delete_user": lambda api: api.delete_user(USER),
+    "set_user_password": lambda api: api.set_user_password(USER, "correct horse battery"),
+    "list_groups": lambda api: api.list_groups(),
+    "create_group": lambda api: api.create_group("core"),
+    "delete_group": lambda api: api.delete_group(GroupId(ID)),
+    "list_group_members": lambda api: api.list_group_members(GroupId(ID)),
+    "add_group_member": lambda api: api.add_group_member(GroupId(ID), USER),
+    "remove_group_member": lambda api: api.remove_group_member(GroupId(ID), USER),
+    "get_spend_limits": lambda api: api.get_spend_limits(),
+    "set_default_limit": lambda api: api.set_default_limit(5_000_000, "week"),
+    "delete_default_limit": lambda api: api.delete_default_limit(),
+    "list_user_limits": lambda api: api.list_user_limits(),
+    "set_user_limit": lambda api: api.set_user_limit(USER, 5_000_000),
+    "delete_user_limit": lambda api: api.delete_user_limit(USER),
+    "list_group_limits": lambda api: api.list_group_limits(),
+    "set_group_limit": lambda api: api.set_group_limit(GroupId(ID), 5_000_000),
+    "delete_group_limit": lambda api: api.delete_group_limit(GroupId(ID)),
+    "put_chat_tool_policy": lambda api: api.put_chat_tool_policy(
+        CHAT, {"rules": [RULE], "version": 3}
+    ),
     "list_models": lambda api: api.list_models(include_disabled=True, limit=5),
     "update_model": lambda api: api.update_model(
-        ModelConfigId(ID), fallbacks=[ModelFallback(model="gpt", on=("outage",))]
+        ModelConfigId(ID), fallbacks=[ModelFallback(model="gpt", on=("outage",))], is_default=True
     ),
     "create_model": lambda api: api.create_model(
         name="fast", provider="openai", model="gpt", is_default=True
@@ -159,7 +192,11 @@ ASKED: dict[str, Ask] = {
         name="own", kind="openai", base_url="https://models.test", region="eu", api_keys=["key"]
     ),
     "delete_provider": lambda api: api.delete_provider(ID),
-    "test_provider": lambda api: api.test_provider(ID, "gpt"),
+    "test_provider": lambda api: api.test_provider(ID, "gpt", key_id=ID),
+    "create_provider_key": lambda api: api.create_provider_key(ID, "sk-1"),
+    "delete_provider_key": lambda api: api.delete_provider_key(ID, ID),
+    "list_user_keys": lambda api: api.list_user_keys(),
+    "set_user_key": lambda api: api.set_user_key("openai", "sk-1"),
     "list_offered_models": lambda api: api.list_offered_models(ID),
     "get_diagnosis": lambda api: api.get_diagnosis(),
     "confirm_restore": lambda api: api.confirm_restore(),
@@ -241,7 +278,6 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
         "/settings",
         "/template-configs",
         "/templates",
-        "/usage-limits",
         "/users",
         "/workers",
     ),
@@ -281,7 +317,6 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
         "/chats/{chat_id}/runs",
         "/chats/{chat_id}/terminal",
         "/chats/{chat_id}/title/propose",
-        "/chats/{chat_id}/tool-policy/try",
         "/chats/{chat_id}/tool-results",
         "/chats/{chat_id}/workspace/",
         "/demo",

@@ -176,7 +176,7 @@ def parse(line: str, *, whole: bool) -> None:
     words = shlex.split(line.replace("$(", "(").replace("'", '"') if line.count("'") % 2 else line)
     command, rest = root_command(), words[1:]
     while getattr(command, "commands", None):
-        if not rest and not whole:
+        if not rest and (not whole or command.invoke_without_command):
             return
         found = command.commands.get(rest[0] if rest else "")
         if found is None and not rest[0].startswith("-"):

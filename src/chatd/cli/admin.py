@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from chatd.api.accounts.sign_in import Passwords, create_link, local_url, sign_in_link
 from chatd.app.database import connect_config, has_database, open_database
+from chatd.cli.output import print_json
 from chatd.cli.process import read_settings
 from chatd.cli.target import read_address
 from chatd.clock import SystemClock
@@ -32,6 +33,7 @@ from chatd.domain.access.audit_text import (
     actor_text,
     csv_entries,
     csv_header,
+    object_text,
     summary,
 )
 from chatd.domain.access.permissions import ROLES, SystemActor
@@ -148,6 +150,7 @@ class AuditRequest(Struct, frozen=True, kw_only=True):
     text: str | None
     limit: int
     as_csv: bool
+    as_json: bool
 
 
 async def print_audit_log(settings: Settings, request: AuditRequest) -> None:
@@ -158,6 +161,8 @@ async def print_audit_log(settings: Settings, request: AuditRequest) -> None:
     if request.object_id is not None and request.object_type is None:
         raise SettingsError("--object: give its --type too")
     since, until = _day("--since", request.since), _day("--until", request.until)
+    if request.as_csv and request.as_json:
+        raise SettingsError("say --csv or --json, not both")
     actor = _actor("audit")
     async with open_deployment(settings) as pool:
         user = None if request.user is None else await _find(pool, actor, request.user)
@@ -177,8 +182,21 @@ async def print_audit_log(settings: Settings, request: AuditRequest) -> None:
             sys.stdout.buffer.flush()
             return
         found = await audit.list_page(pool, actor, wanted, before=None, limit=request.limit)
+    if request.as_json:
+        print_json([_fields(entry) for entry in found])
+        return
     for entry in found:
         print(_line(entry))
+
+
+def _fields(entry: AuditEntry) -> dict[str, object]:
+    """As `GET /audit` has them."""
+    words = {
+        "actor_name": actor_text(entry),
+        "object_text": object_text(entry),
+        "summary": summary(entry),
+    }
+    return {**{name: getattr(entry, name) for name in entry.__struct_fields__}, **words}
 
 
 def _line(entry: AuditEntry) -> str:

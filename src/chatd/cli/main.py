@@ -20,13 +20,14 @@ from chatd.cli.account import (
     credential_commands,
     hook_commands,
     template_commands,
+    user_commands,
 )
 from chatd.cli.chats import chat_commands
 from chatd.cli.operator import operator_commands
-from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port
+from chatd.cli.options import AsJson, Config, DatabaseUrl, DataDir, Host, Port
 
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
-    "Work with agents": ("chat", "run", "acp", "chats", "workspaces", "models", "usage"),
+    "Work with agents": ("chat", "run", "acp", "chats", "workspaces", "models", "usage", "policy"),
     "Your account at a server": (
         *("login", "logout", "whoami", "mcp", "skills", "files", "tokens", "credentials"),
     ),
@@ -96,6 +97,9 @@ administration = typer.Typer(
 )
 app.add_typer(administration, name="admin")
 administration.add_typer(account_commands.runners, name="runners")
+administration.add_typer(user_commands.users, name="users")
+administration.add_typer(user_commands.groups, name="groups")
+administration.add_typer(user_commands.limits, name="limits")
 administration.add_typer(template_commands.templates, name="templates")
 administration.add_typer(credential_commands.shared, name="credentials")
 administration.add_typer(hook_commands.hooks, name="hooks")
@@ -427,6 +431,7 @@ def audit_log(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="All entries that fit, as CSV; the log records this")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print who did what, newest first."""
     from chatd.cli import admin, process
@@ -443,6 +448,7 @@ def audit_log(
             text=text,
             limit=limit,
             as_csv=as_csv,
+            as_json=as_json,
         )
         process.run_to_completion(admin.print_audit_log(settings, request))
 

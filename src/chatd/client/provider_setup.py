@@ -7,10 +7,11 @@ taken back.
 
 import re
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.client.errors import ApiError
 from chatd.client.resources import (
@@ -25,7 +26,6 @@ from chatd.client.server import ServerApi
 from chatd.domain.access.permissions import (
     ROLES,
     Permission,
-    Role,
     UserActor,
     has_permission,
 )
@@ -122,7 +122,7 @@ def may(me: Me, permission: Permission) -> bool:
     if me.user.role not in ROLES:  # of a newer server
         return True
     scopes = None if me.scopes is None else frozenset(me.scopes)
-    actor = UserActor(user_id=me.user.id, role=cast("Role", me.user.role), scopes=scopes)
+    actor = UserActor(user_id=me.user.id, role=me.user.role, scopes=scopes)
     return has_permission(actor, permission)
 
 
@@ -187,22 +187,22 @@ async def list_offers(api: ServerApi, provider: Provider) -> list[OfferedModel]:
     return sorted(offered, key=lambda one: not one.suggested)
 
 
-async def add_models(
-    api: ServerApi, provider: Provider, ids: Sequence[str], *, default: str | None = None
-) -> list[ModelChoice]:
-    """By their names at the provider; those that are configured already are not added again.
-    `default`: the one of them that chats use which name none."""
+async def add_models(api: ServerApi, provider: Provider, ids: Sequence[str]) -> list[ModelChoice]:
+    """By their names at the provider; those that are configured already are not added again."""
     known = await api.list_models(include_disabled=True).items(MAX_MODELS)
     mine = {one.model: one for one in known if one.provider == provider.name and not one.deleted}
-    made = [mine.get(one) or await create_model(api, provider.name, one) for one in ids]
-    if default is None:
-        return made
-    return [
-        await api.update_model(one.id, is_default=True)
-        if one.model == default and not one.is_default
-        else one
-        for one in made
-    ]
+    return [mine.get(one) or await create_model(api, provider.name, one) for one in ids]
+
+
+async def make_default(
+    api: ServerApi, models: Sequence[ModelChoice], name: str
+) -> list[ModelChoice]:
+    """The same models, of which the one with this name is what chats use that name none."""
+    chosen = next(one for one in models if one.name == name)
+    if chosen.is_default:
+        return list(models)
+    made = await api.update_model(chosen.id, is_default=True)
+    return [made if one.id == made.id else replace(one, is_default=False) for one in models]
 
 
 async def create_model(

@@ -284,6 +284,61 @@ class ToolPolicyState(Struct, frozen=True, kw_only=True):
     may_loosen: bool = False
 
 
+class ToolTrialCommand(Struct, frozen=True, kw_only=True):
+    command: str = ""
+    matches: str = ""
+
+
+class ToolTrial(Struct, frozen=True, kw_only=True):
+    """What would happen to a call, and why."""
+
+    action: str = ""
+    layer: str | None = None
+    rule: ToolRule | None = None
+    reason: str = ""
+    explanation: str = ""
+    commands: tuple[ToolTrialCommand, ...] = ()
+
+
+# Users, groups and spend limits, for administrators
+
+
+class UserAccount(User, frozen=True, kw_only=True):
+    """A user as an administrator sees it."""
+
+    status: str = ""
+    is_service: bool = False
+    has_password: bool = False
+    created_at: datetime = NEVER
+    last_seen_at: datetime | None = None
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    id: GroupId
+    name: str = ""
+    member_count: int = 0
+
+
+class UserLimit(Struct, frozen=True, kw_only=True):
+    username: str = ""
+    spend_limit_micros: int = 0
+
+
+class GroupLimit(Struct, frozen=True, kw_only=True):
+    group_name: str = ""
+    member_count: int = 0
+    spend_limit_micros: int = 0
+
+
+class SpendLimits(Struct, frozen=True, kw_only=True):
+    """The default of users without another limit; None: there is none."""
+
+    spend_limit_micros: int | None = None
+    period: str = ""
+    source: str = ""
+    unpriced_model_count: int = 0
+
+
 # What a user chooses from, and what chats have used and changed
 
 
@@ -345,7 +400,7 @@ class UserKey(Struct, frozen=True, kw_only=True):
     """A provider that takes keys of users, with the caller's own. `destination` is where the key is
     sent."""
 
-    provider: str
+    provider: str = ""
     display_name: str = ""
     destination: str = ""
     key: ProviderKey | None = None

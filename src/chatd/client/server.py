@@ -52,6 +52,8 @@ from chatd.client.resources import (
     CreatedToken,
     Diagnosis,
     Directory,
+    Group,
+    GroupLimit,
     HookConfig,
     HookTrial,
     HostCredential,
@@ -80,15 +82,19 @@ from chatd.client.resources import (
     Sent,
     SignedIn,
     Skill,
+    SpendLimits,
     SpendStatus,
     StoredFile,
     Template,
     TemplateVersionLine,
     Token,
     ToolPolicyState,
+    ToolTrial,
     Trial,
     UnpackedFiles,
+    UserAccount,
     UserKey,
+    UserLimit,
     VersionGroup,
     WaitingBuild,
     Workspace,
@@ -100,14 +106,15 @@ from chatd.domain.ids import (
     ChatId,
     CredentialId,
     FileId,
+    GroupId,
     McpServerId,
     MessageId,
     ModelConfigId,
     QueueId,
+    UserId,
     WorkspaceId,
 )
 from chatd.domain.ports import Clock
-from chatd.domain.tool_policy.rules import ToolRule
 
 __all__ = ["ApiError", "ServerAddress", "ServerApi", "ServerUnreachable", "Validation", "new_key"]
 
@@ -379,11 +386,98 @@ class ServerApi:
         return self._get(f"/chats/{chat_id}/tool-policy", ToolPolicyState)
 
     def put_chat_tool_policy(
-        self, chat_id: ChatId, rules: Sequence[ToolRule], version: int
+        self, chat_id: ChatId, policy: Mapping[str, object]
     ) -> Call[ToolPolicyState]:
-        """`version` is the one that was read. Refused with `version_conflict` if it has changed."""
-        body = {"rules": rules, "version": version}
-        return self._put(f"/chats/{chat_id}/tool-policy", body, ToolPolicyState)
+        """`policy` has rules, and perhaps the `version` that it replaces: refused with
+        `version_conflict` if another one is stored."""
+        return self._put(f"/chats/{chat_id}/tool-policy", policy, ToolPolicyState)
+
+    def put_tool_policy(self, policy: Mapping[str, object]) -> Call[ToolPolicyState]:
+        """`policy` may also have `may_loosen`."""
+        return self._put("/settings/tool-policy", policy, ToolPolicyState)
+
+    def put_my_tool_policy(self, policy: Mapping[str, object]) -> Call[ToolPolicyState]:
+        return self._put("/settings/me/tool-policy", policy, ToolPolicyState)
+
+    def put_template_tool_policy(
+        self, template_id: str, policy: Mapping[str, object]
+    ) -> Call[ToolPolicyState]:
+        return self._put(f"/templates/{template_id}/tool-policy", policy, ToolPolicyState)
+
+    def try_tool_policy(self, tried: Mapping[str, object]) -> Call[ToolTrial]:
+        """`tried` has a tool, its arguments, and perhaps rules instead of the stored ones."""
+        return self._post("/settings/tool-policy/try", tried, ToolTrial)
+
+    def try_my_tool_policy(self, tried: Mapping[str, object]) -> Call[ToolTrial]:
+        return self._post("/settings/me/tool-policy/try", tried, ToolTrial)
+
+    def try_chat_tool_policy(self, chat_id: ChatId, tried: Mapping[str, object]) -> Call[ToolTrial]:
+        return self._post(f"/chats/{chat_id}/tool-policy/try", tried, ToolTrial)
+
+    # Users, groups and spend limits
+
+    def list_users(self) -> ListCall[UserAccount]:
+        return self._list("/users", Page[UserAccount])
+
+    def create_user(self, fields: Mapping[str, object]) -> Call[UserAccount]:
+        return self._post("/users", fields, UserAccount)
+
+    def change_user(self, user_id: UserId, fields: Mapping[str, object]) -> Call[UserAccount]:
+        return self._patch(f"/users/{user_id}", fields, UserAccount)
+
+    def delete_user(self, user_id: UserId) -> Call[None]:
+        return self._delete(f"/users/{user_id}")
+
+    def set_user_password(self, user_id: UserId, password: str) -> Call[UserAccount]:
+        return self._post(f"/users/{user_id}/password", {"password": password}, UserAccount)
+
+    def list_groups(self) -> ListCall[Group]:
+        return self._list("/groups", Page[Group])
+
+    def create_group(self, name: str) -> Call[Group]:
+        return self._post("/groups", {"name": name}, Group)
+
+    def delete_group(self, group_id: GroupId) -> Call[None]:
+        return self._delete(f"/groups/{group_id}")
+
+    def list_group_members(self, group_id: GroupId) -> ListCall[UserAccount]:
+        return self._list(f"/groups/{group_id}/members", Page[UserAccount])
+
+    def add_group_member(self, group_id: GroupId, user_id: UserId) -> Call[Group]:
+        return self._put(f"/groups/{group_id}/members/{user_id}", None, Group)
+
+    def remove_group_member(self, group_id: GroupId, user_id: UserId) -> Call[None]:
+        return self._delete(f"/groups/{group_id}/members/{user_id}")
+
+    def get_spend_limits(self) -> Call[SpendLimits]:
+        return self._get("/usage-limits", SpendLimits)
+
+    def set_default_limit(self, micros: int | None, period: str) -> Call[SpendLimits]:
+        body = {"spend_limit_micros": micros, "period": period}
+        return self._put("/usage-limits", body, SpendLimits)
+
+    def delete_default_limit(self) -> Call[None]:
+        return self._delete("/usage-limits")
+
+    def list_user_limits(self) -> ListCall[UserLimit]:
+        return self._list("/usage-limits/overrides", Page[UserLimit])
+
+    def set_user_limit(self, user_id: UserId, micros: int) -> Call[UserLimit]:
+        body = {"spend_limit_micros": micros}
+        return self._put(f"/usage-limits/overrides/{user_id}", body, UserLimit)
+
+    def delete_user_limit(self, user_id: UserId) -> Call[None]:
+        return self._delete(f"/usage-limits/overrides/{user_id}")
+
+    def list_group_limits(self) -> ListCall[GroupLimit]:
+        return self._list("/usage-limits/group-overrides", Page[GroupLimit])
+
+    def set_group_limit(self, group_id: GroupId, micros: int) -> Call[GroupLimit]:
+        body = {"spend_limit_micros": micros}
+        return self._put(f"/usage-limits/group-overrides/{group_id}", body, GroupLimit)
+
+    def delete_group_limit(self, group_id: GroupId) -> Call[None]:
+        return self._delete(f"/usage-limits/group-overrides/{group_id}")
 
     # Models and providers
 

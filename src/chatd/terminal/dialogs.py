@@ -66,25 +66,40 @@ def ask(node: DOMNode, question: Question, go_on: Callable[[], object]) -> None:
 
 
 class LinePrompt(ModalScreen[str | None]):
-    """One line of text; None if the person left it as it was or gave up."""
+    """One line of text; None if the person left it as it was or gave up. `keeps`: a text that is
+    left as it was, also an empty one, is an answer. `is_secret`: it is not shown."""
 
     BINDINGS: list[BindingType] = [("escape", "give_up", "Cancel")]  # noqa: RUF012
 
-    def __init__(self, label: str, text: str = "", *, max_length: int = 200) -> None:
+    def __init__(
+        self,
+        label: str,
+        text: str = "",
+        *,
+        max_length: int = 200,
+        keeps: bool = False,
+        is_secret: bool = False,
+    ) -> None:
         super().__init__()
         self._label = label
         self._before = safe_text(text)
         self._max_length = max_length
+        self._keeps = keeps
+        self._is_secret = is_secret
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(self._label, markup=False)
-            yield Input(self._before, max_length=self._max_length, compact=True)
-            yield Static("Enter saves, Esc cancels", classes="hint", markup=False)
+            yield Input(
+                self._before, max_length=self._max_length, password=self._is_secret, compact=True
+            )
+            word = "goes on" if self._keeps or self._is_secret else "saves"
+            yield Static(f"Enter {word}, Esc cancels", classes="hint", markup=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         text = event.value.strip()
-        self.dismiss(text if text and text != self._before else None)
+        is_answer = self._keeps or (text and text != self._before)
+        self.dismiss(text if is_answer else None)
 
     def action_give_up(self) -> None:
         self.dismiss(None)

@@ -47,6 +47,7 @@ from chatd.terminal.messages import (
 from chatd.terminal.screens.info_screens import HelpScreen, UsageScreen
 from chatd.terminal.screens.mcp_screen import McpScreen
 from chatd.terminal.screens.policy_screen import PolicyScreen
+from chatd.terminal.screens.provider_screen import ProviderScreen
 from chatd.terminal.session import app_of, session_of
 from chatd.terminal.timeline.timeline import Timeline
 
@@ -251,6 +252,8 @@ class MainScreen(Screen[None]):
         match message.name:
             case "models":
                 self.query_one(Composer).choices.choose_model()
+            case "connect":
+                app.push_screen(ProviderScreen())
             case "mcp":
                 app.push_screen(McpScreen(chat_id))
             case "plan":

@@ -178,9 +178,10 @@ async def _connect(api: "ServerApi", wanted: Wanted) -> None:
     provider, tested = await setup.connect_provider(api, asked, key)
     print_notice(setup.success_text(provider, tested))
     chosen = await _choose_models(api, provider, wanted)
-    default = chosen[0] if chosen and wanted.makes_default else None
-    made = await setup.add_models(api, provider, chosen, default=default)
-    if made and not wanted.makes_default and not any(one.is_default for one in made):
+    made = await setup.add_models(api, provider, chosen)
+    if made and wanted.makes_default:
+        made = await setup.make_default(api, made, made[0].name)
+    elif made and not any(one.is_default for one in made):
         made = await _offer_default(api, made)
     for one in made:
         print_notice(setup.model_facts(one))
@@ -274,13 +275,14 @@ def read_choice(
 
 async def _offer_default(api: "ServerApi", made: "list[ModelChoice]") -> "list[ModelChoice]":
     from chatd.cli.account.providers import has_person, read_answer
+    from chatd.client.provider_setup import make_default
 
     if not has_person():
         return made
     answer = read_answer(f"Make {made[0].name} the default of all chats that name none? [y/N] ")
     if answer.lower() not in ("y", "yes"):
         return made
-    return [await api.update_model(made[0].id, is_default=True), *made[1:]]
+    return await make_default(api, made, made[0].name)
 
 
 async def _store_own_key(api: "ServerApi", me: "Me", wanted: Wanted) -> None:

@@ -280,7 +280,7 @@ def run(
             files=tuple(file or ()),
             labels=run_report.read_labels(label or ()),
             mcp=tuple(mcp or ()),
-            max_cost_micros=run_report.read_dollars(max_cost),
+            max_cost_micros=None if max_cost is None else run_report.read_dollars(max_cost),
             max_steps=max_steps,
             system=system,
             tool_rules=(

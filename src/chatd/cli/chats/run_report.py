@@ -297,18 +297,14 @@ def read_labels(texts: Sequence[str]) -> Mapping[str, str]:
     return labels
 
 
-def read_dollars(text: str | None) -> int | None:
-    """Micros. Raises UsageProblem."""
-    if text is None:
-        return None
+def read_dollars(text: str, name: str = "--max-cost") -> int:
+    """Micros. Raises UsageProblem, which begins with the name of the argument."""
     try:
         amount = Decimal(text.removeprefix("$"))
     except InvalidOperation:
-        raise UsageProblem(
-            f"--max-cost {text!r}: give an amount in dollars, such as 0.50"
-        ) from None
+        raise UsageProblem(f"{name} {text!r}: give an amount in dollars, such as 0.50") from None
     if not amount.is_finite() or not 0 < amount <= MAX_DOLLARS:
-        raise UsageProblem(f"--max-cost {text!r}: give more than 0 and at most {MAX_DOLLARS:,}")
+        raise UsageProblem(f"{name} {text!r}: give more than 0 and at most {MAX_DOLLARS:,}")
     return max(1, int(amount * 1_000_000))
 
 

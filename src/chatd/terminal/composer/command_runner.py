@@ -43,6 +43,7 @@ from chatd.terminal.safe_text import safe_line
 from chatd.terminal.screens.git_diff import FileDiff, FileKind, parse_git_diff
 
 _SCREENS: Final[Mapping[CommandName, ScreenName]] = {
+    "connect": "connect",
     "mcp": "mcp",
     "policy": "policy",
     "usage": "usage",

@@ -94,10 +94,10 @@ class BusyChoice(Struct, frozen=True, kw_only=True):
 
 
 CommandName = Literal[
-    "new", "model", "effort", "mode", "plan", "workspace", "attach", "mcp", "policy", "busy",
-    "continue", "edit", "regenerate", "version", "unsent", "retry", "interrupt", "hold", "queue",
-    "compact", "diff", "undo", "usage", "fork", "rename", "archive", "unarchive", "pin", "unpin",
-    "share", "unshare", "export", "resume", "theme", "help", "quit",
+    "new", "connect", "model", "effort", "mode", "plan", "workspace", "attach", "mcp", "policy",
+    "busy", "continue", "edit", "regenerate", "version", "unsent", "retry", "interrupt", "hold",
+    "queue", "compact", "diff", "undo", "usage", "fork", "rename", "archive", "unarchive", "pin",
+    "unpin", "share", "unshare", "export", "resume", "theme", "help", "quit",
 ]  # fmt: skip
 
 Need = Literal["nothing", "chat", "idle chat", "busy chat"]
@@ -129,6 +129,7 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
         effect="Choose an earlier chat and go on with it; words find it",
     ),
     SlashCommand(name="model", argument="[name]", effect="Choose the model of the next messages"),
+    SlashCommand(name="connect", effect="Connect a provider of models with its key"),
     SlashCommand(
         name="effort",
         argument="[level]",

@@ -205,4 +205,6 @@ async def save_rules(
     api: ServerApi, policy: ChatPolicy, rules: tuple[ToolRule, ...]
 ) -> ToolPolicyState:
     """Refused with the code `version_conflict` if the rules have changed meanwhile."""
-    return await api.put_chat_tool_policy(policy.chat_id, rules, policy.own.version)
+    return await api.put_chat_tool_policy(
+        policy.chat_id, {"rules": rules, "version": policy.own.version}
+    )
