@@ -102,6 +102,6 @@ async def test_a_user_is_told_who_connects_providers_and_may_bring_a_key_where_t
             await pilot.press("1")
             await until_shown(pilot, "Your API key for house")
             write(pilot, KEY)
-        await pilot.press("enter")
+            await pilot.press("enter")
             shown = await until_shown(pilot, "is stored; it was not tested")
             assert KEY not in shown
