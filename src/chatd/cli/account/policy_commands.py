@@ -19,7 +19,7 @@ MAX_TEMPLATES: Final = 1000
 _HEADINGS: Final = ("ACTION", "TOOL", "ARGUMENTS", "REASON")
 
 policy: Final = typer.Typer(
-    help="Show and set which tool calls ask first or never run, and try a call.",
+    help="Show and set which tool calls ask first or never run.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
