@@ -2,7 +2,7 @@
 import type { Page } from "@playwright/test";
 import { expectGoodState } from "./everywhere";
 import { openTerminal, runInTerminal } from "./terminal";
-import { expect, test } from "./test";
+import { DESKTOP, expect, expectAccessible, test } from "./test";
 
 const HOSTILE_NAME = "<img src=x onerror=hostile=1>.md";
 
@@ -99,4 +99,37 @@ test("the panel shows what the agent changed, who ran it, its files, a shell, it
     await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
     await expect(page.getByText("Deleted").first()).toBeVisible();
   });
+});
+
+test("a new chat works in a workspace that was made or chosen before its first message", async ({ page, chat, server, faults }) => {
+  faults.expect(/status of 400/);
+  await page.goto("/new");
+  await page.getByRole("button", { name: "Add files and choose tools" }).click();
+  await page.getByRole("menuitem", { name: /Choose where it works/ }).click();
+  const dialog = page.getByRole("dialog", { name: "Workspace of the new chat" });
+  await dialog.getByRole("combobox", { name: "Template" }).selectOption({ label: "Scratch" });
+  await dialog.getByRole("textbox", { name: "Repository" }).fill("no address");
+  await dialog.getByRole("textbox", { name: "Name" }).fill("my-place");
+  await dialog.getByRole("button", { name: "Create workspace" }).click();
+  await expect(dialog.getByText("It must be the http(s) address of a git repository, or empty.")).toBeVisible();
+  await expectGoodState(page, "the workspace of a new chat, with an error");
+  await page.setViewportSize(DESKTOP);
+  await dialog.getByRole("textbox", { name: "Repository" }).fill("");
+  await dialog.getByRole("button", { name: "Create workspace" }).click();
+  const chosen = page.getByRole("button", { name: "Workspace my-place; press to choose another" });
+  await expect(chosen).toBeVisible();
+  await expect(chat.box).toBeFocused();
+  await page.reload();
+  await chosen.click();
+  await dialog.getByRole("radio", { name: "One that I have" }).click();
+  await expect(dialog.getByRole("button", { name: /my-place/ }).first()).toHaveAttribute("aria-pressed", "true");
+  await expectAccessible(page, "workspaces to choose from");
+  await page.keyboard.press("Escape");
+  await chat.send("answer fast: hello");
+  await page.waitForURL(/\/c\//);
+  const made = await server.api<{ workspace_id: string }>("GET", `/chats/${chat.id}`);
+  const place = await server.api<{ name: string }>("GET", `/workspaces/${made.workspace_id}`);
+  expect(place.name).toBe("my-place");
+  await page.goto("/new");
+  await expect(page.getByRole("button", { name: /press to choose another/ })).toHaveCount(0);
 });

@@ -20,6 +20,8 @@ export const queryKeys = {
   usageStatus: ["usage-status"],
   demoWorker: ["demo"],
   workspaces: ["panel", "workspaces"],
+  /** Those that may be used for new workspaces. */
+  templates: ["templates"],
   /** All lists of chats; `chatList` is one of them. */
   chats: ["chats"],
   chatList: (filters: unknown) => ["chats", filters],

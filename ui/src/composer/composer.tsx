@@ -99,6 +99,7 @@ function bodyOf(draft: MessageDraft): CreateBody {
     ...(draft.effort === null ? {} : { reasoning_effort: draft.effort }),
     ...(draft.isPlan ? { mode: "plan" as const } : {}),
     ...(draft.mcpServerIds === null ? {} : { mcp_server_ids: [...draft.mcpServerIds] }),
+    ...(draft.workspace === null ? {} : { workspace_id: draft.workspace.id }),
   };
 }
 

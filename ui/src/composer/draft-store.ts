@@ -75,7 +75,7 @@ function stored(key: string): MessageDraft {
 
 function save(key: string, draft: MessageDraft): void {
   try {
-    if (isEmpty(draft) && draft.modelConfigId === null && draft.effort === null && !draft.isPlan && draft.mcpServerIds === null) {
+    if (isEmpty(draft) && draft.modelConfigId === null && draft.effort === null && !draft.isPlan && draft.mcpServerIds === null && draft.workspace === null) {
       localStorage.removeItem(PREFIX + key);
       return;
     }

@@ -17,6 +17,11 @@ export interface Attachment {
   readonly previewUrl: string | null;
 }
 
+export interface ChosenWorkspace {
+  readonly id: string;
+  readonly name: string;
+}
+
 export interface MessageDraft {
   readonly text: string;
   readonly references: readonly ReferencePart[];
@@ -28,6 +33,8 @@ export interface MessageDraft {
   readonly isPlan: boolean;
   /** Of a new chat: the MCP servers that it uses; null: those that are on by default. */
   readonly mcpServerIds: readonly string[] | null;
+  /** Of a new chat: where it works; null: in a workspace of its own, once a tool needs one. */
+  readonly workspace: ChosenWorkspace | null;
 }
 
 export const EMPTY_DRAFT: MessageDraft = {
@@ -38,6 +45,7 @@ export const EMPTY_DRAFT: MessageDraft = {
   effort: null,
   isPlan: false,
   mcpServerIds: null,
+  workspace: null,
 };
 
 export function isEmpty(draft: MessageDraft): boolean {

@@ -1,5 +1,5 @@
 import { FileText, Image as ImageIcon, MessageSquareText, Paperclip, TriangleAlert, X } from "lucide-react";
-import { type ClipboardEvent, type KeyboardEvent, type ReactNode, useCallback, useRef, useState } from "react";
+import { type ClipboardEvent, type KeyboardEvent, lazy, type ReactNode, Suspense, useCallback, useRef, useState } from "react";
 import type { BusyBehavior } from "@/chat-state/outbox";
 import type { SettledState } from "@/chat-state/types";
 import { Chip, classes, Icon } from "@/components";
@@ -11,11 +11,13 @@ import { type Attachment, hasFailedUpload, isEmpty, isUploading, type MessageDra
 import { addFiles, isLongPaste, pastedFile, removeFile, useDraft } from "./draft-store";
 import { contextLimitOf, unreadableFiles } from "./model-choice";
 import { ModelPicker, useModelChoice } from "./model-picker";
-import { PlanButton, PlusMenu, usePlanChoice } from "./plus-menu";
+import { PlanButton, PlusMenu, usePlanChoice, WorkspaceButton } from "./plus-menu";
 import { SendButton, StopButton } from "./send-button";
 import { SLASH_MENU_ID, type SlashCommand, slashItemId, SlashMenu, useSlash } from "./slash";
 import { boxKey, TextBox, useFileDrop, usePromptHistory } from "./text-box";
 import { VoiceButton } from "./voice-button";
+
+const WorkspaceDialog = lazy(() => import("./workspace-dialog"));
 
 interface MessageBoxProps {
   chatId: string | null;
@@ -57,6 +59,7 @@ export function MessageBox(props: MessageBoxProps) {
   const [draft, change] = useDraft(draftKey);
   const [sendKey] = usePreference("sendKey");
   const [isPicking, setPicking] = useState(false);
+  const [isPlacing, setPlacing] = useState(false);
   const box = useRef<HTMLTextAreaElement | null>(null);
   const picker = useRef<HTMLInputElement | null>(null);
   const choice = useModelChoice(chatId, draft);
@@ -163,7 +166,14 @@ export function MessageBox(props: MessageBoxProps) {
             active={slash.commands === null ? undefined : slashItemId(slash.active)}
           />
           <div className="composer-toolbar">
-            <PlusMenu chatId={chatId} draft={draft} onDraft={change} plan={plan} onAttach={() => picker.current?.click()} />
+            <PlusMenu
+              chatId={chatId}
+              draft={draft}
+              onDraft={change}
+              plan={plan}
+              onAttach={() => picker.current?.click()}
+              onWorkspace={() => setPlacing(true)}
+            />
             <input
               ref={picker}
               type="file"
@@ -176,6 +186,16 @@ export function MessageBox(props: MessageBoxProps) {
               }}
             />
             <PlanButton plan={plan} />
+            <WorkspaceButton workspace={draft.workspace} onPress={() => setPlacing(true)} />
+            {isPlacing && (
+              <Suspense>
+                <WorkspaceDialog
+                  chosen={draft.workspace}
+                  onChoose={(workspace) => change((was) => ({ ...was, workspace }))}
+                  onClose={() => setPlacing(false)}
+                />
+              </Suspense>
+            )}
             <ModelPicker
               models={choice.models}
               model={choice.model}

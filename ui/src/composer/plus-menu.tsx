@@ -1,12 +1,12 @@
 import { useQueryClient } from "@tanstack/react-query";
-import { ListTodo, Paperclip, Plus } from "lucide-react";
+import { Container, ListTodo, Paperclip, Plus } from "lucide-react";
 import { lazy, Suspense } from "react";
 import { api, ApiError } from "@/api/client";
 import { queryKeys } from "@/api/queries";
 import { Icon, IconButton, Menu, MenuChoice, MenuItem } from "@/components";
 import { type ChatReply, useChatDetails } from "@/connection";
 import { announce, toast } from "@/platform/toasts";
-import type { MessageDraft } from "./draft";
+import type { ChosenWorkspace, MessageDraft } from "./draft";
 
 const McpChoices = lazy(async () => ({ default: (await import("./mcp-choices")).McpChoices }));
 
@@ -16,15 +16,21 @@ interface PlusMenuProps {
   onDraft: (change: (draft: MessageDraft) => MessageDraft) => void;
   plan: PlanChoice;
   onAttach: () => void;
+  onWorkspace: () => void;
 }
 
 /** What can be added to the message, and how the chat works. */
-export function PlusMenu({ chatId, draft, onDraft, plan, onAttach }: PlusMenuProps) {
+export function PlusMenu({ chatId, draft, onDraft, plan, onAttach, onWorkspace }: PlusMenuProps) {
   return (
     <Menu trigger={<IconButton icon={Plus} label="Add files and choose tools" />} side="top" align="start">
       <MenuItem icon={Paperclip} onSelect={onAttach}>
         Attach files
       </MenuItem>
+      {chatId === null && (
+        <MenuItem icon={Container} hint="A repository and branch, or a workspace that you have" onSelect={onWorkspace}>
+          Choose where it works
+        </MenuItem>
+      )}
       {plan.canChange && (
         <MenuChoice icon={ListTodo} checked={plan.isPlan} onChecked={plan.setPlan} hint="It looks around and writes a plan, and changes nothing else">
           Plan mode
@@ -46,6 +52,17 @@ export function PlanButton({ plan }: { plan: PlanChoice }) {
     <button type="button" className="composer-pick is-on" aria-pressed="true" aria-label="Plan mode; press to turn it off" onClick={() => plan.setPlan(false)}>
       <Icon of={ListTodo} size="sm" />
       Plan
+    </button>
+  );
+}
+
+/** The workspace that was chosen for a new chat; a press chooses another. */
+export function WorkspaceButton({ workspace, onPress }: { workspace: ChosenWorkspace | null; onPress: () => void }) {
+  if (workspace === null) return null;
+  return (
+    <button type="button" className="composer-pick is-on composer-where" aria-label={`Workspace ${workspace.name}; press to choose another`} onClick={onPress}>
+      <Icon of={Container} size="sm" />
+      <span className="ui-ellipsis">{workspace.name}</span>
     </button>
   );
 }
