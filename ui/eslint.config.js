@@ -18,6 +18,7 @@ const MAY_IMPORT = {
   panel: SHARED,
   settings: SHARED,
   demo: SHARED,
+  shared: SHARED,
 };
 const TESTS = ["src/**/*.test.{ts,tsx}", "src/**/testing.{ts,tsx}"];
 const perToken = { name: "@/connection", importNames: ["useChat"], message: "useChat renders per token: take useSettledChat or useChatSelector." };

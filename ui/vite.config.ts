@@ -106,7 +106,7 @@ export default defineConfig({
     modulePreload: { polyfill: false, resolveDependencies: (_, files, { hostType }) => files.filter((file) => hostType === "html" || file.endsWith(".css")) },
     // What every screen needs is one file: it is smaller than its parts. So is what shows messages, texts and code.
     rolldownOptions: {
-      input: ["index.html", "diagram.html"],
+      input: ["index.html", "diagram.html", "shared.html"],
       // A part of `components` that nobody has imported by name is not loaded.
       treeshake: { moduleSideEffects: (id) => !/\/src\/components\/\w+\.tsx?$/.test(id) },
       output: {

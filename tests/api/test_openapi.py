@@ -52,6 +52,7 @@ NOT_PAGES = {
     "/chats/{chat_id}/acl groups": "written as a whole",
     "/chats/{chat_id}/acl users": "written as a whole",
     "/chats/{chat_id}/diff repositories": "one state of all repositories",
+    "/chats/{chat_id}/public-links items": "at most 20, with what the settings allow",
     "/chats/{chat_id}/tool-policy rules": "written as a whole",
     "/cost/me/summary by_chat": "a report with a bounded table",
     "/cost/me/summary by_day": "a report with a bounded table",

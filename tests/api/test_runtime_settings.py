@@ -15,6 +15,8 @@ UNTOUCHED: Final[dict[str, object]] = {
     "system_prompt": "",
     "include_default_prompt": True,
     "sharing_enabled": True,
+    "public_links": False,
+    "public_link_days": 30,
     "experiments": [],
     "available_experiments": {},
     "debug_recording": "off",

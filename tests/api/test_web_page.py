@@ -45,6 +45,7 @@ async def page(dsn: str, page_dir: Path) -> AsyncGenerator[ApiServer]:
 def write_page(directory: Path, document: str, more: dict[str, str]) -> None:
     public = {"icon.svg": "<svg/>", "manifest.webmanifest": "{}", "theme.js": "1;"}
     public["diagram.html"] = "<script></script>"
+    public["shared.html"] = "<title>Shared chat</title>"
     for name, text in {**public, **more, ".source-hash": "abc", "index.html": document}.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +70,27 @@ async def test_every_address_of_the_page_gives_its_document(page: ApiServer, pat
     assert (found.status, found.content.decode()) == (200, DOCUMENT)
     assert found.headers["content-type"] == "text/html; charset=utf-8"
     assert found.headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize("path", ["/p", "/p/", "/shared.html"])
+async def test_the_page_of_public_links_is_strict_and_not_for_search_engines(
+    page: ApiServer, path: str
+) -> None:
+    found = await get(page, path)
+    assert (found.status, found.content.decode()) == (200, "<title>Shared chat</title>")
+    assert found.headers["x-robots-tag"] == "noindex, nofollow"
+    assert found.headers["referrer-policy"] == "no-referrer"
+    policy = found.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert (await get(page, "/p/secret")).status == 404
+
+
+async def test_without_a_built_page_a_public_link_says_so(dsn: str, tmp_path: Path) -> None:
+    async with serve_api(dsn, ApiOptions(page_dir=tmp_path)) as server:
+        found = await get(server, "/p")
+    assert (found.status, b"not built" in found.content) == (404, True)
 
 
 async def test_the_page_may_load_only_from_its_server_and_cannot_be_framed(page: ApiServer) -> None:

@@ -109,6 +109,24 @@ def test_a_chat_is_shared_by_name(server: ServerProcess) -> None:
     assert alone.out == "KIND  NAME  FULL NAME\n"
 
 
+def test_a_public_link_is_made_listed_updated_and_revoked(server: ServerProcess) -> None:
+    chat_id = server.answered_chat()
+    refused = server.call("chats", "link", chat_id)
+    assert (refused.code, "Public links are disabled" in refused.err) == (1, True)
+    server.request("PATCH", "/settings", {"public_links": True})
+    made = server.done("chats", "link", chat_id, "--days", "1", "--tools")
+    assert made.out.startswith(f"{server.url}/p#")
+    (heads, row) = server.done("chats", "links", chat_id).out.splitlines()
+    assert heads.split() == ["ID", "ENDS", "SHOWS", "OWNER", "CHAT"]
+    assert "texts, tools" in row
+    assert server.done("chats", "links", "--everyone").out.splitlines()[1] == row
+    link_id = row.split()[0]
+    assert "updated" in server.done("chats", "update-link", link_id).err
+    assert "revoked" in server.done("chats", "unlink", link_id).err
+    assert len(server.done("chats", "links").out.splitlines()) == 1
+    server.request("PATCH", "/settings", {"public_links": False})
+
+
 def test_a_chat_is_deleted_only_on_purpose(server: ServerProcess) -> None:
     chat_id = server.answered_chat()
     refused = server.call("chats", "rm", chat_id)

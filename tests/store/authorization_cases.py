@@ -36,6 +36,7 @@ from chatd.store.chat import (
     messages,
     model_calls,
     operation,
+    public_links,
     runs,
     shares,
     subagents,
@@ -141,6 +142,27 @@ async def _share(pool: Pool, who: UserActor) -> object:
 async def _share_preview(pool: Pool, who: UserActor) -> object:
     async with pool.transaction() as session:
         return await shares.share_preview(session, who, CHAT, 3000, shared=True)
+
+
+LINK: Final = UUID(int=90)
+
+
+async def _insert_link(pool: Pool, who: UserActor, number: int = 90) -> object:
+    new = public_links.NewPublicLink(id=UUID(int=number), chat_id=CHAT, secret=f"s{number}", days=1)
+    rules = public_links.LinkRules(enabled=True, max_days=1)
+    async with pool.transaction() as session:
+        return await public_links.insert(session, who, new, rules)
+
+
+async def _update_link(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        return await public_links.update(session, who, LINK)
+
+
+async def _revoke_link(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        await public_links.revoke(session, who, LINK)
+    return True
 
 
 async def _mark_deleted(pool: Pool, who: UserActor) -> object:
@@ -297,6 +319,15 @@ CASES: Final[Mapping[str, Case]] = {
     "workspace.bindings.bind": lambda pool, who, _: bindings.bind(
         pool, who, CHAT, expected=None, workspace_id=workspace_id(1)
     ),
+    "chat.public_links.insert": lambda pool, who, _: _insert_link(pool, who, 91),
+    "chat.public_links.list_of_chat": lambda pool, who, _: public_links.list_of_chat(
+        pool, who, CHAT
+    ),
+    "chat.public_links.list_page": lambda pool, who, _: public_links.list_page(
+        pool, who, everyone=False, before=None, limit=9
+    ),
+    "chat.public_links.update": lambda pool, who, _: _update_link(pool, who),
+    "chat.public_links.revoke": lambda pool, who, _: _revoke_link(pool, who),
     "chat.shares.list_previews": lambda pool, who, _: shares.list_previews(pool, who, CHAT),
     "chat.shares.share_preview": lambda pool, who, _: _share_preview(pool, who),
     "chat.shares.can_see_preview": lambda pool, who, _: shares.can_see_preview(
@@ -428,6 +459,7 @@ async def prepare(pool: Pool) -> Chat:
     await pool.execute(
         "UPDATE chat_messages SET deleted_at = now() WHERE chat_id = $1 AND id = 1", CHAT
     )
+    await _insert_link(pool, member())
     call = debug_call(ModelRequest(model="m", messages=()), Answer(content=()))
     await model_calls.insert_debug_call(pool, call, build_document(call))
     while await search.index_batch(pool):

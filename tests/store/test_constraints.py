@@ -260,6 +260,12 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
         """INSERT INTO preview_shares (chat_id, workspace_id, port) SELECT id, id, 0 FROM chats""",
     ),
     (
+        "a_public_link_has_a_digest",
+        """INSERT INTO public_links (id, chat_id, secret_sha256, shown, with_tools, with_files,
+               expires_at)
+           SELECT id, id, 'secret', '{[1,2)}', false, false, now() FROM chats""",
+    ),
+    (
         "a_whole_backup_has_a_size",
         """INSERT INTO backups (id, host, file, bytes) SELECT id, 'h', 'f', 1 FROM chats""",
     ),

@@ -76,6 +76,8 @@ def test_an_audit_record_shows_long_texts_clipped() -> None:
         "system_prompt": "Be kind.",
         "include_default_prompt": False,
         "sharing_enabled": True,
+        "public_links": False,
+        "public_link_days": 30,
         "experiments": (),
         "debug_recording": "off",
     }

@@ -73,6 +73,7 @@ from chatd.api.routes.files import ChatFileRoutes, FileRoutes
 from chatd.api.routes.mcp_servers import McpServerConfigRoutes, McpServerRoutes
 from chatd.api.routes.messages import MessageRoutes, QueueRoutes
 from chatd.api.routes.prompts import PromptRoutes
+from chatd.api.routes.public_links import PublicLinkRoutes
 from chatd.api.routes.runs import RunRoutes
 from chatd.api.routes.shares import ShareRoutes
 from chatd.api.routes.tool_policies import ToolPolicyRoutes
@@ -186,6 +187,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *QueueRoutes(deps).routes(),
         *VersionRoutes(deps).routes(),
         *ShareRoutes(deps).routes(),
+        *PublicLinkRoutes(deps).routes(),
         *PromptRoutes(deps).routes(),
         *RunRoutes(deps).routes(),
         *DebugRoutes(deps).routes(),

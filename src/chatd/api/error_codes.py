@@ -373,6 +373,14 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "The chat shares 20 previews with its readers.",
         "Stop sharing one first.",
     ),
+    "public_links_off": ErrorCode(
+        403,
+        "Public links are disabled on this server.",
+        "Ask an administrator to enable them in the settings.",
+    ),
+    "too_many_public_links": ErrorCode(
+        409, "The chat has 20 public links.", "Revoke one of them first."
+    ),
     "previews_off": ErrorCode(
         409,
         "This server has no host names for previews.",

@@ -259,6 +259,10 @@ class ApiRequest:
         return read_uuid("hook_id", self._path["hook_id"])
 
     @cached_property
+    def public_link_id(self) -> UUID:
+        return read_uuid("public_link_id", self._path["public_link_id"])
+
+    @cached_property
     def webhook_id(self) -> UUID:
         return read_uuid("webhook_id", self._path["webhook_id"])
 

@@ -19,12 +19,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 import chatd
 from chatd.api.accounts.plain_pages import SIGN_IN_PATH
 from chatd.api.request import ApiReply, Scope, header
 from chatd.api.route import Page, PageRoute, RoutePath, ServePage
+from chatd.domain.chat_views.public_links import PUBLIC_LINK_PATH
 from chatd.domain.errors import NotFound
 from chatd.log_event import LogEvent
 
@@ -332,6 +333,16 @@ _DIAGRAM_POLICY: Final = (
 """Mermaid writes styles into the document. It may fetch nothing but its own scripts."""
 
 
+PUBLIC_DOCUMENT: Final = "shared.html"
+"""The page of a public link: ui/src/shared."""
+_PUBLIC_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:;"
+    " font-src 'self'; connect-src 'self'; frame-src 'self'; frame-ancestors 'none';"
+    " base-uri 'none'; form-action 'none'"
+)
+_NOT_BUILT: Final = "The page is not built, so that public links cannot be shown here.\n"
+
+
 class WebPage:
     """Finds what belongs to the page among the paths that no route has. `sign_in` is the page to
     sign in on where the page was not built."""
@@ -359,6 +370,7 @@ class WebPage:
         self._help = documentation
         self._document = _get("/{page}", self._serve_document)
         self._embedded = _get("/embed/{page}", self._serve_embedded)
+        self._public = _get(PUBLIC_LINK_PATH, self._serve_public)
         self._asset = _get("/assets/{name}", self._serve_asset)
         self._file = _get("/{file}", self._serve_file)
 
@@ -375,6 +387,8 @@ class WebPage:
             return self._document, {}
         if segments[0] == ASSETS:
             return self._asset, {}
+        if segments in ([PUBLIC_LINK_PATH.strip("/")], [PUBLIC_DOCUMENT]):
+            return self._public, {}
         if segments[0] == HELP_ADDRESS:
             return self._help.endpoint, {}
         return (self._file, {}) if len(segments) == 1 else None
@@ -390,6 +404,18 @@ class WebPage:
         if page is None:
             return await self._lite.document(scope)
         return reply_file(scope, page.document, self._embed_policy, in_frames=True)
+
+    async def _serve_public(self, scope: Scope) -> ApiReply:
+        """The same for every link: it is the page that sends the secret, which it finds in its
+        address."""
+        page = await self._files.latest()
+        document = None if page is None else page.files.get(PUBLIC_DOCUMENT)
+        if document is None:
+            return ApiReply(status=404, body=_NOT_BUILT.encode(), media_type="text/plain")
+        found = reply_file(scope, document, _PUBLIC_POLICY)
+        return structs.replace(
+            found, headers={**found.headers, "x-robots-tag": "noindex, nofollow"}
+        )
 
     async def _serve_sign_in(self, scope: Scope) -> ApiReply:
         page = await self._files.latest()

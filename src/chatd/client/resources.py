@@ -571,6 +571,26 @@ class Directory(Struct, frozen=True, kw_only=True):
     groups: tuple[DirectoryGroup, ...] = ()
 
 
+class PublicLink(Struct, frozen=True, kw_only=True):
+    """`path` is set once, when the link is made."""
+
+    id: UUID
+    chat_id: ChatId
+    chat_title: str = ""
+    owner_username: str = ""
+    with_tools: bool = False
+    with_files: bool = False
+    has_newer: bool = False
+    expires_at: datetime
+    path: str = ""
+
+
+class PublicLinks(Struct, frozen=True, kw_only=True):
+    """Those of one chat."""
+
+    items: tuple[PublicLink, ...] = ()
+
+
 class RepositoryChange(Struct, frozen=True, kw_only=True):
     repo_root: str = ""
     branch: str = ""

@@ -75,6 +75,8 @@ from chatd.client.resources import (
     Prompt,
     Provider,
     ProviderKey,
+    PublicLink,
+    PublicLinks,
     Restore,
     Runner,
     RunnerDetail,
@@ -370,6 +372,26 @@ class ServerApi:
 
     def search_directory(self, q: str, *, limit: int | None = None) -> Call[Directory]:
         return self._get("/directory", Directory, q=q, limit=limit)
+
+    # Public links
+
+    def create_public_link(
+        self, chat_id: ChatId, *, days: int, with_tools: bool = False, with_files: bool = False
+    ) -> Call[PublicLink]:
+        body = {"days": days, "with_tools": with_tools, "with_files": with_files}
+        return self._post(f"/chats/{chat_id}/public-links", body, PublicLink)
+
+    def list_public_links(self, *, everyone: bool = False) -> ListCall[PublicLink]:
+        return self._list("/public-links", Page[PublicLink], everyone=everyone or None)
+
+    def list_links_of_chat(self, chat_id: ChatId) -> Call[PublicLinks]:
+        return self._get(f"/chats/{chat_id}/public-links", PublicLinks)
+
+    def update_public_link(self, link_id: UUID) -> Call[PublicLink]:
+        return self._post(f"/public-links/{link_id}/update", None, PublicLink)
+
+    def revoke_public_link(self, link_id: UUID) -> Call[None]:
+        return self._delete(f"/public-links/{link_id}")
 
     # Tool policies
 

@@ -45,6 +45,7 @@ DELETIONS: Final[Mapping[str, str]] = {
     "mcp_server_id": "/mcp-server-configs/{mcp_server_id}",
     "model_id": "/models/{model_id}",
     "provider_id": "/providers/{provider_id}",
+    "public_link_id": "/public-links/{public_link_id}",
     "runner_id": "/runners/{runner_id}",
     "runner_token_id": "/runner-tokens/{runner_token_id}",
     "schedule_id": "/schedules/{schedule_id}",
@@ -81,6 +82,7 @@ class ObjectFactory:
             "debug_run_id": self._debug_run,
             "file_id": self._file,
             "link": self._link,
+            "public_link_id": self._public_link,
             "workspace_id": self._workspace,
             "build_id": self._build,
             "template_id": self._template,
@@ -108,6 +110,7 @@ class ObjectFactory:
     async def prepare(self) -> None:
         """A chat of each state, to be copied; a template, a provider and a model."""
         await insert_template(self._pool)
+        await self._administer("PATCH", "/settings", {"public_links": True})
         for number, state in enumerate(SEEDED, 1):
             await insert_seed(self._pool, Seed(state=state, chat_id=chat_id(number)))
         made = await self._administer("POST", "/providers", self._new_provider())
@@ -180,6 +183,10 @@ class ObjectFactory:
     async def _link(self, made: Objects, owner: str, row: Row) -> str:
         made_url = await self._ask(owner, "POST", f"/files/{made['file_id']}/download-url", None)
         return str(made_url["url"]).partition("token=")[2]
+
+    async def _public_link(self, made: Objects, owner: str, row: Row) -> str:
+        path = f"/chats/{await self._chat(made, owner, row)}/public-links"
+        return str((await self._ask(owner, "POST", path, {"days": 7}))["id"])
 
     # Workspaces
 

@@ -30,6 +30,7 @@ export const queryKeys = {
   chat: (chatId: string | null) => ["chat", chatId],
   chatCost: (chatId: string, answer: unknown) => ["chat-cost", chatId, answer],
   chatAccess: (chatId: string) => ["acl", chatId],
+  publicLinks: (chatId: string) => ["public-links", chatId],
   sharedPreviews: (chatId: string) => ["panel", "previews", chatId],
   fileText: (url: string) => ["file-text", url],
   chatMatches: (chatId: string, words: string) => ["chat-matches", chatId, words],

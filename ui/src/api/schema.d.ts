@@ -452,6 +452,102 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/public-links": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_chat_links"];
+        put?: never;
+        post: operations["create_link"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/public-links": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_links"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/public-links/{public_link_id}/update": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["update_link"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/public-links/{public_link_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["revoke_link"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/public/chat": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["read_shared_chat"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/public/file": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["read_shared_file"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/prompts": {
         parameters: {
             query?: never;
@@ -3557,6 +3653,8 @@ export interface components {
             system_prompt?: string;
             include_default_prompt?: boolean;
             sharing_enabled?: boolean;
+            public_links?: boolean;
+            public_link_days?: number;
             experiments?: string[];
             /** @enum {unknown} */
             debug_recording?: "allow_users" | "forced" | "off";
@@ -3567,6 +3665,8 @@ export interface components {
             system_prompt: string;
             include_default_prompt: boolean;
             sharing_enabled: boolean;
+            public_links: boolean;
+            public_link_days: number;
             experiments: string[];
             available_experiments: {
                 [key: string]: string;
@@ -3863,6 +3963,10 @@ export interface components {
             name: string;
             created_at: string;
             member_count: number;
+        };
+        HiddenFile: {
+            /** @enum {unknown} */
+            type: "hidden_file";
         };
         HistoryReset: {
             /** @enum {unknown} */
@@ -4453,6 +4557,24 @@ export interface components {
         NewPasswordBody: {
             password: string;
         };
+        NewPublicLinkReply: {
+            /** Format: uuid */
+            id: string;
+            /** Format: uuid */
+            chat_id: string;
+            chat_title: string;
+            /** Format: uuid */
+            owner_id: string;
+            owner_username: string;
+            with_tools: boolean;
+            with_files: boolean;
+            has_newer: boolean;
+            created_at: string;
+            updated_at: string;
+            expires_at: string;
+            last_read_at: string | null;
+            path: string;
+        };
         NewRunnerTokenBody: {
             pool: string;
             /** @default null */
@@ -4818,6 +4940,40 @@ export interface components {
             diff_status?: components["schemas"]["DiffStatus"] | null;
             /** @default null */
             forked_from?: components["schemas"]["ForkOrigin"] | null;
+        };
+        PublicLinkBody: {
+            days: number;
+            /** @default false */
+            with_tools?: boolean;
+            /** @default false */
+            with_files?: boolean;
+        };
+        PublicLinkList: {
+            items: components["schemas"]["PublicLinkReply"][];
+            enabled: boolean;
+            max_days: number;
+        };
+        PublicLinkPage: {
+            items: components["schemas"]["PublicLinkReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        PublicLinkReply: {
+            /** Format: uuid */
+            id: string;
+            /** Format: uuid */
+            chat_id: string;
+            chat_title: string;
+            /** Format: uuid */
+            owner_id: string;
+            owner_username: string;
+            with_tools: boolean;
+            with_files: boolean;
+            has_newer: boolean;
+            created_at: string;
+            updated_at: string;
+            expires_at: string;
+            last_read_at: string | null;
         };
         PublicMessage: {
             id: number;
@@ -5290,11 +5446,76 @@ export interface components {
             needed: boolean;
             message: string | null;
         };
+        SharedCall: {
+            /** @enum {unknown} */
+            type: "call";
+            name: string;
+            /** @default  */
+            input?: string;
+        };
+        SharedChatBody: {
+            secret: string;
+            /** @default 0 */
+            after?: number;
+        };
+        SharedChatReply: {
+            title: string;
+            shared_at: string;
+            expires_at: string;
+            messages: components["schemas"]["SharedMessage"][];
+            next_after: number | null;
+        };
+        SharedFile: {
+            /** @enum {unknown} */
+            type: "file";
+            part: number;
+            /** @default  */
+            name?: string;
+            media_type: string;
+        };
+        SharedFileBody: {
+            secret: string;
+            message_id: number;
+            part: number;
+        };
+        SharedMessage: {
+            id: number;
+            is_answer: boolean;
+            created_at: string;
+            parts: (components["schemas"]["SharedText"] | components["schemas"]["SharedSource"] | components["schemas"]["SharedCall"] | components["schemas"]["SharedOutput"] | components["schemas"]["SharedFile"] | components["schemas"]["SharedQuote"] | components["schemas"]["HiddenFile"])[];
+        };
+        SharedOutput: {
+            /** @enum {unknown} */
+            type: "output";
+            name: string;
+            /** @default  */
+            text?: string;
+            /** @default false */
+            failed?: boolean;
+        };
         SharedPreviewsReply: {
             /** Format: uuid */
             chat_id: string;
             workspace_id: string | null;
             ports: number[];
+        };
+        SharedQuote: {
+            /** @enum {unknown} */
+            type: "quote";
+            file_name: string;
+            start_line: number;
+            content: string;
+        };
+        SharedSource: {
+            /** @enum {unknown} */
+            type: "source";
+            url: string;
+            title: string;
+        };
+        SharedText: {
+            /** @enum {unknown} */
+            type: "text";
+            text: string;
         };
         SignInMethodsReply: {
             password: boolean;
@@ -7159,6 +7380,171 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DirectoryReply"];
+                };
+            };
+        };
+    };
+    list_chat_links: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PublicLinkList"];
+                };
+            };
+        };
+    };
+    create_link: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PublicLinkBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewPublicLinkReply"];
+                };
+            };
+        };
+    };
+    list_links: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+                everyone?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PublicLinkPage"];
+                };
+            };
+        };
+    };
+    update_link: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                public_link_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PublicLinkReply"];
+                };
+            };
+        };
+    };
+    revoke_link: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                public_link_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    read_shared_chat: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SharedChatBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SharedChatReply"];
+                };
+            };
+        };
+    };
+    read_shared_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SharedFileBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "image/gif": string;
+                    "image/jpeg": string;
+                    "image/png": string;
+                    "image/webp": string;
+                    "application/pdf": string;
+                    "application/json": string;
+                    "text/csv": string;
+                    "text/markdown": string;
+                    "text/plain": string;
+                    "video/mp4": string;
                 };
             };
         };

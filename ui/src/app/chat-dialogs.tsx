@@ -9,6 +9,7 @@ import { Button, ConfirmDialog, Dialog, ErrorNote, Icon, IconButton, Skeleton, T
 import { useAmendChat, useDeleteChat } from "@/connection";
 import { chatOfPath, chatPath, HOME_PATH } from "@/platform/routes";
 import { toast } from "@/platform/toasts";
+import { PublicLinks } from "./public-links";
 import type { ListChat } from "./sidebar/list-chat";
 
 /** A new title, typed or proposed by the model. */
@@ -272,6 +273,7 @@ export function ShareDialog({ chat, onClose }: { chat: ListChat; onClose: () => 
           ))}
         </ul>
       )}
+      <PublicLinks chatId={rootId} />
     </Dialog>
   );
 }

@@ -14,6 +14,7 @@ import {
   Keyboard,
   KeyRound,
   Layers,
+  Link2,
   type LucideIcon,
   MessageSquare,
   Package,
@@ -55,6 +56,7 @@ const OWN: readonly PageEntry[] = [
   { path: "/settings/skills", name: "Skills", icon: BookOpen, page: load(() => import("./own/skills"), "SkillsPage") },
   { path: "/settings/tools", name: "Tool policy", icon: Shield, page: load(() => import("./policy/policy-pages"), "OwnPolicyPage") },
   { path: "/settings/tokens", name: "API tokens", icon: Key, page: load(() => import("./own/tokens"), "TokensPage") },
+  { path: "/settings/links", name: "Public links", icon: Link2, page: load(() => import("./own/public-links"), "OwnLinksPage") },
   { path: "/settings/usage", name: "Usage", icon: Activity, page: load(() => import("./usage/usage"), "OwnUsagePage") },
   { path: "/settings/shortcuts", name: "Shortcuts", icon: Keyboard, page: load(() => import("./own/general"), "ShortcutsPage") },
 ];
@@ -75,6 +77,7 @@ const SERVER: readonly PageEntry[] = [
   { path: "/admin/credentials", name: "Credentials", icon: KeyRound, page: load(() => import("./own/host-credentials"), "SharedCredentialsPage") },
   { path: "/admin/runners", name: "Runners", icon: Server, page: load(() => import("./server/runners"), "RunnersPage") },
   { path: "/admin/workers", name: "Workers", icon: Cpu, page: load(() => import("./server/workers"), "WorkersPage") },
+  { path: "/admin/links", name: "Public links", icon: Link2, page: load(() => import("./own/public-links"), "AllLinksPage") },
   { path: "/admin/audit", name: "Audit log", icon: ScrollText, page: load(() => import("./server/audit"), "AuditPage") },
 ];
 

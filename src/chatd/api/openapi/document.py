@@ -85,6 +85,7 @@ TAGS: Final[Mapping[str, str]] = {
     "workers": "The processes of the server that run chats.",
     "webhooks": "URLs of yours that are called when a turn of your chats ends.",
     "hooks": "URLs that are asked while a turn waits, for administrators.",
+    "public": "What public links show, for readers without an account.",
     "push": "Browsers of yours that are notified when a turn of your chats ends.",
     "auth": "Sign in and out; your sessions, tokens and tickets.",
     "setup": "Whether the server waits for its first sign-in.",
@@ -102,6 +103,7 @@ TAGS: Final[Mapping[str, str]] = {
 
 TAGS_OF_PATHS: Final[Mapping[str, str]] = {
     "directory": "chats",
+    "public-links": "chats",
     "mcp-server-configs": "mcp-servers",
     "model-options": "models",
     "model-overrides": "models",

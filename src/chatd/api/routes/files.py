@@ -114,7 +114,7 @@ def file_reply(file: StoredFile) -> FileReply:
     return from_rows(FileReply, file)
 
 
-_SANDBOX: Final = "default-src 'none'; sandbox"
+SANDBOX: Final = "default-src 'none'; sandbox"
 ACCESS_KINDS: Final = frozenset({"user", "credential", "group", "share", "settings"})
 """Changes after which a user may have lost access to a file."""
 _KEPT: Final = "private, max-age=31536000, immutable"
@@ -263,7 +263,7 @@ class FileRoutes:
         kind = "attachment" if file.media_type == PDF else "inline"
         headers |= {
             "content-disposition": content_disposition(kind, file.name),
-            "content-security-policy": _SANDBOX,
+            "content-security-policy": SANDBOX,
             "cross-origin-resource-policy": "same-origin",
             "accept-ranges": "bytes",
         }

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, TextIO
+from uuid import UUID
 
 import typer
 
@@ -584,6 +585,81 @@ def share(
             api, chat, users=user or (), groups=group or (), remove=remove, as_json=as_json
         ),
     )
+
+
+@chats.command()
+@with_target
+def link(
+    chat: ChatName,
+    *,
+    days: Annotated[
+        int, typer.Option(metavar="DAYS", min=1, max=365, help="After how many days it ends")
+    ] = 7,
+    tools: Annotated[
+        bool, typer.Option("--tools", help="Show calls of tools and their output")
+    ] = False,
+    files: Annotated[bool, typer.Option("--files", help="Show files of the messages")] = False,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Make a link by which everyone reads a chat as it is now, and print it."""
+    from chatd.cli.api_session import run_command
+    from chatd.cli.chats import chat_work
+
+    run_command(
+        server,
+        lambda api: chat_work.make_link(
+            api, chat, days=days, with_tools=tools, with_files=files, as_json=as_json
+        ),
+    )
+
+
+@chats.command()
+@with_target
+def links(
+    chat: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="A chat; else all of yours")
+    ] = None,
+    *,
+    everyone: Annotated[
+        bool, typer.Option("--everyone", help="Of all users, for administrators")
+    ] = False,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """List public links."""
+    from chatd.cli.api_session import run_command
+    from chatd.cli.chats import chat_work
+
+    run_command(
+        server,
+        lambda api: chat_work.list_links(api, chat, everyone=everyone, as_json=as_json),
+    )
+
+
+LinkIds = Annotated[
+    list[UUID], typer.Argument(metavar="LINK...", help="Ids from chatd chats links")
+]
+
+
+@chats.command("update-link")
+@with_target
+def update_link(link: LinkIds, *, server: ServerFinder) -> None:
+    """Let public links show what their chats have now."""
+    from chatd.cli.api_session import run_command
+    from chatd.cli.chats import chat_work
+
+    run_command(server, lambda api: chat_work.update_links(api, link))
+
+
+@chats.command()
+@with_target
+def unlink(link: LinkIds, *, server: ServerFinder) -> None:
+    """Revoke public links."""
+    from chatd.cli.api_session import run_command
+    from chatd.cli.chats import chat_work
+
+    run_command(server, lambda api: chat_work.revoke_links(api, link))
 
 
 @chats.command()

@@ -33,7 +33,7 @@ from chatd.cli.output import print_json, print_json_line, print_notice, print_ta
 from chatd.client.drafts import ChatChange, Draft
 from chatd.client.errors import ApiError
 from chatd.client.frames import read_message
-from chatd.client.resources import Chat
+from chatd.client.resources import Chat, PublicLink
 from chatd.client.server import ServerApi
 from chatd.client.state import ShownChat
 from chatd.domain.chat.commands import WhenBusy
@@ -238,6 +238,58 @@ async def share(
     rows = [("user", one.username, one.name) for one in found.users]
     rows += [("group", one.name, "") for one in found.groups]
     print_table(("KIND", "NAME", "FULL NAME"), rows)
+
+
+MAX_LISTED_LINKS: Final = 1000
+
+
+async def make_link(
+    api: ServerApi, name: str, *, days: int, with_tools: bool, with_files: bool, as_json: bool
+) -> None:
+    """Prints the address, which the server tells only now."""
+    chat_id = await find_chat(api, name)
+    made = api.create_public_link(chat_id, days=days, with_tools=with_tools, with_files=with_files)
+    if as_json:
+        print_json(await made.raw())
+        return
+    link = await made
+    print(f"{api.server.url.rstrip('/')}{link.path}")
+    print_notice(f"ends {link.expires_at:%Y-%m-%d %H:%M} UTC; chatd chats unlink {link.id} ends it")
+
+
+async def list_links(api: ServerApi, name: str | None, *, everyone: bool, as_json: bool) -> None:
+    if name is None:
+        listed = api.list_public_links(everyone=everyone)
+        if as_json:
+            print_json(await listed.raw_items(MAX_LISTED_LINKS))
+            return
+        links = await listed.items(MAX_LISTED_LINKS)
+    else:
+        of_chat = api.list_links_of_chat(await find_chat(api, name))
+        if as_json:
+            print_json(await of_chat.raw())
+            return
+        links = list((await of_chat).items)
+    print_table(("ID", "ENDS", "SHOWS", "OWNER", "CHAT"), [_link_row(link) for link in links])
+
+
+def _link_row(link: PublicLink) -> tuple[str, ...]:
+    chosen = (("tools", link.with_tools), ("files", link.with_files))
+    shows = ", ".join(["texts", *(word for word, is_chosen in chosen if is_chosen)])
+    ends = f"{link.expires_at:%Y-%m-%d %H:%M}"
+    return str(link.id), ends, shows, link.owner_username, link.chat_title
+
+
+async def update_links(api: ServerApi, links: Sequence[UUID]) -> None:
+    for link_id in links:
+        await api.update_public_link(link_id)
+        print_notice(f"updated {link_id}")
+
+
+async def revoke_links(api: ServerApi, links: Sequence[UUID]) -> None:
+    for link_id in links:
+        await api.revoke_public_link(link_id)
+        print_notice(f"revoked {link_id}")
 
 
 async def _find_user(api: ServerApi, name: str) -> UUID:

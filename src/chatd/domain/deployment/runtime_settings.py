@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
+from chatd.domain.chat_views.public_links import MAX_LINK_DAYS
 from chatd.domain.errors import Conflict, Forbidden, InvalidInput
 from chatd.domain.prompt.instructions import strip_invisible
 from chatd.domain.text import clip
@@ -52,6 +53,13 @@ GENERAL_MODEL_TEXT: Final = (
 EXPLORE_MODEL_TEXT: Final = "The same for subagents of type `explore`."
 COMPUTER_USE_MODEL_TEXT: Final = "The same for subagents of type `computer_use`."
 
+PUBLIC_LINKS_TEXT: Final = (
+    "Whether users may make links by which everyone reads a chat without an account. False also"
+    " ends the links that there are, and so does `sharing_enabled`; true restores them."
+)
+PUBLIC_LINK_DAYS_TEXT: Final = "The longest life of a new public link, in days."
+DEFAULT_PUBLIC_LINK_DAYS: Final = 30
+
 ModelName = Annotated[str, Meta(max_length=200)]
 PromptText = Annotated[str, Meta(max_length=PROMPT_BODY_BYTES)]
 
@@ -59,11 +67,14 @@ PromptText = Annotated[str, Meta(max_length=PROMPT_BODY_BYTES)]
 class DeploymentSettings(Struct, frozen=True, kw_only=True):
     """`system_prompt` begins every new chat; the built-in prompt comes before it if
     `include_default_prompt` is true. `sharing_enabled`: users may share chats, and read what is
-    shared with them. `experiments` are names of unfinished features that are switched on."""
+    shared with them. `public_links`: they may also make links for everyone, for at most
+    `public_link_days`. `experiments` are names of unfinished features that are switched on."""
 
     system_prompt: str = ""
     include_default_prompt: bool = True
     sharing_enabled: bool = True
+    public_links: bool = False
+    public_link_days: int = DEFAULT_PUBLIC_LINK_DAYS
     experiments: tuple[str, ...] = ()
     debug_recording: DebugMode = "off"
 
@@ -110,6 +121,16 @@ class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 ),
                 examples=[True],
             ),
+        ]
+        | UnsetType
+    ) = UNSET
+    public_links: (
+        Annotated[bool, Meta(description=PUBLIC_LINKS_TEXT, examples=[True])] | UnsetType
+    ) = UNSET
+    public_link_days: (
+        Annotated[
+            int,
+            Meta(ge=1, le=MAX_LINK_DAYS, description=PUBLIC_LINK_DAYS_TEXT, examples=[30]),
         ]
         | UnsetType
     ) = UNSET

@@ -48,6 +48,28 @@ function Behavior({ current }: { current: Deployment }) {
           <SettingRow title="Sharing" hint="Users may share chats, read-only, with users and groups. Off also ends the reading of what is shared.">
             <Switch label="Sharing" checked={current.sharing_enabled} onChange={(on) => save.mutate({ sharing_enabled: on })} />
           </SettingRow>
+          <SettingRow
+            title="Public links"
+            hint="Users may make links by which everyone reads a chat without an account. Off also ends the links that there are. They need sharing."
+          >
+            <Switch label="Public links" checked={current.public_links} onChange={(on) => save.mutate({ public_links: on })} />
+          </SettingRow>
+          {current.public_links && (
+            <SettingRow title="Life of a public link" hint="The longest that users can choose for a new one.">
+              <select
+                className="ui-select"
+                aria-label="Life of a public link"
+                value={current.public_link_days}
+                onChange={(event) => save.mutate({ public_link_days: Number(event.target.value) })}
+              >
+                {linkDays(current.public_link_days).map((days) => (
+                  <option key={days} value={days}>
+                    {days === 1 ? "a day" : `${days} days`}
+                  </option>
+                ))}
+              </select>
+            </SettingRow>
+          )}
           <SettingRow title="Debug records" hint="Requests to models and their answers, without secrets. Whoever may read a chat may read them.">
             <Segmented
               label="Debug records"
@@ -81,6 +103,9 @@ function Behavior({ current }: { current: Deployment }) {
     </>
   );
 }
+
+/** The usual choices, and what a program has set. */
+const linkDays = (current: number): number[] => [...new Set([1, 7, 30, 90, 365, current])].sort((one, other) => one - other);
 
 export function daysText(days: number | undefined): string {
   if (days === undefined || days === 0) return "never";

@@ -18,6 +18,8 @@ from chatd.domain.deployment.runtime_settings import (
     EXPLORE_MODEL_TEXT,
     GENERAL_MODEL_TEXT,
     PROMPT_BODY_BYTES,
+    PUBLIC_LINK_DAYS_TEXT,
+    PUBLIC_LINKS_TEXT,
     DebugMode,
     DeploymentPatch,
     UserPatch,
@@ -63,6 +65,8 @@ class DeploymentSettingsReply(Struct, frozen=True, kw_only=True):
             examples=[True],
         ),
     ]
+    public_links: Annotated[bool, Meta(description=PUBLIC_LINKS_TEXT, examples=[True])]
+    public_link_days: Annotated[int, Meta(description=PUBLIC_LINK_DAYS_TEXT, examples=[30])]
     experiments: Experiments
     available_experiments: Annotated[
         dict[str, str],
