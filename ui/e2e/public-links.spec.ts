@@ -35,7 +35,7 @@ test("a chat is read by a public link without a session, until its owner revokes
   faults.expect(/status of 404/);
   const reader = await stranger.newPage();
   const sent: string[] = [];
-  reader.on("request", (request) => sent.push(`${request.url()} ${request.headers()["cookie"] ?? ""}`));
+  reader.on("request", (request) => sent.push(`${request.url()} ${request.headers().cookie ?? ""}`));
   await reader.goto(address);
   await expect(reader.getByRole("heading", { level: 1, name: "Count the rows" })).toBeVisible();
   await expect(reader.getByRole("article", { name: "Answer" }).first()).toContainText("It has three rows");
