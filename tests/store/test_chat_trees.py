@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 
 import pytest
 from msgspec.structs import replace
@@ -13,14 +14,21 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.transitions import decide_tree
 from chatd.domain.chat.user_transitions import archive, archive_tree
 from chatd.domain.chat.user_transitions import create as pure_create
-from chatd.domain.chat.worker_transitions import fail_turn, finish_turn, require_action
+from chatd.domain.chat.worker_transitions import (
+    commit_step,
+    fail_turn,
+    finish_turn,
+    require_action,
+)
 from chatd.domain.errors import Conflict, InvariantBroken, NotFound
 from chatd.domain.ids import ChangeId, ChatId, UserId, WorkerId
 from chatd.store.chat import chats, workers
+from chatd.store.chat.apply import APPLY_STEP
 from chatd.store.chat.change_writer import apply
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
-from chatd.store.pool import Pool
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import SHARED_FROM_SESSIONS, Pool, PoolConfig
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS, WORKER, call, draft, text
 from tests.support.operations import archiving, by_earlier_run, create_chat, tree
@@ -278,3 +286,28 @@ async def test_a_child_created_just_after_its_root_is_archived_is_refused(
             await eventually(lambda: has_lock_waiter(pool))
         assert (await spawning).code == "parent_archived"
     assert set(await stored(pool)) == {ROOT}
+
+
+@pytest.mark.promise("P2")
+async def test_writes_of_a_tree_in_a_rush_lock_its_root_first(dsn: str, pool: Pool) -> None:
+    """Else an operation on the tree, which has the root and wants a child, and they wait for each
+    other until the server refuses one."""
+    root = await open_chat(pool, 9, free=WORKER)
+    child = await open_chat(pool, 2, free=WORKER, root_chat_id=root.id, parent_chat_id=root.id)
+    said, sent = draft("assistant", text("so")), list[str]()
+    busy = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)), on_statement=sent.append)
+    try:
+        async with AsyncExitStack() as held, asyncio.TaskGroup() as group, pool.transaction() as op:
+            for _ in range(SHARED_FROM_SESSIONS):
+                await held.enter_async_context(busy.transaction())
+            await chats.lock(op, root.id)
+            steps = [
+                group.create_task(write(busy, commit_step(row, step(row, said))))
+                for row in (root, child)
+            ]
+            await eventually(lambda: has_lock_waiter(pool))
+            await chats.lock(op, child.id)
+        assert [each.result().chat.snapshot_version for each in steps] == [2, 2]
+        assert sent.count(APPLY_STEP.text) == 1, "the server has refused one of them"
+    finally:
+        await busy.close()

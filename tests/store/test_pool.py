@@ -441,14 +441,16 @@ async def test_writes_that_arrive_together_in_a_rush_share_transactions(empty_ds
     sent: list[str] = []
     async with busy_pool(empty_dsn, sent) as (pool, _):
         keys = [new_key() for _ in range(MAX_SHARED_WRITES * 2 + 1)]
-        rows = await gather(*(pool.write(WRITE, key, key, n) for n, key in enumerate(keys, 1)))
+        rows = await gather(
+            *(pool.write(WRITE, key, key.bytes, key, n) for n, key in enumerate(keys, 1))
+        )
         assert [(row["id"], row["amount"]) for row in rows if row] == [
             (key, n) for n, key in enumerate(keys, 1)
         ]
         assert sent.count(WRITE) == 3
         # Each in its order: the second write of a key finds that of the first.
         again = "UPDATE shared SET amount = $2 WHERE id = $1 AND amount < $2 RETURNING id, amount"
-        found = await gather(*(pool.write(again, key, key, 5) for key in keys[:10]))
+        found = await gather(*(pool.write(again, key, key.bytes, key, 5) for key in keys[:10]))
         assert [row is not None for row in found] == [True] * 4 + [False] * 6
 
 
@@ -457,11 +459,46 @@ async def test_the_error_of_one_shared_write_is_its_own(empty_dsn: str) -> None:
         keys = [new_key() for _ in range(4)]
         amounts = (1, 2, 0, 4)
         found = await gather(
-            *(pool.write(WRITE, key, key, n) for key, n in zip(keys, amounts, strict=True)),
+            *(
+                pool.write(WRITE, key, key.bytes, key, n)
+                for key, n in zip(keys, amounts, strict=True)
+            ),
             return_exceptions=True,
         )
         assert [isinstance(one, CheckFailed) for one in found] == [False, False, True, False]
         assert await pool.fetchval("SELECT sum(amount) FROM shared") == 7
+
+
+async def test_a_shared_write_that_waits_for_a_lock_does_not_hold_up_the_others_twice(
+    empty_dsn: str,
+) -> None:
+    """The server refuses the transaction in which one waits for too long. Of those that are then
+    tried alone only that one waits."""
+    async with busy_pool(empty_dsn, []) as (pool, _), session_to(empty_dsn) as other:
+        keys = [new_key() for _ in range(3)]
+        for key in keys:
+            await pool.write(WRITE, key, key.bytes, key, 1)
+        again = "UPDATE shared SET amount = $2 WHERE id = $1 RETURNING id, amount"
+        async with other.transaction(), TaskGroup() as group:
+            await other.execute("SELECT FROM shared WHERE id = $1 FOR UPDATE", keys[0])
+            writes = [group.create_task(pool.write(again, key, key.bytes, key, 2)) for key in keys]
+
+            async def is_waiting() -> bool:
+                return await pool.fetchval(WAITING, again) == 1
+
+            await eventually(is_waiting)
+            await other.execute(
+                "SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND query = $1",
+                again,
+            )
+            await wait(writes[1:])
+            assert not writes[0].done()
+            await eventually(is_waiting)
+            await other.execute("DELETE FROM shared WHERE id = $1", keys[0])
+            await other.execute("COMMIT")
+            await other.execute("BEGIN")
+        assert [write.result() is not None for write in writes] == [False, True, True]
 
 
 async def test_a_shared_write_that_is_cancelled_in_time_writes_nothing(empty_dsn: str) -> None:
@@ -471,7 +508,7 @@ async def test_a_shared_write_that_is_cancelled_in_time_writes_nothing(empty_dsn
         TaskGroup() as group,
     ):
         keys = [new_key() for _ in range(3)]
-        writes = [group.create_task(pool.write(WRITE, key, key, 1)) for key in keys]
+        writes = [group.create_task(pool.write(WRITE, key, key.bytes, key, 1)) for key in keys]
         while not pool.waiting:
             await run_other_tasks()
         writes[1].cancel()
@@ -493,7 +530,7 @@ async def test_shared_writes_without_a_reply_are_reported_to_each_caller(empty_d
         await other.execute("LOCK TABLE shared")
         async with TaskGroup() as group:
             writes = [
-                group.create_task(raised(Unavailable, pool.write(WRITE, key, key, 1)))
+                group.create_task(raised(Unavailable, pool.write(WRITE, key, key.bytes, key, 1)))
                 for key in (new_key(), new_key(), new_key())
             ]
 

@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, LiteralString
+from typing import Any, Final, Literal, LiteralString
 from uuid import UUID
 
 import msgspec
@@ -37,7 +37,9 @@ SHARED_FROM_SESSIONS: Final = 4
 MAX_SHARED_WRITES: Final = 16
 """In one transaction."""
 
-_Write = tuple[UUID, "tuple[object, ...]", "asyncio.Future[Row | None]"]
+_Refused = Literal["refused"]
+"""The server has refused the transaction, of which nothing was written."""
+_Write = tuple[bytes, UUID, "tuple[object, ...]", "asyncio.Future[Row | _Refused | None]"]
 
 
 class Pool:
@@ -85,10 +87,13 @@ class Pool:
 
     # Writes that share a transaction
 
-    async def write(self, query: LiteralString, key: UUID, *args: object) -> Row | None:
+    async def write(
+        self, query: LiteralString, key: UUID, place: bytes, *args: object
+    ) -> Row | None:
         """As `fetchrow`, for a statement that returns at most one row, whose `id` is the key. In a
-        rush it shares a transaction with other calls of the same statement; the error of one of
-        them is its own. A call that is cancelled before it was sent writes nothing."""
+        rush it shares a transaction with other calls of the same statement, in the order of their
+        places: the one in which others lock these rows. The error of one of them is its own. A call
+        that is cancelled before it was sent writes nothing."""
         group = self._open_groups.get(query)
         if group is None:
             if len(self._in_use) < SHARED_FROM_SESSIONS and not self._waiters:
@@ -99,13 +104,15 @@ class Pool:
             task = asyncio.get_running_loop().create_task(self._write_group(query, group))
             self._group_tasks.add(task)
             task.add_done_callback(self._group_tasks.discard)
-        elif any(other == key for other, _, _ in group):
+        elif any(other == key for _, other, _, _ in group):
             return await self.fetchrow(query, *args)
-        result: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
-        group.append((key, args, result))
+        result: asyncio.Future[Row | _Refused | None] = asyncio.get_running_loop().create_future()
+        group.append((place, key, args, result))
         if len(group) >= MAX_SHARED_WRITES:
             del self._open_groups[query]
-        return await result
+        written = await result
+        # Alone: one that waits for a lock must not make the others wait again.
+        return await self.fetchrow(query, *args) if isinstance(written, str) else written
 
     async def _write_group(self, query: LiteralString, group: list[_Write]) -> None:
         """Errors are those of the callers."""
@@ -115,9 +122,10 @@ class Pool:
             self._close_group(query, group)
             # In one order, so that two groups never wait for each other's rows.
             writes = sorted(
-                (write for write in group if not write[2].done()), key=lambda write: write[0].bytes
+                (write for write in group if not write[3].done()), key=lambda write: write[0]
             )
-            await _write_together(session, query, writes)
+            if writes:
+                await _write_together(session, query, writes)
         except ChatdError as error:
             _fail_all(group, error)
         except BaseException as error:
@@ -262,38 +270,22 @@ class Pool:
 async def _write_together(
     session: DatabaseSession, query: LiteralString, writes: list[_Write]
 ) -> None:
-    """If the server refuses one of them, it has written none: then one by one."""
-    if len(writes) > 1:
-        try:
-            rows = await session.fetchmany(query, [args for _, args, _ in writes])
-        except ChatdError:
-            if not session.is_reusable:
-                raise
-        else:
-            found = {row["id"]: row for row in rows}
-            for key, _, result in writes:
-                _settle(result, found.get(key))
-            return
-    for _, args, result in writes:
-        try:
-            row = await session.fetchrow(query, *args)
-        except ChatdError as error:
-            if not session.is_reusable:
-                raise
-            if not result.done():
-                result.set_exception(error)
-        else:
-            _settle(result, row)
-
-
-def _settle(result: "asyncio.Future[Row | None]", row: Row | None) -> None:
-    if not result.done():
-        result.set_result(row)
+    """If the server refuses one of them, it has written none: each caller then tries alone."""
+    found: dict[UUID, Row] | None = None
+    try:
+        rows = await session.fetchmany(query, [args for _, _, args, _ in writes])
+        found = {row["id"]: row for row in rows}
+    except ChatdError:
+        if len(writes) == 1 or not session.is_reusable:
+            raise
+    for _, key, _, result in writes:
+        if not result.done():
+            result.set_result("refused" if found is None else found.get(key))
 
 
 def _fail_all(group: list[_Write], error: BaseException) -> None:
     """Each gets an error of its own: a raised one collects the places that it passed."""
-    for _, _, result in group:
+    for _, _, _, result in group:
         if result.done():
             continue
         if isinstance(error, Unavailable):

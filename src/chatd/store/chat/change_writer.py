@@ -73,7 +73,7 @@ async def apply(
     bound = _bind_change(change, change_id)
     try:
         if isinstance(conn, Pool) and _is_shared(change, bound.text):
-            row = await conn.write(bound.text, change.after.id, *bound.args)
+            row = await conn.write(bound.text, change.after.id, _place(change.after), *bound.args)
         else:
             row = await conn.fetchrow(bound.text, *bound.args)
     except MissingReference as missing:
@@ -101,6 +101,12 @@ def _is_shared(change: Change, statement: LiteralString) -> bool:
     if change.before is None:
         return change.request is None and change.after.parent_chat_id is None
     return statement in _STEPS
+
+
+def _place(row: Chat) -> bytes:
+    """In the order of `lock_tree` and `RELEASE`, so that they and a shared transaction never wait
+    for each other's rows."""
+    return row.root_chat_id.bytes + bytes([not row.is_root]) + row.id.bytes
 
 
 def _layers(change: Change, row: Row) -> tuple[PolicyLayer, ...]:
