@@ -12,12 +12,14 @@ from typing import Any, Final, cast
 import msgspec
 import pytest
 from aiohttp import web
+from msgspec import Raw
 
+from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.hooks import MAX_HOOK_REPLY_BYTES, FailurePolicy, Hook, HookEvent
 from chatd.domain.deployment.webhooks import decode_secret, encode_secret
-from chatd.domain.ports import Env
+from chatd.domain.ports import Env, ToolContext
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.engine.hooks import HookCaller, TurnHooks
 from chatd.sealed_secrets import KeyRing, SecretKey
@@ -356,3 +358,44 @@ async def test_a_deployment_without_hooks_reads_them_once_and_never_waits(dsn: s
         await run_call(rig)
         await run_call(rig)
         assert sum(text == stored_hooks.LOAD for text in sent) == 1
+
+
+class OddTool(GatedTool):
+    """Its result has half of a surrogate pair, as a file name or a foreign server may have."""
+
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+        del args
+        self.runs.append(context.call_id)
+        return ToolOutput(text="half \ud83d")
+
+
+async def test_a_hook_is_asked_about_a_result_that_is_no_text(dsn: str) -> None:
+    tool = OddTool()
+    async with hooked_rig(dsn, "after_tool", tools=[tool]) as (rig, receiver):
+        chat = await run_call(rig)
+        assert (chat.state, tool.runs) == ("W", ["c1"])
+        assert receiver.got[0][1]["data"]["result"] == "half \ufffd"
+
+
+class LateTool(GatedTool):
+    """Returns what it has when it is cancelled."""
+
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+        try:
+            return await super().run(context, args)
+        except asyncio.CancelledError:
+            return ToolOutput(text="hush")
+
+
+async def test_an_interrupt_keeps_no_result_that_a_hook_has_not_passed(dsn: str) -> None:
+    gate = Gate()
+    tool = LateTool(gate=gate)
+    async with hooked_rig(dsn, "after_tool", tools=[tool]) as (rig, _):
+        rig.call_tools(("c1", "echo", "{}"))
+        chat_id = await rig.create("go")
+        await gate.reached.wait()
+        await rig.interrupt(chat_id)
+        await rig.wait_state(chat_id, "W")
+        lines = await rig.transcript(chat_id)
+        assert "hush" not in str(lines)
+        assert "before a hook of the server had checked its result" in lines[2]

@@ -201,8 +201,10 @@ def _answer_calls(
             if marks[call.tool_call_id].hooks is None
             and decisions[call.tool_call_id].action != "deny"
             and call.tool_name not in rules.refused_tools
-            and not call.cut
-            and isinstance(parse_json(call.args), dict)
+            and (
+                _is_client(call, marks[call.tool_call_id], rules)
+                or not (call.cut or not isinstance(parse_json(call.args), dict))
+            )
         )
     ):
         return AskHooks(calls=unasked)
@@ -250,7 +252,7 @@ def _wait(
         return None
     if call.tool_name in rules.question_tools:
         return _wait_for_answer(call, rules)
-    is_client = mark.client and call.tool_name in rules.client_tools
+    is_client = _is_client(call, mark, rules)
     can_run = is_client or not (call.cut or parse_json(call.args) is UNSET)
     if decision.action == "ask" and mark.approved_by is None and can_run:
         return CallWait(
@@ -271,6 +273,11 @@ def _wait(
             args=call.args,
         )
     return None
+
+
+def _is_client(call: ToolCallPart, mark: PendingCall, rules: TurnRules) -> bool:
+    """Whether the client gets the call, with arguments of any kind."""
+    return mark.client and call.tool_name in rules.client_tools
 
 
 def _wait_for_answer(call: ToolCallPart, rules: TurnRules) -> CallWait | None:

@@ -37,7 +37,7 @@ from chatd.domain.deployment.webhooks import signed_headers
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Env
-from chatd.domain.text import clip
+from chatd.domain.text import clip, replace_surrogates
 from chatd.domain.workspace.entities import TemplateId
 from chatd.guarded_dial import guarded_session, read_bounded
 from chatd.sealed_secrets import KeyRing
@@ -226,7 +226,7 @@ class TurnHooks:
         if not hooks.has("after_tool"):
             return output
         facts = call_facts(call) | {
-            "result": clip(output.text, MAX_SENT_TEXT_CHARS),
+            "result": clip(replace_surrogates(output.text), MAX_SENT_TEXT_CHARS),
             "is_error": output.is_error,
         }
         key = f"{chat.history_version}:{call.tool_call_id}"

@@ -191,7 +191,6 @@ class ToolBatchRun:
             self._waits.append(output.wait)
             return
         if (hooks := self._deps.hooks) is not None and self._context.hooks.has("after_tool"):
-            self._withhold(call)
             output = await retry_unavailable(
                 self._env.clock,
                 lambda: hooks.after_call(self._context.hooks, self._chat, call, output),
@@ -209,10 +208,10 @@ class ToolBatchRun:
             duration_ms=round((clock.monotonic() - started_at) * 1000),
         )
 
-    def _withhold(self, call: ToolCallPart) -> None:
-        """An interrupt now must not keep what a hook has not passed."""
-        if call.tool_call_id in self._answered:
-            self._store(call, error_output(UNCHECKED_TEXT))
+    def _store_unchecked(self, call: ToolCallPart, output: ToolOutput) -> None:
+        """What a stop of the turn now keeps: nothing that a hook is still to pass."""
+        is_passed = self._deps.hooks is None or not self._context.hooks.has("after_tool")
+        self._store(call, output if is_passed else error_output(UNCHECKED_TEXT))
 
     def _store(self, call: ToolCallPart, output: ToolOutput) -> None:
         hooked = self._hooked.get(call.tool_call_id)
@@ -252,7 +251,7 @@ class ToolBatchRun:
             return output
         runs_once = tool.effect == "once" and is_first
         if is_long(output):
-            self._store(call, output)  # an interrupt or a death now keeps it, cut
+            self._store_unchecked(call, output)  # an interrupt or a death now keeps it, cut
             if runs_once:
                 await self._keep(call, output)
             output = await self._deps.save_result(self._tool_context(call), output)
@@ -321,7 +320,7 @@ class ToolBatchRun:
         has_result = task.done() and not task.cancelled() and task.exception() is None
         output = task.result() if has_result else None
         if output is not None and output.wait is None:
-            self._store(call, output)
+            self._store_unchecked(call, output)
 
     def _outcome(
         self, task: asyncio.Task[ToolOutput | None], tool: Tool, call: ToolCallPart

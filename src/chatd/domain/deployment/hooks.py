@@ -179,10 +179,12 @@ def ask_body(chat: Chat, event: HookEvent, data: Mapping[str, object]) -> bytes:
 
 
 def call_facts(call: ToolCallPart) -> dict[str, object]:
+    """Arguments that are no JSON are sent as a text: a client may read them all the same."""
+    unread = None if call.args_text is None else replace_surrogates(call.args_text)
     return {
         "tool_call_id": call.tool_call_id,
         "tool_name": call.tool_name,
-        "arguments": call.args if call.args is not UNSET else None,
+        "arguments": call.args if call.args is not UNSET else unread,
     }
 
 
