@@ -214,3 +214,23 @@ def test_a_response_that_failed_says_why() -> None:
     turn = read(ShownChat(chat_id=CHAT, status="error", messages=(ASKED,), error=error))
     assert turn.error is not None
     assert (turn.error.code, turn.error.message) == ("rate_limit_exceeded", "Too many requests.")
+
+
+@pytest.mark.parametrize(
+    ("status", "requested", "expected"),
+    [
+        ("running", (), []),
+        ("requires_action", (asking("approval"),), []),
+        ("requires_action", (asking("client"),), ['{"a": 1}']),
+        ("requires_action", (replace(asking("client"), args=Raw(b'{"a":1}')),), ['{"a": 1}']),
+        ("requires_action", (replace(asking("client"), args=Raw(b'{"a":2}')),), ['{"a":2}']),
+    ],
+)
+def test_a_function_is_called_once_it_is_decided_with_which_arguments(
+    status: str, requested: tuple[RequestedCall, ...], expected: list[str]
+) -> None:
+    """A hook is asked after the answer with the call is stored, and may change or deny it."""
+    messages = (ASKED, said(4, "assistant", call("weather")))
+    shown = ShownChat(chat_id=CHAT, messages=messages, requested_calls=requested)
+    turn = read(replace(shown, status=status))
+    assert [one.text for one in turn.items if one.kind == "function_call"] == expected

@@ -7,10 +7,11 @@ replica, and a client whose text was replaced by another attempt of the model is
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, cast
 from zlib import crc32
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from chatd.api.openai.protocol import CallId, ErrorDetail, Json, TurnId, turn_error
 from chatd.client.state import ShownChat
@@ -25,6 +26,7 @@ from chatd.domain.chat.parts import (
 )
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ToolCallId
+from chatd.domain.text import parse_json
 
 MAX_SHOWN_ARGUMENTS: Final = 200
 """Of a call that the server runs, in the line of reasoning that tells of it."""
@@ -129,7 +131,7 @@ class TurnReader:
             if message.role == "assistant":
                 items += self._items(message)
         if not is_past:
-            items += self._newest(shown)
+            items = _as_decided(items, messages, shown) + self._newest(shown)
         return Turn(
             id=self.id,
             shown=shown,
@@ -180,6 +182,33 @@ def cut_turn(
             return tuple(found), True
         found.append(message)
     return tuple(found), False
+
+
+def _as_decided(
+    items: list[OutputItem], messages: Sequence[PublicMessage], shown: ShownChat
+) -> list[OutputItem]:
+    """What a hook or a person may still refuse or change is held back: the client's functions run
+    only when the chat waits for them, with the arguments for which it waits."""
+    has_result = {
+        part.tool_call_id
+        for message in messages
+        for part in message.content
+        if isinstance(part, ToolResultPart)
+    }
+    waiting = {call.tool_call_id: call for call in shown.requested_calls if call.kind == "client"}
+    found: list[OutputItem] = []
+    for item in items:
+        if item.kind == "function_call" and item.call_id not in has_result:
+            call = waiting.get(item.call_id)
+            if call is None:
+                if shown.status in _BUSY or shown.status == "requires_action":
+                    break
+            elif parse_json(call.args) not in (UNSET, parse_json(item.text)):
+                text = bytes(cast("Raw", call.args)).decode(errors="replace")
+                found.append(replace(item, text=text))
+                continue
+        found.append(item)
+    return found
 
 
 def asks(message: PublicMessage, client_tools: frozenset[str]) -> bool:
