@@ -285,6 +285,32 @@ async def test_calls_that_need_approval_are_asked_for_in_the_protocol(
     assert told.output_text == "Then not."
 
 
+async def test_a_function_that_a_policy_denies_never_reaches_the_client(
+    server: TerminalServer, client: AsyncOpenAI
+) -> None:
+    rules = [{"tool": "weather", "action": "deny"}]
+    await server.call("PUT", "/settings/me/tool-policy", {"rules": rules})
+    server.vendor.script(
+        chunk(role="assistant", tool_calls=[CALL]), chunk(finish="tool_calls"), DONE
+    )
+    server.will_answer("I may not look.")
+    tool = {"type": "function", "function": {k: v for k, v in WEATHER.items() if k != "type"}}
+    body: dict[str, object] = {"model": "scripted", "tools": [tool], "stream": False}
+    asked = {**body, "messages": [user("weather?")]}
+    first = await client.post("/chat/completions", body=asked, cast_to=ChatCompletion)
+    choice = first.choices[0]
+    assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
+    assert choice.message.content == "I may not look."
+    server.will_answer("Still not.")
+    told = [user("weather?"), choice.message.to_dict(), user("and now?")]
+    before = await count_chats(server)
+    second = await client.post(
+        "/chat/completions", body={**body, "messages": told}, cast_to=ChatCompletion
+    )
+    assert second.choices[0].message.content == "Still not."
+    assert await count_chats(server) == before
+
+
 async def test_images_are_sent_once_and_reach_the_model(
     server: TerminalServer, client: AsyncOpenAI
 ) -> None:

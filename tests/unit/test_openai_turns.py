@@ -234,3 +234,14 @@ def test_a_function_is_called_once_it_is_decided_with_which_arguments(
     shown = ShownChat(chat_id=CHAT, messages=messages, requested_calls=requested)
     turn = read(replace(shown, status=status))
     assert [one.text for one in turn.items if one.kind == "function_call"] == expected
+
+
+def test_a_function_that_was_denied_is_not_called_and_the_turn_goes_on() -> None:
+    denied = replace(RESULT, is_error=True, created_at="2026-11-18T12:00:00Z")
+    messages = (ASKED, said(4, "assistant", call("weather")), said(5, "tool", denied))
+    turn = read(ShownChat(chat_id=CHAT, status="running", messages=messages))
+    assert (turn.status, turn.items) == ("in_progress", ())
+    after = (*messages, said(6, "assistant", TextPart(text="I may not.")))
+    turn = read(ShownChat(chat_id=CHAT, status="waiting", messages=after))
+    assert (turn.status, turn.finish_reason) == ("completed", "stop")
+    assert [one.text for one in turn.items] == ["I may not."]

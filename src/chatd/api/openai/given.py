@@ -421,6 +421,11 @@ def read_history(
                 found.ids.append(message.id)
         elif message.role == "assistant":
             items += list_items(message.content, client_tools, is_done=True)
+        elif message.role == "tool":  # Those of the client that were denied, it never got.
+            ended = {
+                part.tool_call_id for part in message.content if isinstance(part, ToolResultPart)
+            }
+            items[:] = [one for one in items if one.call_id not in ended]
         last = message.id
     end_answer()
     return found

@@ -130,8 +130,9 @@ class TurnReader:
         for message in messages:
             if message.role == "assistant":
                 items += self._items(message)
+        items = _as_decided(items, messages, None if is_past else shown)
         if not is_past:
-            items = _as_decided(items, messages, shown) + self._newest(shown)
+            items += self._newest(shown)
         return Turn(
             id=self.id,
             shown=shown,
@@ -185,38 +186,46 @@ def cut_turn(
 
 
 def _as_decided(
-    items: list[OutputItem], messages: Sequence[PublicMessage], shown: ShownChat
+    items: list[OutputItem], messages: Sequence[PublicMessage], shown: ShownChat | None
 ) -> list[OutputItem]:
-    """What a hook or a person may still refuse or change is held back: the client's functions run
-    only when the chat waits for them, with the arguments for which it waits."""
-    has_result = {
+    """The client's functions run only when the chat waits for them, with the arguments for which it
+    waits: a policy, a hook or a person may still deny a call, and a hook may change it. One that
+    was denied has a result here, and is none of the client's. `shown`: of the newest turn."""
+    denied = {
         part.tool_call_id
         for message in messages
         for part in message.content
         if isinstance(part, ToolResultPart)
     }
-    waiting = {call.tool_call_id: call for call in shown.requested_calls if call.kind == "client"}
+    requested = () if shown is None else shown.requested_calls
+    waiting = {call.tool_call_id: call for call in requested if call.kind == "client"}
+    is_open = shown is not None and (shown.status in _BUSY or shown.status == "requires_action")
     found: list[OutputItem] = []
     for item in items:
-        if item.kind == "function_call" and item.call_id not in has_result:
-            call = waiting.get(item.call_id)
-            if call is None:
-                if shown.status in _BUSY or shown.status == "requires_action":
-                    break
-            elif parse_json(call.args) not in (UNSET, parse_json(item.text)):
-                text = bytes(cast("Raw", call.args)).decode(errors="replace")
-                found.append(replace(item, text=text))
-                continue
-        found.append(item)
+        if item.kind != "function_call":
+            found.append(item)
+        elif item.call_id in denied:
+            continue
+        elif (call := waiting.get(item.call_id)) is not None:
+            is_same = parse_json(call.args) in (UNSET, parse_json(item.text))
+            text = "" if is_same else bytes(cast("Raw", call.args)).decode(errors="replace")
+            found.append(replace(item, text=text or item.text))
+        elif is_open:
+            break
+        else:
+            found.append(item)
     return found
 
 
 def asks(message: PublicMessage, client_tools: frozenset[str]) -> bool:
-    """Whether a client sent it: a message of a user, or the result of a client tool."""
+    """Whether a client sent it: a message of a user, or the result of a client tool. A result that
+    chatd gives such a call, because it is denied, has a time."""
     if message.role == "user":
         return True
     return message.role == "tool" and any(
-        isinstance(part, ToolResultPart) and part.tool_name in client_tools
+        isinstance(part, ToolResultPart)
+        and part.tool_name in client_tools
+        and part.created_at is None
         for part in message.content
     )
 

@@ -214,7 +214,7 @@ def decode_png(data: bytes) -> bytes:
     channels = {0: 1, 2: 3, 4: 2, 6: 4}.get(kind, 0)
     if depth != 8 or not channels or interlaced:
         raise PictureProblem("This kind of PNG is not drawn by sixel.")
-    at, packed = 8, b""
+    at, packed = 8, bytearray()
     while at + 8 <= len(data):
         size, name = struct.unpack_from(">I4s", data, at)
         packed += data[at + 8 : at + 8 + size] if name == b"IDAT" else b""
