@@ -31,7 +31,7 @@ from chatd.domain.chat.row import Chat, Hint
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
-from chatd.store.notifications import HintPublisher, PublishConfig
+from chatd.store.notifications import HintPublisher, PostgresBus, PublishConfig
 from chatd.store.pool import Pool
 
 COMMIT_CONNECTIONS: Final = 16
@@ -152,7 +152,7 @@ def _lines(
 async def _product(database: BenchDatabase, workload: CommitWorkload) -> AsyncGenerator["_Product"]:
     """Commits through chatd's own path, with one chat for each connection."""
     link = ConnectConfig(dsn=database.dsn)
-    publisher = HintPublisher(PublishConfig(connect=link), SystemClock())
+    publisher = HintPublisher(PostgresBus(link), PublishConfig(), SystemClock())
 
     def publish(applied: AppliedChange) -> None:
         publisher.publish(Hint.of(applied.chat))

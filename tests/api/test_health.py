@@ -53,6 +53,17 @@ async def test_a_server_that_cannot_write_is_not_ready_and_says_why(dsn: str) ->
         assert "disk is full" in str(ready.json["message"])
 
 
+async def test_a_server_without_nats_is_ready_and_says_so(dsn: str) -> None:
+    """A load balancer that took it out would take all out: they share the NATS server."""
+    hears: list[bool] = [False]
+    async with serve_api(dsn, ApiOptions(hears_hints=lambda: hears[-1])) as server:
+        ready = await server.open_page("/readyz")
+        assert (ready.status, ready.json["status"]) == (200, "ok")
+        assert ready.json["reason"] == "notifications_lost"
+        hears.append(True)
+        assert (await server.open_page("/readyz")).json == {"status": "ok"}
+
+
 async def test_metrics_need_a_token_if_the_settings_name_one(dsn: str) -> None:
     token = "a-token-of-prometheus"
     async with serve_api(dsn, ApiOptions(metrics_token=token)) as server:

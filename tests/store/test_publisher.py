@@ -19,7 +19,13 @@ from chatd.domain.ids import ChangeId, ChatId
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig, DatabaseSession, connect
-from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
+from chatd.store.notifications import (
+    HintListener,
+    HintPublisher,
+    ListenConfig,
+    PostgresBus,
+    PublishConfig,
+)
 from chatd.store.pool import Pool
 from tests.support.client_state import ClientState, read_state, resume_state
 from tests.support.clock import FakeClock
@@ -64,8 +70,8 @@ async def audience(dsn: str) -> AsyncGenerator[HintRecorder]:
 
 
 def publisher_on(dsn: str, clock: FakeClock, **wishes: float) -> HintPublisher:
-    config = PublishConfig(connect=ConnectConfig(dsn=dsn))
-    return HintPublisher(msgspec.structs.replace(config, **wishes), clock, draw=lambda: 1.0)
+    config = msgspec.structs.replace(PublishConfig(), **wishes)
+    return HintPublisher(PostgresBus(ConnectConfig(dsn=dsn)), config, clock, draw=lambda: 1.0)
 
 
 @asynccontextmanager
@@ -270,7 +276,7 @@ class Replicas:
         self.ear = HintReceiver()
         link = ConnectConfig(dsn=dsn)
         clock = SystemClock()
-        self.publisher = HintPublisher(PublishConfig(connect=link, backoff=SOON), clock)
+        self.publisher = HintPublisher(PostgresBus(link), PublishConfig(backoff=SOON), clock)
         self.listener = HintListener(
             ListenConfig(connect=link, backoff=SOON),
             clock,

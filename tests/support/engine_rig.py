@@ -69,6 +69,7 @@ from chatd.providers.registry import build_provider
 from chatd.store import tool_policies
 from chatd.store.chat import chats, messages
 from chatd.store.conn import ConnectConfig, StatementHook
+from chatd.store.nats import NatsConfig
 from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
 from chatd.stream.journal_tail import read_episode
@@ -452,6 +453,7 @@ class RigOptions(Struct, frozen=True, kw_only=True):
     kind: Literal["openai-compat", "anthropic"] = "openai-compat"
     limits: StepLimits = DEFAULT_STEP_LIMITS
     hooks: Callable[[Pool, ConfigChanges, Env], TurnHooks] | None = None
+    nats: NatsConfig | None = None
 
     def provider_at(self, url: str) -> ProviderConfig:
         if self.kind == "anthropic":
@@ -478,6 +480,7 @@ async def engine_rig_with(
     model = OneModel(provider, chosen.kind)
     config = ReplicaConfig(
         connect=ConnectConfig(dsn=dsn, lock_timeout_s=chosen.lock_timeout_s),
+        nats=chosen.nats,
         worker=chosen.worker,
         spend_limit=chosen.spend_limit,
         titles=chosen.titles,

@@ -24,6 +24,7 @@ from chatd.domain.deployment.diagnosis import (
     judge_keys,
     judge_listener,
     judge_migrations,
+    judge_nats,
     judge_page,
     judge_port,
     judge_provider,
@@ -125,6 +126,14 @@ FAULTS: dict[str, tuple[Finding | Sequence[Finding], str, str, str, str]] = {
     "notifications that a pooler swallows": (
         judge_listener(None),
         *("listener", "failed", "did not arrive", "not a connection pooler"),
+    ),
+    "no NATS": (
+        judge_nats({"nats://a:4222": "No answer within 5 s."}),
+        *("notifications", "failed", "nats://a:4222: No answer", "server.notifications"),
+    ),
+    "one of two NATS servers": (
+        judge_nats({"nats://a:4222": 0.001, "nats://b:4222": "refused"}),
+        *("notifications", "warning", "nats://b:4222: refused", "server.notifications"),
     ),
     "a full disk": (
         judge_disk("disk", "/data", 100 * 2**20, 100 * GIB),
@@ -254,6 +263,7 @@ SOUND: dict[str, Finding | Sequence[Finding]] = {
     "backups of another host": judge_backups(0, 3600, None),
     "clock": clock(1.9),
     "listener": judge_listener(0.001),
+    "NATS": judge_nats({"nats://a:4222": 0.001, "nats://b:4222": 0.002}),
     "disk": judge_disk("disk", "/data", 20 * GIB, 100 * GIB),
     "sandbox": judge_sandbox(SandboxFacts(level="bwrap")),
     "page": judge_page(is_built=True),

@@ -34,6 +34,7 @@ from chatd.settings.schema import (
     WorkspaceSettings,
     redact_url,
 )
+from chatd.settings.shown import shared_digests, shown_settings
 from tools.docs import SETTINGS
 
 HOME = Path("/home/ada")
@@ -115,6 +116,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_SERVER_OPEN_BROWSER": "false",
         "CHATD_SERVER_METRICS_TOKEN": "a-token-of-prometheus",
         "CHATD_SERVER_JOIN": "false",
+        "CHATD_SERVER_NOTIFICATIONS": "nats://nats:4222",
         "CHATD_SERVER_PEER_ADDRESS": "10.0.0.2:7871",
         "CHATD_SERVER_PREVIEW_HOST": "preview.example.com",
         "CHATD_SIGN_IN_PASSWORDS": "false",
@@ -231,6 +233,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             open_browser=False,
             metrics_token="a-token-of-prometheus",
             join=False,
+            notifications="nats://nats:4222",
             peer_address="10.0.0.2:7871",
             preview_host="preview.example.com",
             processes=4,
@@ -533,6 +536,9 @@ def test_a_bad_value_is_refused_even_when_a_later_source_overrides_it() -> None:
 def test_an_error_does_not_show_an_address_with_its_password() -> None:
     said = refusal(env={"CHATD_DATABASE_URL": "ada:hunter2@db/chatd"})
     assert said == ("CHATD_DATABASE_URL: expected an address such as postgresql://user@host/name")
+    said = refusal("[server]\nnotifications = 'http://ada:hunter2@nats'")
+    assert "expected postgresql, or an address such as nats://nats.example.com:4222" in said
+    assert "hunter2" not in said
 
 
 def test_a_variable_that_is_set_but_empty_counts_as_not_set() -> None:
@@ -649,6 +655,17 @@ def test_the_repr_of_settings_is_complete_except_the_password() -> None:
         "DatabaseSettings(url='postgresql://ada:***@db/chatd', pool_size=10, "
         "statement_timeout_s=15.0, slow_statement_s=1.0, lock_timeout_s=5.0, start_wait_s=60.0)"
     )
+
+
+@pytest.mark.promise("P13")
+@pytest.mark.parametrize("address", ["nats://ada:hunter2@nats", "tls://hunter2@nats:4333/prod"])
+def test_no_password_of_nats_is_shown_or_compared(address: str) -> None:
+    settings = Settings(data_dir=DATA, server=ServerSettings(notifications=address))
+    assert "hunter2" not in repr(settings)
+    shown = shown_settings(settings)
+    assert shown["server.notifications"] == address.replace("ada:", "").replace("hunter2", "***")
+    other = ServerSettings(notifications=address.replace("hunter2", "another"))
+    assert shared_digests(settings) == shared_digests(Settings(data_dir=DATA, server=other))
 
 
 def test_every_setting_is_in_the_table_of_the_docs() -> None:

@@ -114,15 +114,18 @@ class HealthRoutes:
         draining: Callable[[], bool],
         database_error: Callable[[], str | None] = lambda: None,
         *,
+        hears_hints: Callable[[], bool] = lambda: True,
         metrics_token: str | None = None,
         gather_metrics: GatherMetrics | None = None,
     ) -> None:
         """`database_error` is the code of the latest write's error while writes fail: a database
-        with a full disk still answers a ping."""
+        with a full disk still answers a ping. Without `hears_hints` the server is ready and says
+        so: other replicas hear as little, and a deployment with no ready server is down."""
         self._pool = pool
         self._registry = registry
         self._draining = draining
         self._database_error = database_error
+        self._hears_hints = hears_hints
         self._metrics_token = metrics_token
         self._gather_metrics = gather_metrics
 
@@ -147,6 +150,8 @@ class HealthRoutes:
             return _unavailable("database_timeout")
         if (code := self._database_error()) is not None:
             return _unavailable(code)
+        if not self._hears_hints():
+            return reply(_LATE)
         return reply(HealthReply(status="ok"))
 
     async def metrics(self, scope: Scope) -> ApiReply:
@@ -158,6 +163,13 @@ class HealthRoutes:
         gather = self._gather_metrics
         text = generate_latest(self._registry) if gather is None else await gather()
         return ApiReply(body=text, media_type=CONTENT_TYPE_LATEST)
+
+
+_LATE: Final = HealthReply(
+    status="ok",
+    reason="notifications_lost",
+    message="NATS is not connected; changes of other servers are seen seconds late",
+)
 
 
 def _unavailable(code: str) -> ApiReply:
@@ -259,6 +271,7 @@ class ApiApplication:
             deps.registry,
             deps.draining,
             deps.database_error,
+            hears_hints=deps.hears_hints,
             metrics_token=deps.metrics_token,
             gather_metrics=deps.gather_metrics,
         )

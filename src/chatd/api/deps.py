@@ -259,6 +259,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     file_limits: FileLimits = FileLimits()
     retention: RetentionDays = RetentionDays()
     database_error: Callable[[], str | None] = lambda: None
+    hears_hints: Callable[[], bool] = lambda: True
     wake_webhooks: Callable[[], None] = lambda: None
     push_public_key: Callable[[], Awaitable[str]] = _no_push_key
     reaches_private_hosts: bool = False

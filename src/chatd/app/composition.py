@@ -28,6 +28,7 @@ from chatd.app.replica import (
     Replica,
     ReplicaOptions,
     WorkGate,
+    nats_config,
     open_database_pools,
     replica_config,
 )
@@ -421,6 +422,9 @@ class Composition:
         gauges.tick_age.set_function(tick_age)
         gauges.connections.set_function(lambda: pool.size)
         gauges.connections_limit.set(settings.database.pool_size)
+        bus = "postgresql" if replica.nats is None else "nats"
+        gauges.notifications.labels(bus).set_function(lambda: replica.hears_hints)
+        gauges.dropped_hints.set_function(lambda: replica.publisher.dropped_hints)
         gauges.connections_waiting.set_function(lambda: pool.waiting)
         return gauges
 
@@ -583,6 +587,7 @@ def _deps(
             streams_per_user=limits.streams_per_user, topics_per_socket=limits.topics_per_socket
         ),
         database_error=lambda: replica.lease.error_kind,
+        hears_hints=lambda: replica.nats is None or replica.hears_hints,
         demo=built.demo,
         stops_subagents=settings.chats.interrupt_subagents == "stop",
         mcp=built.mcp,
@@ -597,6 +602,7 @@ def _deps(
                 is_page_built=is_built(),
                 sandbox=built.sandbox_facts,
                 backup_every_hours=settings.backup.every_hours,
+                nats=nats_config(settings),
             ),
             replica.env.clock,
         ),
@@ -611,13 +617,14 @@ def build_served_application(
 ) -> Application:
     if built.role.serves == "api":
         return build_application(_deps(built, token, stop, gather_metrics))
-    lease = built.replica.lease
+    replica = built.replica
     return HealthApplication(
         HealthRoutes(
             built.pool,
             built.registry,
             stop.is_set,
-            lambda: lease.error_kind,
+            lambda: replica.lease.error_kind,
+            hears_hints=lambda: replica.nats is None or replica.hears_hints,
             metrics_token=built.settings.server.metrics_token,
         )
     )

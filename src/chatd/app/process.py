@@ -30,7 +30,7 @@ from chatd.app.composition import (
 )
 from chatd.app.database import connect_config, keep_database_up, open_database, wait_until_accepted
 from chatd.app.process_group import Membership
-from chatd.app.replica import Replica
+from chatd.app.replica import Replica, nats_config
 from chatd.app.telemetry import check_collector
 from chatd.domain.access.permissions import ADMIN_USER_ID, SystemActor
 from chatd.domain.errors import ChatdError, NotFound
@@ -299,6 +299,7 @@ def check_settings(settings: Settings, env: Mapping[str, str]) -> None:
     check_workspace_settings(settings, env)
     declared_servers(settings, env)
     check_collector(settings.otel)
+    nats_config(settings)
     try:
         Site(accounts_config(settings).site)
     except ValueError as error:

@@ -19,6 +19,7 @@ from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.decisions import MAX_STEPS_PER_TURN
 from chatd.domain.deployment.webhooks import turn_event
+from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import WorkerId
 from chatd.domain.model.retry import DEFAULT_OUTAGE_S
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
@@ -48,7 +49,12 @@ from chatd.engine.title_generator import CallRecords, TitleGenerator, TitleModel
 from chatd.engine.tool_runner import ToolDeps
 from chatd.engine.turn_loop import TurnLoop, TurnLoopDeps
 from chatd.engine.worker import Worker, WorkerConfig, WorkerDeps
-from chatd.settings.schema import FileSettings, Settings, SettingsError
+from chatd.settings.schema import (
+    POSTGRESQL_NOTIFICATIONS,
+    FileSettings,
+    Settings,
+    SettingsError,
+)
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.chat.workers import RunningLimits, worker_lock_key
@@ -61,11 +67,13 @@ from chatd.store.file_stores import (
     build_file_stores,
 )
 from chatd.store.model.spend import DefaultLimit
+from chatd.store.nats import NatsBus, NatsConfig, parse_nats_url
 from chatd.store.notifications import (
     ConfigChanges,
     HintListener,
     HintPublisher,
     ListenConfig,
+    PostgresBus,
     PublishConfig,
 )
 from chatd.store.pool import Database, PoolConfig
@@ -82,9 +90,11 @@ CLOSE_TIMEOUT_S: Final = 1.0
 class ReplicaConfig(Struct, frozen=True, kw_only=True):
     """`runs_chats`: without it this replica only serves clients. `spend_limit` is per owner.
     `titles`: a model generates the titles of new chats. `model_call_timeout_s` limits one answer,
-    even while parts of it arrive; None: the limit of its model."""
+    even while parts of it arrive; None: the limit of its model. `nats`: carries the hints; without
+    it PostgreSQL does."""
 
     connect: ConnectConfig
+    nats: NatsConfig | None = None
     runs_chats: bool = True
     pool_size: int = 10
     worker: WorkerConfig = WorkerConfig()
@@ -160,8 +170,8 @@ class Replica:
         self.on_turn_end, self._hooks = options.on_turn_end, options.hooks
         self.database = database or open_database_pools(config)
         pool = self.database.pool
-        publish_config = PublishConfig(connect=config.connect, close_timeout_s=CLOSE_TIMEOUT_S)
-        self.publisher = HintPublisher(publish_config, env.clock)
+        self.nats = None if config.nats is None else self._build_nats(config.nats)
+        self.publisher = self._build_publisher(config.connect)
         self.config_changes = changes or ConfigChanges()
         self.listener = self._build_listener(config.connect)
         self.transactor = Transactor(pool, self.on_applied)
@@ -212,6 +222,19 @@ class Replica:
         self._works = config.runs_chats
         self._gate = options.gate
         self._work: asyncio.Task[None] | None = None
+
+    @property
+    def hears_hints(self) -> bool:
+        """Else changes of other replicas are found by polls."""
+        hears = self.listener.listening if self.nats is None else self.nats.connected
+        return hears.is_set()
+
+    def _build_publisher(self, connect: ConnectConfig) -> HintPublisher:
+        bus = self.nats or PostgresBus(connect)
+        return HintPublisher(bus, PublishConfig(close_timeout_s=CLOSE_TIMEOUT_S), self.env.clock)
+
+    def _build_nats(self, config: NatsConfig) -> NatsBus:
+        return NatsBus(config, self.env, on_hint=self._hinted, on_connected=self._missed)
 
     def _build_listener(self, connect: ConnectConfig) -> HintListener:
         return HintListener(
@@ -415,7 +438,9 @@ class Replica:
             await work
 
     def _services(self) -> list[tuple[str, Coroutine[None, None, None]]]:
+        nats = [] if self.nats is None else [("nats", self.nats.run())]
         return [
+            *nats,
             ("publish", self.publisher.run()),
             ("listen", self.listener.run()),
             ("journal", self.journal.run()),
@@ -453,6 +478,7 @@ def replica_config(
     )
     return ReplicaConfig(
         connect=connect,
+        nats=nats_config(settings),
         pool_size=settings.database.pool_size,
         worker=WorkerConfig(
             slots=slots,
@@ -490,6 +516,17 @@ def replica_config(
         max_steps=settings.chats.max_steps,
         outage_s=settings.chats.outage_hours * 3600.0,
     )
+
+
+def nats_config(settings: Settings) -> NatsConfig | None:
+    """None: hints are sent by PostgreSQL. Raises SettingsError."""
+    chosen = settings.server.notifications
+    if chosen == POSTGRESQL_NOTIFICATIONS:
+        return None
+    try:
+        return parse_nats_url(chosen)
+    except InvalidInput as error:
+        raise SettingsError(error.message) from None
 
 
 def _running_limits(settings: Settings) -> RunningLimits | None:

@@ -114,6 +114,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "chat_task_past_lost": logging.WARNING,
     "task_not_cancelled": logging.WARNING,
     "tool_failed": logging.WARNING,
+    "notifications_connected": logging.INFO,
+    "notifications_lost": logging.WARNING,
     "open_call_delayed": logging.WARNING,
     "open_call_write_failed": logging.WARNING,
     "slow_statement": logging.WARNING,
@@ -230,6 +232,9 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "sign_in_refused": "a wrong password, or a link that was used or is too old",
     "signed_in": "a user signed in with a browser",
     "template_skipped": "a template has a name that another has; it is left out",
+    "notifications_connected": "NATS carries the notifications between the servers",
+    "notifications_lost": "NATS is not connected; changes of other servers are seen seconds late,"
+    " and it is tried again",
     "open_call_delayed": "the database is slow or away; model calls wait until they are recorded",
     "open_call_write_failed": "the record of a model call could not be written or deleted",
     "slow_statement": "the database took long for one statement of chatd; docs/monitoring.md says"
@@ -438,6 +443,12 @@ class Gauges:
         self.connections = gauge("database_connections", "Connections of the pool that are open.")
         self.connections_limit = gauge("database_connections_limit", "As many may be open.")
         self.connections_waiting = gauge("database_waiting", "Statements that wait for one.")
+        self.notifications = gauge(
+            "notifications_connected", "Whether hints of other replicas arrive here.", "bus"
+        )
+        self.dropped_hints = gauge(
+            "dropped_hints", "Hints to other replicas that were given up since the start."
+        )
         self._chats = gauge("chats", "Chats under way on all replicas, by state.", "state")
         self._oldest = gauge(
             "oldest_pending_seconds", "How long a chat has waited for a worker, on all replicas."

@@ -28,6 +28,7 @@ from chatd.domain.deployment.diagnosis import (
     judge_keys,
     judge_listener,
     judge_migrations,
+    judge_nats,
     judge_page,
     judge_replicas,
     judge_restore,
@@ -42,6 +43,7 @@ from chatd.settings.schema import Settings
 from chatd.store import backups, diagnosis, migrator, sealed_columns
 from chatd.store.chat import workers
 from chatd.store.conn import ConnectConfig
+from chatd.store.nats import NatsConfig, measure_nats
 from chatd.store.pool import Pool
 from chatd.store.sealed_columns import SEALED_COLUMNS
 from chatd.store.workspace import runners
@@ -65,6 +67,7 @@ class HostFacts(Struct, frozen=True, kw_only=True):
     version: str
     is_page_built: bool
     backup_every_hours: float = 0.0
+    nats: NatsConfig | None = None
     sandbox: Callable[[], Awaitable[SandboxFacts | None]]
 
 
@@ -171,7 +174,11 @@ async def examine_host(host: HostFacts) -> list[Finding]:
     async def try_sandbox() -> list[Finding]:
         return [judge_sandbox(await host.sandbox())]
 
+    async def try_nats() -> list[Finding]:
+        return [] if host.nats is None else [judge_nats(await measure_nats(host.nats))]
+
     return [
+        *await _guarded("notifications", try_nats),
         *await _guarded("disk", measure_disk),
         *await _guarded("sandbox", try_sandbox),
         judge_page(is_built=host.is_page_built),

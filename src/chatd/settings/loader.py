@@ -18,7 +18,7 @@ from chatd.domain.decode_errors import (
     suggest_name,
 )
 from chatd.settings.keys import ENV_PREFIX, SettingKey, fields, is_section, setting_keys
-from chatd.settings.schema import Settings, SettingsError
+from chatd.settings.schema import ADDRESSES_WITH_PASSWORDS, Settings, SettingsError
 
 # Read directly, not through `Settings`.
 RESERVED_VARIABLES: Final = frozenset(
@@ -188,7 +188,7 @@ def _refused(key: SettingKey, value: object, error: msgspec.ValidationError) -> 
     if key.is_list:
         return describe_entry_error(key.type, value, error)
     # An address may contain a password.
-    given = "" if key.name == "database.url" else f", got {show_value(value)}"
+    given = "" if key.name in ADDRESSES_WITH_PASSWORDS else f", got {show_value(value)}"
     return f": expected {describe_type(key.type)}{given}{_unquote(key, value)}"
 
 

@@ -5,7 +5,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +15,10 @@ from chatd.domain.model.protocol import Fallback
 
 PostgresUrl = Annotated[str, Meta(pattern="^postgres(ql)?://.")]
 TimeoutSeconds = Annotated[float, Meta(gt=0, le=3600)]
+
+
+POSTGRESQL_NOTIFICATIONS: Final = "postgresql"
+ADDRESSES_WITH_PASSWORDS: Final = frozenset({"database.url", "server.notifications"})
 
 
 class SettingsError(ChatdError):
@@ -125,6 +129,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             " them, through the database, and this one answers such hosts"
         ),
     ] = True
+    notifications: Annotated[
+        Annotated[str, Meta(pattern=r"^(postgresql|(nats|tls)://.+)$")],
+        Meta(
+            description="What carries notifications between servers: `postgresql`, or NATS,"
+            " nats://user:password@host:4222/subject",
+            extra={"expected": "postgresql, or an address such as nats://nats.example.com:4222"},
+        ),
+    ] = POSTGRESQL_NOTIFICATIONS
     preview_host: Annotated[
         Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$")] | None,
         Meta(
@@ -154,8 +166,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def __repr__(self) -> str:
-        """Without the token: settings end up in logs."""
+        """Without the token and passwords: settings end up in logs."""
         shown = msgspec.structs.asdict(self)
+        shown["notifications"] = redact_notifications(self.notifications)
         shown["metrics_token"] = None if self.metrics_token is None else "***"
         return f"ServerSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
@@ -774,3 +787,8 @@ def redact_url(url: str) -> str:
     rest = re.sub(r"^([^:@/?]*):.*@", r"\1:***@", rest, flags=re.DOTALL)
     rest = re.sub(r"([?&][^=&]*pass[^=&]*=)[^&]*", r"\1***", rest, flags=re.IGNORECASE)
     return f"{scheme}://{rest}"
+
+
+def redact_notifications(address: str) -> str:
+    """Also without a colon: a user alone is a token."""
+    return re.sub(r"://.*@", "://***@", address, flags=re.DOTALL)

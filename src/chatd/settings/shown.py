@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from chatd.settings.keys import SettingKey, setting_keys
-from chatd.settings.schema import Settings, redact_url
+from chatd.settings.schema import Settings, redact_notifications, redact_url
 
 MASK: Final = "***"
 DIGEST_CHARS: Final = 12
@@ -68,6 +68,8 @@ def _shown(key: SettingKey, value: object) -> object:
         return MASK
     if key.name == "database.url":
         return redact_url(str(value))
+    if key.name == "server.notifications":
+        return redact_notifications(str(value))
     if isinstance(value, tuple):
         return [_text(str(one)) for one in cast("tuple[object, ...]", value)]
     return str(value) if isinstance(value, Path) else _text(str(value))

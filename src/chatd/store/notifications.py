@@ -1,4 +1,5 @@
-"""Hints between replicas: one session that listens, one that publishes.
+"""Hints between replicas: a session that listens, and a publisher that sends by a bus, which is
+PostgreSQL (`PostgresBus`) or NATS (`nats.NatsBus`).
 
 The listening session holds the lock by which other replicas see that this process lives. After
 each connect `on_connected` reports that earlier hints may be lost. Hints are lossy: `publish`
@@ -10,10 +11,10 @@ transaction makes all committing transactions queue for one lock.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count, islice
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -202,10 +203,44 @@ _Batch: TypeAlias = dict[tuple[ChatId, str | None], Hint]
 NOTIFY_MANY: Final = "SELECT pg_notify($1, p) FROM unnest($2::text[]) p"
 
 
+class HintBus(Protocol):
+    """Takes encoded hints to the other replicas. Theirs go to the callbacks of the listener, or of
+    the bus itself."""
+
+    async def send(self, payloads: Sequence[str]) -> None:
+        """Raises Unavailable if they may not have arrived, another ChatdError if they never
+        will."""
+        ...
+
+    def disconnect(self) -> None:
+        """At the end, and after a failure or a timeout: the next `send` begins anew."""
+        ...
+
+
+class PostgresBus:
+    """`HintListener` receives what this sends."""
+
+    def __init__(self, connect: ConnectConfig) -> None:
+        self._connect = connect
+        self._session: DatabaseSession | None = None
+
+    async def send(self, payloads: Sequence[str]) -> None:
+        session = self._session
+        if session is None or not session.is_reusable:
+            self.disconnect()
+            config = self._connect.named("publish", synchronous_commit="off")
+            session = self._session = await connect(config)
+        await session.execute(NOTIFY_MANY, CHANNEL, payloads)
+
+    def disconnect(self) -> None:
+        if self._session is not None:
+            self._session.terminate()
+            self._session = None
+
+
 class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The first hint after a pause is sent at once; those that follow share a statement."""
 
-    connect: ConnectConfig
     flush_interval_s: float = 0.003
     rush_interval_s: float = 0.02
     rush_batch: int = 3
@@ -221,16 +256,17 @@ class HintPublisher:
 
     def __init__(
         self,
+        bus: HintBus,
         config: PublishConfig,
         clock: Clock,
         *,
         draw: Callable[[], float] = random.random,
     ) -> None:
+        self._bus = bus
         self._config = config
         self._clock = clock
         self._draw = draw
         self._pending: _Batch = {}
-        self._session: DatabaseSession | None = None
         self._wake = asyncio.Event()
         self._stopped = asyncio.Event()
         self._stopped.set()
@@ -266,7 +302,7 @@ class HintPublisher:
                     delay = self._config.backoff.delay(failures, self._draw)
                     await self._clock.sleep(delay, tag="publish_reconnect")
         finally:
-            self._disconnect()
+            self._bus.disconnect()
             self._stopped.set()
 
     async def close(self) -> None:
@@ -277,7 +313,7 @@ class HintPublisher:
             async with asyncio.timeout(self._config.close_timeout_s):
                 await self._stopped.wait()
         self._closed = True
-        self._disconnect()
+        self._bus.disconnect()
         self.dropped_hints += len(self._pending)
         self._pending.clear()
 
@@ -296,33 +332,18 @@ class HintPublisher:
         return True
 
     async def _send(self, batch: _Batch) -> bool:
-        """False if the database was unreachable; then the batch is pending again."""
+        """False if the bus was unreachable; then the batch is pending again."""
         try:
-            session = await self._connected()
             async with asyncio.timeout(self._config.send_timeout_s):
-                await session.execute(
-                    NOTIFY_MANY, CHANNEL, [encode_hint(hint) for hint in batch.values()]
-                )
+                await self._bus.send([encode_hint(hint) for hint in batch.values()])
         except (Unavailable, TimeoutError):
-            self._disconnect()
+            self._bus.disconnect()
             self._requeue(batch)
             return False
         except ChatdError:
             # A hint that the server refuses must not block those behind it.
             self.dropped_hints += len(batch)
         return True
-
-    async def _connected(self) -> DatabaseSession:
-        if self._session is None or not self._session.is_reusable:
-            self._disconnect()
-            config = self._config.connect.named("publish", synchronous_commit="off")
-            self._session = await connect(config)
-        return self._session
-
-    def _disconnect(self) -> None:
-        if self._session is not None:
-            self._session.terminate()
-            self._session = None
 
     def _take_batch(self) -> _Batch:
         batch = dict(islice(self._pending.items(), self._config.max_batch))

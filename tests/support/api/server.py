@@ -343,6 +343,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     models: tuple[ModelConfig, ...] | None = (FAST, CLEVER)
     draining: Callable[[], bool] = lambda: False
     database_error: Callable[[], str | None] = lambda: None
+    hears_hints: Callable[[], bool] = lambda: True
     known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
     workspaces: Callable[[Pool], WorkspaceControl | None] = lambda _pool: None
     runners: RunnerServices | None = None
@@ -406,6 +407,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         file_limits=options.file_limits,
         draining=options.draining,
         database_error=options.database_error,
+        hears_hints=options.hears_hints,
         known=options.known,
         workspaces=options.workspaces(replica.pool),
         runner_services=options.runners,

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from chatd.api.server import ListenError, bind
 from chatd.api.web_page import is_built
 from chatd.app.database import connect_config, has_database, open_database
+from chatd.app.replica import nats_config
 from chatd.cli.operator.settings_check import examine_settings
 from chatd.cli.output import print_json, print_text
 from chatd.cli.target import ADMIN_TOKEN_FILE, read_address, read_token_file
@@ -114,12 +115,16 @@ def _report(target: str, found: Sequence[Finding]) -> DoctorReport:
 
 async def _examine_database(settings: Settings) -> list[Finding]:
     clock = SystemClock()
+    nats = None
+    with suppress(SettingsError):  # which is a finding about the settings
+        nats = nats_config(settings)
     host = HostFacts(
         data_dir=settings.data_dir,
         version=metadata.version("chatd"),
         is_page_built=is_built(),
         sandbox=partial(probe_sandbox, settings, clock),
         backup_every_hours=settings.backup.every_hours,
+        nats=nats,
     )
     impatient = replace(settings, database=replace(settings.database, start_wait_s=0))
     try:

@@ -259,6 +259,17 @@ def judge_listener(delay_s: float | None) -> Finding:
     return ok("listener", f"Notifications arrive, after {delay_s * 1000:.0f} ms.")
 
 
+def judge_nats(measured: Mapping[str, float | str]) -> Finding:
+    """By server: the seconds until a message came back, or why it did not."""
+    reasons = [f"{server}: {why}" for server, why in measured.items() if isinstance(why, str)]
+    if not reasons:
+        slowest = max((s for s in measured.values() if isinstance(s, float)), default=0.0)
+        return ok("notifications", f"NATS takes them, within {slowest * 1000:.0f} ms.")
+    remedy = "Check the address and the user in server.notifications, and what that user may do."
+    judge = failed if len(reasons) == len(measured) else warning
+    return judge("notifications", " ".join(reasons), remedy)
+
+
 # The host
 
 
