@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from bench import (
     commits,
+    database_share,
     desktop,
     latency,
     long_chats,
@@ -40,6 +41,7 @@ _SERVER_ROWS: Final[Mapping[str, Measure]] = {
     "burst": throughput.measure_burst,
     "trips": round_trips.measure_round_trips,
     "memory": memory.measure_memory,
+    "database": database_share.measure_database_share,
     "kill": latency.measure_takeover,
     "start": latency.measure_start,
 }
@@ -70,9 +72,9 @@ DEFAULT_ROWS: Final = (
     ),
     *("mcp", "spawn"),
 )
-ALL_ROWS: Final = (*DEFAULT_ROWS, "plans", "workspaces", "desktop")
-"""Only on request: `plans` needs 3 GB of disk, `workspaces` a host that can isolate, and `desktop`
-also an X server and Chromium."""
+ALL_ROWS: Final = (*DEFAULT_ROWS, "database", "plans", "workspaces", "desktop")
+"""Only on request: `database` has no target, `plans` needs 3 GB of disk, `workspaces` a host that
+can isolate, and `desktop` also an X server and Chromium."""
 
 
 class MachineLoad(Struct, frozen=True, kw_only=True):

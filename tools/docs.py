@@ -17,7 +17,14 @@ from chatd.api.error_codes import ERROR_CODES
 from chatd.domain.chat.row import public_status, state_of
 from chatd.domain.chat.states import TRANSITIONS, State, Status, Transition, TransitionSide
 from chatd.domain.errors import InvariantBroken
-from tools import command_tables, limits_table, log_table, settings_table, terminal_tables
+from tools import (
+    cell_statements,
+    command_tables,
+    limits_table,
+    log_table,
+    settings_table,
+    terminal_tables,
+)
 from tools.behaviour_index import INDEX, write_index
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +34,7 @@ SOURCE = ROOT / "src" / "chatd"
 SETTINGS = ROOT / "docs" / "settings.md"
 LOG_EVENTS = ROOT / "docs" / "log-events.md"
 LIMITS = ROOT / "docs" / "limits.md"
+SCALING = ROOT / "docs" / "scaling.md"
 API = ROOT / "docs" / "api.md"
 ERRORS = ROOT / "docs" / "errors.md"
 COMMANDS = ROOT / "docs" / "commands.md"
@@ -155,6 +163,7 @@ SECTIONS: dict[Path, dict[str, Section]] = {
     SETTINGS: {"settings": settings_table.rows},
     LOG_EVENTS: {"events": log_table.rows},
     LIMITS: {"limits": limits_table.rows},
+    SCALING: {"statements": cell_statements.rows},
 }
 
 

@@ -3,18 +3,14 @@
 The tests collect statements from the modules, so that a new one is covered at once.
 """
 
-import importlib
 import json
-import pkgutil
 import re
-from collections.abc import Iterator
 from typing import LiteralString, cast
 from uuid import UUID
 
 import pytest
 from asyncpg.protocol import BUILTIN_TYPE_NAME_MAP
 
-import chatd.store
 from chatd.domain.chat_views.search import index_keys, query_grams, text_grams
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
@@ -25,7 +21,6 @@ from chatd.store.conn import (
     ARRAY_TYPES,
     Conn,
     DatabaseSession,
-    NamedStatement,
     json_text,
     named_statement,
 )
@@ -36,6 +31,7 @@ from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER
 from tests.support.outcomes import present
 from tests.support.store import open_chat, plan_of, rows_read, session_to
 from tests.support.workspaces import HOST, insert_workspace, workspace_id
+from tools.cell_statements import store_constants
 
 OWN = (OWNER, "true")
 """The reach of the owner."""
@@ -45,20 +41,7 @@ NOT_TO_BE_PREPARED = re.compile(r"\s*(DO|CREATE TABLE|LOCK TABLE)\b")
 """Blocks, definitions and locks cannot be prepared; the tests of their modules run them."""
 
 
-def constants() -> Iterator[tuple[str, str]]:
-    """Every string constant of the modules of the store."""
-    for module in pkgutil.walk_packages(chatd.store.__path__, "chatd.store."):
-        if module.ispkg:
-            continue
-        short_name = module.name.removeprefix("chatd.store.").replace(".", "/")
-        for name, value in vars(importlib.import_module(module.name)).items():
-            if isinstance(value, NamedStatement):
-                yield f"{short_name}.{name}", value.text
-            elif isinstance(value, str) and not name.startswith("__"):
-                yield f"{short_name}.{name}", value
-
-
-ALL = dict(constants())
+ALL = dict(store_constants())
 STATEMENTS = {
     name: cast("LiteralString", text)
     for name, text in ALL.items()
