@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -331,6 +332,27 @@ async def test_hints_travel_over_tls(
         async with bus_on(url) as one, bus_on(url) as two:
             one.publish(1)
             await two.hears_of(1)
+
+
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+async def test_hints_travel_on_the_event_loop_of_the_server(
+    tmp_path: Path, certificate: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """`chatd serve` runs on uvloop, whose transports are others."""
+    authority, config = certificate
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+
+    async def exchange(url: str) -> None:
+        async with bus_on(url) as one, bus_on(url) as two:
+            one.publish(1)
+            await two.hears_of(1)
+
+    def run(url: str) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(exchange(url))
+
+    async with nats_server(tmp_path, config if scheme == "tls" else "") as nats:
+        await asyncio.to_thread(run, f"{scheme}://{nats.address}")
 
 
 @pytest.mark.promise("P13")

@@ -15,7 +15,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
-from typing import Final
+from typing import Final, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -195,8 +195,8 @@ class _Connection(asyncio.Protocol):
         return any(not pong.done() or pong.cancelled() for pong in self._pongs)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # of create_connection and start_tls
-        self._transport = transport
+        # uvloop's transports are of no class of asyncio.
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         try:
