@@ -150,7 +150,10 @@ class BenchEnvironment(Struct, frozen=True, kw_only=True):
 
     async def cpu_s(self) -> float:
         """Of all processes of the server and of PostgreSQL."""
-        return await asyncio.to_thread(proc_stats.cpu_s, self.server.pid, *self.database.root_pids)
+        return await asyncio.to_thread(self.cpu_now_s)
+
+    def cpu_now_s(self) -> float:
+        return proc_stats.cpu_s(self.server.pid, *self.database.root_pids)
 
     async def relay_cpu_s(self) -> float:
         return await asyncio.to_thread(proc_stats.cpu_s, self.relay.pid)
@@ -159,10 +162,14 @@ class BenchEnvironment(Struct, frozen=True, kw_only=True):
         await asyncio.sleep(seconds)
 
     @asynccontextmanager
-    async def another_replica(self, dsn: str | None = None) -> AsyncGenerator[ChatdProcess]:
-        """One more replica on the same database, reached by `dsn` if given."""
-        flags = ("--data-dir", str(self.home / "data"), "--database-url", dsn or self.database.dsn)
-        async with start_chatd(self.home, server_variables(self.provider), *flags) as server:
+    async def another_replica(
+        self, dsn: str | None = None, *flags: str
+    ) -> AsyncGenerator[ChatdProcess]:
+        """One more server on the same database, reached by `dsn` if given."""
+        where = ("--data-dir", str(self.home / "data"), "--database-url", dsn or self.database.dsn)
+        async with start_chatd(
+            self.home, server_variables(self.provider), *where, *flags
+        ) as server:
             yield server
 
 

@@ -37,6 +37,8 @@ _SERVER_ROWS: Final[Mapping[str, Measure]] = {
     "many": throughput.measure_many,
     "rush": throughput.measure_rush,
     "long": long_chats.measure_long,
+    "steps": long_chats.measure_steps,
+    "processes": throughput.measure_processes,
     "alone": throughput.measure_single,
     "burst": throughput.measure_burst,
     "trips": round_trips.measure_round_trips,
@@ -62,6 +64,7 @@ DEFAULT_ROWS: Final = (
         "many",
         "rush",
         "long",
+        "steps",
         "alone",
         "burst",
         "trips",
@@ -72,9 +75,9 @@ DEFAULT_ROWS: Final = (
     ),
     *("mcp", "spawn"),
 )
-ALL_ROWS: Final = (*DEFAULT_ROWS, "database", "plans", "workspaces", "desktop")
-"""Only on request: `database` has no target, `plans` needs 3 GB of disk, `workspaces` a host that
-can isolate, and `desktop` also an X server and Chromium."""
+ALL_ROWS: Final = (*DEFAULT_ROWS, "database", "processes", "plans", "workspaces", "desktop")
+"""Only on request: `database` has no target, `processes` needs free cores, `plans` 3 GB of disk,
+`workspaces` a host that can isolate, and `desktop` also an X server and Chromium."""
 
 
 class MachineLoad(Struct, frozen=True, kw_only=True):

@@ -5,16 +5,17 @@ the first request to the last token at a viewer. CPU time is that of all process
 and of PostgreSQL.
 """
 
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
 
-from bench.clients import BenchClient, ask_many
+from bench.clients import BenchClient, ChatdClient, ask_many
 from bench.environment import BenchEnvironment
 from bench.fake_provider import AnswerScript
-from bench.proc_stats import spread
+from bench.proc_stats import cpu_s, spread
 from bench.report import Baselines, ReportRow, at_least, at_most, without_target
 
 MAX_PACED_CPU_MS: Final = 100.0
@@ -22,6 +23,7 @@ MAX_WALL_RATIO: Final = 1.1
 MAX_CPU_RATIO: Final = 1.0
 MAX_RUSH_RATIO: Final = 2.5
 MIN_BURST_TOKENS_PER_S: Final = 15_000.0
+MIN_PROCESSES_RATIO: Final = 1.8
 CONCURRENT_CHATS: Final = 100
 
 ClientKind = Literal["direct", "relay", "chatd"]
@@ -240,3 +242,40 @@ async def measure_burst(bench: BenchEnvironment, *, quick: bool) -> list[ReportR
             baselines=Baselines(direct=rate["direct"].median, relay=rate["relay"].median),
         )
     ]
+
+
+async def measure_processes(bench: BenchEnvironment, *, quick: bool) -> list[ReportRow]:
+    """`chatd serve --processes 2` beside one process, as fast as possible. The clients and the fake
+    provider are on the same cores: what they take, the servers cannot."""
+    script = AnswerScript(tokens=300 if quick else 1000)
+    async with bench.another_replica(None, "--processes", "2") as pair:
+        clients = {1: bench.chatd_client(), 2: ChatdClient(pair.port)}
+        for client in clients.values():
+            await ask_many(client, AnswerScript(tokens=50), CONCURRENT_CHATS)
+        rates: dict[int, list[float]] = {1: [], 2: []}
+        shares: list[float] = []
+        for number in range(2 if quick else 6):
+            for count in (1, 2) if number % 2 else (2, 1):
+                began, load = time.perf_counter(), _generator_cpu_s(bench)
+                answers = await ask_many(clients[count], script, CONCURRENT_CHATS)
+                took_s = time.perf_counter() - began
+                rates[count].append(sum(one.tokens for one in answers) / took_s)
+                if count == 2:
+                    shares.append((_generator_cpu_s(bench) - load) / took_s)
+        for client in clients.values():
+            client.close()
+    one, two = spread(rates[1]), spread(rates[2])
+    cores, share = os.cpu_count() or 1, spread(shares).median
+    return [
+        at_least(
+            "two processes over one: tokens/s",
+            two.median / one.median,
+            MIN_PROCESSES_RATIO,
+            note=f"{two} and {one}; the load itself took {share:.1f} of {cores} cores",
+        )
+    ]
+
+
+def _generator_cpu_s(bench: BenchEnvironment) -> float:
+    """Of the clients in this process and of the fake provider."""
+    return sum(os.times()[:2]) + cpu_s(bench.provider.pid)

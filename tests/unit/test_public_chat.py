@@ -1,12 +1,20 @@
-"""When a chat counts as unread, and when its plan waits for a person."""
+"""When a chat counts as unread, when its plan waits for a person, and what it waits for itself."""
+
+from uuid import UUID
 
 import msgspec
 import pytest
 
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.parts import ToolResultPart
-from chatd.domain.chat_views.public_chat import PLAN_READY, has_unread, public_chat
-from chatd.domain.ids import MessageId
+from chatd.domain.chat.row import RetryState
+from chatd.domain.chat_views.public_chat import (
+    PLAN_READY,
+    WAITS_FOR_WORKER,
+    has_unread,
+    public_chat,
+)
+from chatd.domain.ids import MessageId, WorkerId
 from tests.support.factories import chat, draft, result
 
 
@@ -65,3 +73,22 @@ def test_a_plan_waits_no_longer_once_the_chat_went_on(columns: dict[str, object]
     row = chat(next_message_id=4, turn_message_id=2, plan_message_id=3)
     assert row.has_waiting_plan
     assert not msgspec.structs.replace(row, **columns).has_waiting_plan
+
+
+RETRY = RetryState(attempt=2, delay_ms=4000, error="The provider is overloaded.")
+
+
+@pytest.mark.parametrize(
+    ("columns", "waits_for"),
+    [
+        ({"status": "running"}, WAITS_FOR_WORKER),
+        ({"status": "running", "worker_id": WorkerId(UUID(int=1))}, None),
+        ({"status": "running", "retry_state": RETRY}, None),  # the retry says why, and when
+        ({"status": "waiting"}, None),
+        ({"status": "running", "archived": True}, None),
+    ],
+)
+def test_a_chat_without_a_worker_says_what_it_waits_for(
+    columns: dict[str, object], waits_for: str | None
+) -> None:
+    assert public_chat(chat(**columns)).waits_for == waits_for

@@ -158,7 +158,8 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
         str | None,
         describe(
             "While it is `running` and cannot go on now, such as because its machine is not"
-            " connected: why, in a sentence; else absent. It goes on by itself.",
+            " connected, or `pending`, because no worker has a slot for it: why, in a sentence;"
+            " else absent. It goes on by itself.",
             WAITS_FOR,
         ),
     ] = None
@@ -282,6 +283,9 @@ class ReaderView(Struct, frozen=True, kw_only=True):
     read_up_to: MessageId = NOTHING_READ
 
 
+WAITS_FOR_WORKER: Final = "No worker has a free slot yet."
+
+
 def has_unread(chat: Chat, read_up_to: MessageId) -> bool:
     """Whether an answer follows both the last message that the user has read and the message that
     started the last turn."""
@@ -333,6 +337,8 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
 
 
 def _waits_for(chat: Chat) -> str | None:
+    if chat.public_status == "pending" and chat.retry_state is None:
+        return WAITS_FOR_WORKER
     if chat.public_status != "running":
         return None
     return next((call.waits_for for call in chat.pending_calls if call.waits_for), None)
