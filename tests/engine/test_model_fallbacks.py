@@ -211,6 +211,15 @@ async def test_a_title_is_generated_by_the_fallback(
         assert ("title", True, 17) in await rig.recorded_usage()
 
 
+async def test_a_chat_whose_models_cannot_be_called_gets_no_title(rig: EngineRig) -> None:
+    say(rig.api, "hello")
+    chat = await rig.chat(chat_id := await rig.create("hi"))
+    await rig.wait_state(chat_id, "W")
+    rig.model.unusable |= {"fake": "missing_key", "second": "provider_disabled"}
+    with pytest.raises(TitleFailed, match="No model can name the chat: fake cannot be used"):
+        await rig.replica.titles.suggest(chat, "hi")
+
+
 async def test_a_summary_is_written_by_the_fallback(rig: EngineRig, second: FakeCompatible) -> None:
     """And is paid at its prices."""
     say(rig.api, "hello")

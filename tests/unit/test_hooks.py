@@ -96,6 +96,16 @@ def said(decision: str, by: LayerName = "deployment") -> CallHooks:
         # neither can users and chats loosen what a hook asks for
         ((layer("user", "auto"), layer("chat", "auto")), said("ask"), "ask"),
         ((layer("chat", "auto"),), said("ask", "template"), "ask"),
+        (
+            (layer("deployment", "auto", may_loosen=True), layer("user", "auto")),
+            said("ask"),
+            "ask",
+        ),
+        (
+            (layer("template", "ask", may_loosen=True), layer("chat", "auto")),
+            said("ask", "template"),
+            "ask",
+        ),
         # but they can be stricter than it
         ((layer("user", "ask"),), said("allow"), "ask"),
         # of several hooks in one layer the strictest counts, and both layers are heard

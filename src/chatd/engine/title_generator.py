@@ -138,8 +138,8 @@ class TitleGenerator:
         """A title for this excerpt of the chat. Raises UsageLimit, TitleFailed."""
         try:
             choice = await choose_usable_model(self._models, chat)
-        except ProviderError as error:
-            raise TitleFailed(f"No model can name the chat: {error.fault.message}") from error
+        except (ModelError, ProviderError) as error:
+            raise TitleFailed(f"No model can name the chat: {error.message}") from error
         title, refusal = await self._ask(
             chat, choice, lambda model: retitle_request(model, excerpt), TITLE
         )

@@ -8,7 +8,7 @@ The layers go from wide to narrow: deployment, template of the workspace, user, 
 3. A narrower layer replaces a wider one's decision, except that it cannot turn an `ask` of the
    deployment or of the template into `auto` unless that policy says `may_loosen`.
 4. What a hook of the deployment or of the template answers about a call is the narrowest rule of
-   its layer.
+   its layer. What it asks for stays asked, whatever `may_loosen` says of the policy.
 5. Without any matching rule a call runs, except one on a desktop that the model's provider wants a
    person to check.
 
@@ -160,13 +160,14 @@ def _combine(wider: PolicyDecision, layer: PolicyLayer, rule: ToolRule) -> Polic
     is_locked = wider.action == "ask" and not wider.may_loosen
     if is_locked and rule.action == "auto":
         return wider
-    can_loosen = layer.policy.may_loosen or layer.name not in _SET_BY_OTHERS
+    by_hook = rule is layer.verdict
+    can_loosen = layer.name not in _SET_BY_OTHERS or (layer.policy.may_loosen and not by_hook)
     return PolicyDecision(
         action=rule.action,
         layer=layer.name,
         rule=rule,
         may_loosen=can_loosen and not is_locked,
-        by_hook=rule is layer.verdict,
+        by_hook=by_hook,
     )
 
 
