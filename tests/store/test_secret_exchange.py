@@ -40,6 +40,7 @@ from chatd.store.sealed_columns import SecretReply, SecretRequest
 from chatd.workspaces.agents.agent_session import SECRET_FILE
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
+from tests.support.outcomes import present
 
 SECRETS: Final = SharedSecrets(keys=("a key",), workspaces="a secret of workspaces")
 NUMBERS: Final = count(1)
@@ -236,6 +237,21 @@ async def test_a_copy_of_the_database_has_nothing_that_opens_a_reply(
         assert row["answered_by"] == "host a"
         for text in deployment.files("a").values():
             assert text.strip().encode() not in row["reply"]
+
+
+async def test_keys_that_the_database_does_not_know_are_not_sent(
+    deployment: Deployment, pool: Pool
+) -> None:
+    """They may be those of another deployment."""
+    first = await deployment.started("a")
+    own = deployment.files("a")[KEY_FILE].strip()
+    (deployment.place / "a" / KEY_FILE).write_text(f"{new_key().encode()}\n{own}\n")
+    private = new_private_key()
+    asked = replace(request(public_bytes(private)), key_id=present(first.ring.current))
+    await sealed_columns.insert_request(pool, asked)
+    await first.refresh(pool)
+    reply = present(await sealed_columns.read_reply(pool, asked.id))
+    assert unseal(reply, asked, private).keys == (own,)
 
 
 async def test_two_hosts_join_at_once_and_each_is_answered_once(

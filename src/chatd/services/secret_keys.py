@@ -416,9 +416,10 @@ class SecretKeys:
         if not self._joins:
             return
         if is_asked and self.ring.current in self.ring.key_ids:
-            secret = self.workspace_secret
+            secret, ids = self.workspace_secret, {one.id for one in known}
             secrets = SharedSecrets(
-                keys=tuple(key.encode() for key in held),
+                # A file may have keys of another deployment, which is nobody's business here.
+                keys=tuple(key.encode() for key in held if key.id in ids),
                 workspaces=None if secret is None else secret.decode(),
             )
             await self._exchange.answer(pool, self.ring.key_ids, secrets)
