@@ -22,6 +22,7 @@ const MAY_IMPORT = {
 };
 const TESTS = ["src/**/*.test.{ts,tsx}", "src/**/testing.{ts,tsx}"];
 const perToken = { name: "@/connection", importNames: ["useChat"], message: "useChat renders per token: take useSettledChat or useChatSelector." };
+const HTTPS_ONLY = "Browsers have it over https only: see src/platform/plain-http.ts.";
 const areaRules = Object.entries(MAY_IMPORT).map(([area, allowed]) => ({
   files: [`src/${area}/**`],
   // Tests may use what another area's tests use.
@@ -52,7 +53,12 @@ export default ts.config(
     rules: {
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
       "@typescript-eslint/no-confusing-void-expression": ["error", { ignoreArrowShorthand: true }],
-      "no-restricted-properties": ["error", { object: "window", property: "open", message: "Use a link with rel=noreferrer." }],
+      "no-restricted-properties": [
+        "error",
+        { object: "window", property: "open", message: "Use a link with rel=noreferrer." },
+        ...["randomUUID", "subtle"].map((property) => ({ object: "crypto", property, message: HTTPS_ONLY })),
+        ...["clipboard", "locks"].map((property) => ({ object: "navigator", property, message: HTTPS_ONLY })),
+      ],
       "no-restricted-syntax": [
         "error",
         {
@@ -66,6 +72,7 @@ export default ts.config(
     },
   },
   ...areaRules,
+  { files: ["src/platform/plain-http.ts", "e2e/**", ...TESTS], rules: { "no-restricted-properties": "off" } },
   { files: ["src/app/**"], rules: { "no-restricted-imports": ["error", { paths: [perToken] }] } },
   // The timeline shows each token as it comes.
   { files: ["src/timeline/list/timeline.tsx"], rules: { "no-restricted-imports": "off" } },

@@ -3,6 +3,7 @@ import { useEffect, useRef } from "react";
 import { isWorking } from "@/chat-state/reducer";
 import type { ChatState, ChatStatus } from "@/chat-state/types";
 import { useChatDetails, useChatList, useChatSelector } from "@/connection";
+import { inOneTab } from "@/platform/plain-http";
 import { readPreference } from "@/platform/preferences";
 import { announce } from "@/platform/toasts";
 import { familyNeedsYou, isActive, isUnread, type ListChat } from "./sidebar/list-chat";
@@ -65,8 +66,7 @@ function play(): void {
 
 /** Plays once for what `about` names, also when several tabs ask at the same time. */
 async function playChime(about: string): Promise<void> {
-  await navigator.locks.request(`chatd.chime:${about}`, { ifAvailable: true }, async (lock) => {
-    if (lock === null) return;
+  await inOneTab(`chatd.chime:${about}`, async () => {
     play();
     await new Promise((resolve) => setTimeout(resolve, HOLD_MS));
   });

@@ -7,6 +7,7 @@ import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, Dialog, ErrorNote, Icon, IconButton, Skeleton, TextField } from "@/components";
 import { useAmendChat, useDeleteChat } from "@/connection";
+import { copyText } from "@/platform/plain-http";
 import { chatOfPath, chatPath, HOME_PATH } from "@/platform/routes";
 import { toast } from "@/platform/toasts";
 import { PublicLinks } from "./public-links";
@@ -230,8 +231,8 @@ export function ShareDialog({ chat, onClose }: { chat: ListChat; onClose: () => 
     }
   };
   const copyLink = async () => {
-    await navigator.clipboard.writeText(new URL(chatPath(rootId), window.location.href).href);
-    toast("Link copied. Only people on this list can open it.");
+    const url = new URL(chatPath(rootId), window.location.href).href;
+    toast((await copyText(url)) ? "Link copied. Only people on this list can open it." : `The browser did not allow to copy: ${url}`);
   };
   const known = new Set((readers.data ?? []).map((reader) => reader.id));
   const addable = (found.data ?? []).filter((reader) => !known.has(reader.id));

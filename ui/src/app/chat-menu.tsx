@@ -27,6 +27,7 @@ import { errorWords, MenuItem, MenuSeparator } from "@/components";
 import { useAmendChat } from "@/connection";
 import { openPanel, printChat } from "@/platform/actions";
 import { runCommand } from "@/platform/keys";
+import { copyText } from "@/platform/plain-http";
 import { chatPath } from "@/platform/routes";
 import { createStore } from "@/platform/store";
 import { toast } from "@/platform/toasts";
@@ -44,8 +45,8 @@ function download(chat: ListChat, format: "jsonl" | "markdown"): void {
 }
 
 async function copyLink(chat: ListChat): Promise<void> {
-  await navigator.clipboard.writeText(new URL(chatPath(chat.id), window.location.href).href);
-  toast("Link copied");
+  const url = new URL(chatPath(chat.id), window.location.href).href;
+  toast((await copyText(url)) ? "Link copied" : `The browser did not allow to copy: ${url}`);
 }
 
 /** The files are copied while the new workspace is built: its panel shows how far. */

@@ -9,6 +9,7 @@ import { Button, Icon } from "@/components";
 import { useChatDetails, useOutbox, useSettledChat } from "@/connection";
 import { focusComposer, useAction } from "@/platform/actions";
 import { useCommand } from "@/platform/keys";
+import { newUuid } from "@/platform/plain-http";
 import { announce, toast, toastOnError } from "@/platform/toasts";
 import { refusalText } from "./context-and-cost";
 import { contentOf, draftOf, EMPTY_DRAFT, type MessageDraft } from "./draft";
@@ -109,7 +110,7 @@ export function ChatComposer({ chatId }: { chatId: string }) {
     setSaving(true);
     try {
       const answer = { tool_call_id: only.callId, decision: "answer" as const, replies: [{ labels: [], text: draft.text.trim() }] };
-      const headers = { "Idempotency-Key": crypto.randomUUID() };
+      const headers = { "Idempotency-Key": newUuid() };
       await api.POST("/api/v1/chats/{chat_id}/answers", { path: { chat_id: chatId }, body: { answers: [answer] }, headers });
       clearDraft(draftKey);
       announce("Answered");

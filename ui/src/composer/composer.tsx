@@ -5,6 +5,7 @@ import type { components } from "@/api/schema";
 import { ErrorNote } from "@/components";
 import { useChatDetails, useCreatedChat } from "@/connection";
 import { focusComposer } from "@/platform/actions";
+import { newUuid } from "@/platform/plain-http";
 import { chatPath } from "@/platform/routes";
 import { announce } from "@/platform/toasts";
 import { ChatComposer } from "./chat-composer";
@@ -122,7 +123,7 @@ function creationKey(body: unknown): string {
   const text = JSON.stringify(body);
   const kept = read();
   if (kept?.body === text && Date.now() - kept.at < MAX_AGE_MS) return kept.key;
-  const key = crypto.randomUUID();
+  const key = newUuid();
   try {
     localStorage.setItem(NAME, JSON.stringify({ key, body: text, at: Date.now() } satisfies Kept));
   } catch {

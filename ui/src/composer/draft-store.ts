@@ -2,6 +2,7 @@
 import { useCallback, useSyncExternalStore } from "react";
 import { ApiError, csrfHeaders, errorBody, localError } from "@/api/client";
 import type { components } from "@/api/schema";
+import { newUuid } from "@/platform/plain-http";
 import { type Attachment, EMPTY_DRAFT, isEmpty, type MessageDraft } from "./draft";
 
 const PREFIX = "chatd.draft.";
@@ -128,7 +129,7 @@ export function addFiles(draftKey: string, known: number, files: readonly File[]
 function addFile(draftKey: string, file: File): void {
   const isImage = file.type.startsWith("image/");
   const attachment: Attachment = {
-    id: crypto.randomUUID(),
+    id: newUuid(),
     name: file.name === "" ? "file" : file.name,
     mediaType: file.type,
     size: file.size,

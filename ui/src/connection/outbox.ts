@@ -5,6 +5,7 @@
  */
 import { ApiError } from "@/api/client";
 import { type Draft, newOutboxItem, type OutboxItem, type SendBody, sendBody } from "@/chat-state/outbox";
+import { newUuid } from "@/platform/plain-http";
 import { backoffDelay, type BackoffLimits } from "./socket";
 
 export interface OutboxDeps {
@@ -28,7 +29,7 @@ const TOO_OLD = {
 export class Outbox {
   readonly #deps: OutboxDeps;
   readonly #show: (chatId: string, items: readonly OutboxItem[]) => void;
-  readonly #tab = crypto.randomUUID();
+  readonly #tab = newUuid();
   #items: readonly OutboxItem[] = [];
   #timers = new Map<string, ReturnType<typeof setTimeout>>();
   #storage: OutboxStorage | null = null;
@@ -58,7 +59,7 @@ export class Outbox {
   add(chatId: string, draft: Draft): OutboxItem | null {
     this.#items = this.#items.filter((one) => one.state !== "sent" || Date.now() - one.createdAt < SENT_KEPT_MS);
     if (this.#items.filter((item) => item.state !== "sent").length >= MAX_ITEMS) return null;
-    const item = newOutboxItem(crypto.randomUUID(), chatId, draft, Date.now());
+    const item = newOutboxItem(newUuid(), chatId, draft, Date.now());
     this.#items = [...this.#items, item];
     this.#store(item);
     this.#show(chatId, this.#of(chatId));
@@ -79,7 +80,7 @@ export class Outbox {
   retry(id: string): void {
     const item = this.#find(id);
     if (item?.state !== "refused") return;
-    const again = { ...newOutboxItem(crypto.randomUUID(), item.chatId, item.draft, Date.now()) };
+    const again = { ...newOutboxItem(newUuid(), item.chatId, item.draft, Date.now()) };
     this.#storage?.remove(id);
     this.#items = this.#items.map((one) => (one.id === id ? again : one));
     this.#store(again);

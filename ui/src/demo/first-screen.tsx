@@ -4,6 +4,7 @@ import { useLocation } from "wouter";
 import { api } from "@/api/client";
 import { ErrorNote, Icon, Spinner } from "@/components";
 import { useCreatedChat } from "@/connection";
+import { newUuid } from "@/platform/plain-http";
 import { chatPath } from "@/platform/routes";
 import { NextLinks, startIfAllowed, useDemo, useDemoWorker } from "./demo-worker";
 
@@ -110,7 +111,7 @@ function useStartDemo() {
     if (demo?.available === true && !demo.worker_running) await startIfAllowed(start);
     const chat = await api.POST("/api/v1/chats", {
       body: { content: [{ type: "text", text: card.prompt }] },
-      headers: { "Idempotency-Key": crypto.randomUUID() },
+      headers: { "Idempotency-Key": newUuid() },
     });
     onCreated(chat);
     navigate(card.panel === undefined ? chatPath(chat.id) : `${chatPath(chat.id)}?panel=${card.panel}`);

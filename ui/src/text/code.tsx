@@ -1,6 +1,7 @@
 /** A block of code: language, copy, wrapped lines by choice, colours when they are there. */
 import { Check, Copy, WrapText } from "lucide-react";
 import { type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { copyText } from "@/platform/plain-http";
 import { looseType } from "./diff";
 import type { Piece } from "./highlight";
 
@@ -222,14 +223,4 @@ export function useCopy(): readonly [boolean, (text: string) => void] {
     });
   }, []);
   return [isCopied, copy];
-}
-
-/** False: the browser does not allow it, as on a page without HTTPS. */
-export async function copyText(text: string): Promise<boolean> {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    return false;
-  }
 }

@@ -2,6 +2,7 @@
 import { createContext, useContext } from "react";
 import { api, ApiError } from "@/api/client";
 import type { components } from "@/api/schema";
+import { newUuid } from "@/platform/plain-http";
 import { toast } from "@/platform/toasts";
 
 interface BuildLine {
@@ -103,6 +104,6 @@ export async function told<T>(request: Promise<T>): Promise<T> {
 
 /** Of this chat or of a subagent. A call is answered once: of a second answer the server says who was first. */
 export async function decideCall(chatId: string, answer: CallAnswer): Promise<void> {
-  const headers = { "Idempotency-Key": crypto.randomUUID() };
+  const headers = { "Idempotency-Key": newUuid() };
   await told(api.POST("/api/v1/chats/{chat_id}/answers", { path: { chat_id: chatId }, body: { answers: [answer] }, headers }));
 }

@@ -3,6 +3,7 @@ import { ArrowLeft, Check, Code, Copy, Download, FileWarning, Pencil, RefreshCw,
 import { lazy, type MouseEvent, type SubmitEvent, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Button, classes, EmptyState, ErrorNote, IconButton, Popover, Skeleton, TextField } from "@/components";
 import { insertReference } from "@/platform/actions";
+import { copyText } from "@/platform/plain-http";
 import { toast } from "@/platform/toasts";
 import { plural } from "@/platform/words";
 import { languageOf, useHighlightedLines } from "@/text/code";
@@ -135,10 +136,10 @@ function More({ file }: { readonly file: OpenFile }) {
 function CopyButton({ text, isPart }: { readonly text: string; readonly isPart: boolean }) {
   const [isCopied, setCopied] = useState(false);
   const copy = () => {
-    navigator.clipboard.writeText(text).then(
-      () => setCopied(true),
-      () => toast("The browser did not allow copying. It needs https."),
-    );
+    void copyText(text).then((done) => {
+      if (done) setCopied(true);
+      else toast("The browser did not allow copying.");
+    });
     setTimeout(() => setCopied(false), 1500);
   };
   const label = isCopied ? "Copied" : isPart ? "Copy what is shown" : "Copy the file";

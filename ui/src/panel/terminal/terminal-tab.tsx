@@ -3,6 +3,7 @@ import "@/styles/terminal.css";
 import { Plus, SquareTerminal, X } from "lucide-react";
 import { useCallback, useRef, useState } from "react";
 import { Button, classes, EmptyState, IconButton } from "@/components";
+import { newUuid } from "@/platform/plain-http";
 import { TerminalView } from "./terminal-view";
 
 export function TerminalTab({ chatId }: { readonly chatId: string }) {
@@ -94,7 +95,7 @@ interface TerminalEntry {
 }
 
 function newTerminal(known: readonly TerminalEntry[]): TerminalEntry {
-  return { id: crypto.randomUUID(), number: Math.max(0, ...known.map((one) => one.number)) + 1 };
+  return { id: newUuid(), number: Math.max(0, ...known.map((one) => one.number)) + 1 };
 }
 
 function canAdd(known: readonly TerminalEntry[]): boolean {

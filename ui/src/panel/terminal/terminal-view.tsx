@@ -4,6 +4,7 @@ import { FitAddon } from "@xterm/addon-fit";
 import { type ITheme, Terminal } from "@xterm/xterm";
 import { useEffect, useRef, useState } from "react";
 import { Button } from "@/components";
+import { copyText } from "@/platform/plain-http";
 import { toast } from "@/platform/toasts";
 import { chatSocketUrl, LostNote, PanelNote, RefusedNote } from "../workspace/workspace-frame";
 import { TerminalSocket, type TerminalState } from "./terminal-socket";
@@ -185,7 +186,9 @@ function isClipboardKey(event: KeyboardEvent, terminal: Terminal): boolean {
   if (event.code === "KeyV") return true;
   if (event.code !== "KeyC" || !terminal.hasSelection()) return false;
   event.preventDefault();
-  navigator.clipboard.writeText(terminal.getSelection()).catch(() => toast("The browser did not allow copying."));
+  void copyText(terminal.getSelection()).then((done) => {
+    if (!done) toast("The browser did not allow copying.");
+  });
   return true;
 }
 

@@ -4,6 +4,7 @@ import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, Dialog, EmptyState, ErrorNote, Field, IconButton, TextField, Time } from "@/components";
+import { copyText } from "@/platform/plain-http";
 import { toast } from "@/platform/toasts";
 import { Loaded, readAll, Section, SettingsPage, Table, useResource, useSave } from "../frame";
 
@@ -170,8 +171,7 @@ function NewToken({ onClose }: { onClose: () => void }) {
 /** A secret that is shown once, with a button that copies it. */
 export function ShownSecret({ text, label = "Copy" }: { text: string; label?: string }) {
   const copy = async () => {
-    await navigator.clipboard.writeText(text);
-    toast("Copied.");
+    toast((await copyText(text)) ? "Copied." : "The browser did not allow copying. Select the text and copy it.");
   };
   return (
     <div className="settings-secret">

@@ -5,9 +5,10 @@ import { api } from "@/api/client";
 import { useMe } from "@/api/queries";
 import { type OpenChat, useOutbox } from "@/connection";
 import { editMessage, editUnsent, openModelPicker, openPanel } from "@/platform/actions";
+import { newUuid } from "@/platform/plain-http";
 import { chatPath } from "@/platform/routes";
 import { toast } from "@/platform/toasts";
-import { copyText } from "@/text/code";
+import { copyText } from "@/platform/plain-http";
 import { type BuildLog, decideCall, fileUrl, type RegenerateBody, type TimelineActions, told } from "../actions";
 import { isUnanswered, lastSaid } from "../rows/rows";
 
@@ -25,7 +26,7 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
       newest.current.send({ content: [{ type: "text", text }], ...(mode === undefined ? {} : { mode }) });
     };
     const regenerate = async (messageId: number, body: RegenerateBody) => {
-      const headers = { "Idempotency-Key": crypto.randomUUID() };
+      const headers = { "Idempotency-Key": newUuid() };
       const message = { ...path, message_id: messageId };
       await told(api.POST("/api/v1/chats/{chat_id}/messages/{message_id}/regenerate", { path: message, body, headers }));
     };

@@ -1,7 +1,7 @@
 /** Keys of the timeline: from row to row, from prompt to prompt, and what they do with the row in focus. */
 import { type RefObject, useEffect, useRef } from "react";
 import { useCommand } from "@/platform/keys";
-import { copyText } from "@/text/code";
+import { copyText } from "@/platform/plain-http";
 import { useTimelineActions } from "../actions";
 import { textOfRow } from "../rows/brief";
 import type { Row } from "../rows/row";
