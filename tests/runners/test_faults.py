@@ -16,7 +16,13 @@ from msgspec.structs import replace
 from chatd.clock import SystemClock
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.agent_api import AgentUnreachable, ConnectFailed
-from chatd.domain.workspace.entities import AgentId, AgentSpec, Endpoint, TemplateSpec
+from chatd.domain.workspace.entities import (
+    AgentId,
+    AgentSpec,
+    Endpoint,
+    FieldProblem,
+    TemplateSpec,
+)
 from chatd.domain.workspace.runners import BackendOffer
 from chatd.services import runners as runner_services
 from chatd.store.workspace import workspaces
@@ -336,6 +342,23 @@ async def test_a_call_that_an_older_runner_cannot_read_is_refused_and_not_left_w
             with pytest.raises(BuildFailed, match="Upgrade the runner"):
                 await remote.validate(newer, {})
             assert await remote.validate(TemplateSpec(), {}) == ()
+
+
+async def test_a_reply_that_is_too_long_is_an_error_and_ends_no_connection(
+    dsn: str, tmp_path: Path
+) -> None:
+    backend = ProcessBackend(tmp_path)
+    backend.problems = [FieldProblem(field="env", detail="x" * 1000)] * 100
+    async with replica(dsn, 1) as first:
+        token = await make_token(first.services.pool)
+        async with runner(first.url, token, tmp_path, backend=backend) as machine:
+            await machine.connected()
+            link = present(first.services.links.get(machine.id))
+            remote = RemoteBackend(link, "sandbox")
+            with pytest.raises(BuildFailed, match="is too long"):
+                await remote.validate(TemplateSpec(), {})
+            assert await remote.workspaces() == []
+            assert first.services.links.get(machine.id) is link
 
 
 @pytest.mark.parametrize(("version", "advice"), [("9.4.0", "server"), ("0.0.1", "")])

@@ -96,6 +96,11 @@ OTHER_PERSON = UserId(OWNER)
         ("r1", [runner(capacity=1, running=1)], ""),
         ("r2", [runner()], "has been removed"),
         ("r1", [runner(disconnected_at=AT)], "The runner one is not connected since"),
+        (
+            "r1",
+            [runner(backends=(BackendOffer(kind="sandbox"),))],
+            "The runner one no longer offers container workspaces",
+        ),
         (None, [], "No runner of the pool build offers container workspaces with the labels gpu"),
         (None, [runner(owner_id=OTHER_PERSON)], "offers container workspaces"),
         (None, [runner(disconnected_at=AT)], "that fits is connected: one"),

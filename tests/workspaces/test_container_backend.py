@@ -133,6 +133,26 @@ async def test_a_build_goes_on_when_the_engine_is_restarted(
         assert "basket.py" in await rig.output_of(running, "ls")
 
 
+@pytest.mark.promise("P7")
+async def test_a_command_goes_on_and_is_reached_while_the_engine_is_away(
+    rig: BackendRig, engine: Engine
+) -> None:
+    running = await rig.start()
+    client = await rig.client(running)
+    command = "echo ran >> log; until test -e go; do sleep 0.1; done; cat log"
+    started = await client.start_process(command, key="once")
+    engine.kill()
+    try:
+        assert (await rig.backend.inspect(running.workspace)).state == "unknown"
+        assert await rig.output_of(running, "touch go; echo here") == "here"
+        output = await client.output(started.id, wait_s=TEST_TIMEOUT_S)
+        assert (output.running, output.output) == (False, "ran\n")
+    finally:
+        await asyncio.to_thread(engine.start)
+    assert (await rig.backend.inspect(running.workspace)).state == "running"
+    assert (await rig.start(again=running.workspace.id)).agent == running.agent
+
+
 async def test_the_agent_runs_in_an_image_without_python(rig: BackendRig) -> None:
     running = await rig.start()
     assert await rig.output_of(running, "command -v python3 || echo none") == "none"

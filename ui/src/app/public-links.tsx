@@ -6,6 +6,7 @@ import { api } from "@/api/client";
 import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, ErrorNote, Field, Icon, IconButton, Time } from "@/components";
+import { copyText } from "@/platform/plain-http";
 import { fullText } from "@/platform/words";
 import { toast } from "@/platform/toasts";
 
@@ -81,8 +82,7 @@ export function PublicLinks({ chatId }: { chatId: string }) {
 
 function NewLink({ url }: { url: string }) {
   const copy = async () => {
-    await navigator.clipboard.writeText(url);
-    toast("Link copied");
+    toast((await copyText(url)) ? "Link copied" : "The browser did not allow copying. Select the text and copy it.");
   };
   return (
     <div className="app-links-new" role="status">

@@ -43,13 +43,13 @@ export function useNow(each: "second" | "minute" = "second"): number {
   return useSyncExternalStore(ticker.subscribe, ticker.read);
 }
 
-/** When something was, as lists say it; the whole moment is its title. */
-export function Time({ at }: { at: string | Date }) {
+/** When something was, as lists say it; the whole moment is its title. A past moment that a wrong clock shows as later is "now". */
+export function Time({ at, isFuture = false }: { at: string | Date; isFuture?: boolean }) {
   const now = useNow("minute");
   const moment = typeof at === "string" ? new Date(at) : at;
   return (
     <time dateTime={moment.toISOString()} title={fullText(moment)} className="ui-number">
-      {relativeText(moment, new Date(Math.max(now, moment.getTime())))}
+      {relativeText(moment, new Date(isFuture ? now : Math.max(now, moment.getTime())))}
     </time>
   );
 }

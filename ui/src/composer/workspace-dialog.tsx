@@ -7,6 +7,7 @@ import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { Button, Dialog, ErrorNote, Field, Icon, Segmented, Skeleton, TextField } from "@/components";
 import { focusComposer } from "@/platform/actions";
+import { newUuid } from "@/platform/plain-http";
 import type { ChosenWorkspace } from "./draft";
 
 type Workspace = components["schemas"]["WorkspaceReply"];
@@ -141,7 +142,7 @@ function ParameterForm({ templateId, onMade }: { readonly templateId: string; re
     const name = values.get("name");
     const body = { template_id: templateId, parameters, ...(typeof name === "string" && name.trim() !== "" ? { name: name.trim() } : {}) };
     const text = JSON.stringify(body);
-    if (attempt.current.body !== text) attempt.current = { key: crypto.randomUUID(), body: text };
+    if (attempt.current.body !== text) attempt.current = { key: newUuid(), body: text };
     setBusy(true);
     setError(null);
     try {

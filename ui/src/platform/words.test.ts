@@ -1,5 +1,22 @@
 import { describe, expect, it } from "vitest";
-import { countText, moneyText, plural, readMoney, tokensText } from "./words";
+import { countText, moneyText, plural, readMoney, relativeText, tokensText } from "./words";
+
+describe("moments", () => {
+  const NOW = new Date("2026-11-18T12:00:00");
+  it.each([
+    ["2026-11-18T11:59:30", "now"],
+    ["2026-11-18T11:20:00", "40 m"],
+    ["2026-11-18T09:00:00", "3 h"],
+    ["2026-11-16T09:00:00", "Mon"],
+    ["2026-03-03T09:00:00", "3 Mar"],
+    ["2025-03-03T09:00:00", "3 Mar 2025"],
+    ["2026-11-18T12:00:30", "now"],
+    ["2026-11-18T12:40:30", "in 40 m"],
+    ["2026-11-18T15:00:30", "in 3 h"],
+    ["2026-11-20T09:00:00", "20 Nov"],
+    ["2027-02-16T09:00:00", "16 Feb 2027"],
+  ])("says of %s: %s", (moment, text) => expect(relativeText(new Date(moment), NOW)).toBe(text));
+});
 
 describe("amounts", () => {
   it.each([

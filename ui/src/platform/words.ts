@@ -28,13 +28,20 @@ export function daysBetween(earlier: Date, later: Date): number {
   return Math.round((startOfDay(later) - startOfDay(earlier)) / DAY);
 }
 
-/** How a list says when: "now", "4 m", "2 h", "Mon", "3 Mar", "3 Mar 2025". */
+/** How a list says when: "now", "4 m", "2 h", "Mon", "3 Mar", "3 Mar 2025"; of what will be: "in 4 m", "in 2 h", "3 Mar". */
 export function relativeText(moment: Date, now: Date): string {
   const age = now.getTime() - moment.getTime();
+  if (age <= -12 * HOUR) return dateText(moment, now);
+  if (age <= -HOUR) return `in ${Math.floor(-age / HOUR)} h`;
+  if (age <= -MINUTE) return `in ${Math.floor(-age / MINUTE)} m`;
   if (age < MINUTE) return "now";
   if (age < HOUR) return `${Math.floor(age / MINUTE)} m`;
   if (age < 12 * HOUR || daysBetween(moment, now) === 0) return `${Math.floor(age / HOUR)} h`;
   if (daysBetween(moment, now) < 7) return moment.toLocaleDateString("en", { weekday: "short" });
+  return dateText(moment, now);
+}
+
+function dateText(moment: Date, now: Date): string {
   const sameYear = moment.getFullYear() === now.getFullYear();
   return moment.toLocaleDateString("en-GB", { day: "numeric", month: "short", ...(sameYear ? {} : { year: "numeric" }) });
 }

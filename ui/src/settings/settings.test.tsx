@@ -381,6 +381,14 @@ describe("limits", () => {
   });
 });
 
+it("says when a token ends", async () => {
+  const ends = new Date(Date.now() + 3.5 * 3_600_000).toISOString();
+  const token = { id: "t1", name: "CI", prefix: "chatd_x", scopes: [], created_at: ends, expires_at: ends, last_used_at: null };
+  answer("GET /api/v1/auth/tokens", page([token]));
+  open(<TokensPage />);
+  expect(await screen.findByText("in 3 h")).toBeTruthy();
+});
+
 it("shows a new token once, with the scopes that were chosen", async () => {
   answer("GET /api/v1/auth/tokens", page([]));
   answer("POST /api/v1/auth/tokens", { id: "t1", name: "CI", prefix: "chatd_x", scopes: ["chat:read"], token: "chatd_x_secret" }, 201);

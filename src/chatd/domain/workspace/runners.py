@@ -149,6 +149,8 @@ def explain_wait(
             return "The runner of this workspace has been removed."
         if not is_connected(mine, now):
             return f"The runner {mine.name} is not connected{_since(mine)}."
+        if all(offer.kind != needs.backend for offer in mine.backends):
+            return f"The runner {mine.name} no longer offers {needs.backend} workspaces."
         return ""
     pool = f"the pool {needs.pool}" if needs.pool else "the servers' own pool"
     suitable = [runner for runner in runners if fits(runner, needs) and runner.owner_id is None]

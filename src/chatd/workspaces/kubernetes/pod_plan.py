@@ -47,7 +47,6 @@ LINK_ORDER_DIR: Final = "/run/chatd-link"
 TOKEN_FILE: Final = "token"
 READY_FILE: Final = f"{SOCKET_VOLUME_DIR}/connected"
 POD_AGENT_SOCKET: Final = f"{SOCKET_DIR}/{AGENT_SOCKET}"
-RESERVED_IN_POD: Final = (STATE_DIR, ORDER_DIR, SOCKET_VOLUME_DIR, VOLUME_DIR)
 
 WORKSPACE, STARTUP, KIT, LINK, COMMAND = "workspace", "startup", "kit", "link", "command"
 """Containers."""

@@ -34,6 +34,7 @@ from chatd.workspaces.tunnels.wire import (
     CONTROL_PATH,
     EPOCH_HEADER,
     EXCHANGE_PATH,
+    MAX_RUNNER_MESSAGE_BYTES,
     MAX_SERVER_MESSAGE_BYTES,
     PROTOCOL,
     REUSE_PROTOCOL,
@@ -330,7 +331,11 @@ class _ServerConnection:
             del self._running[call.call]
 
     async def _send(self, message: CallReply | CallLog) -> None:
-        await self._messages.send(encode(message))
+        text = encode(message)
+        # The server would close the connection, and ask again: lines of a log are cut before.
+        if isinstance(message, CallReply) and len(text.encode()) > MAX_RUNNER_MESSAGE_BYTES:
+            text = encode(CallReply(call=message.call, error=_TOO_LONG))
+        await self._messages.send(text)
 
     async def _report_state(self) -> None:
         while True:
@@ -411,6 +416,9 @@ _UNREADABLE: Final = CallError(
     code="runner_outdated",
     message="The workspace's runner is older than the server and cannot read what it is asked for."
     " Upgrade the runner.",
+)
+_TOO_LONG: Final = CallError(
+    code="reply_too_long", message="What the runner has to say of the workspace is too long."
 )
 
 

@@ -72,7 +72,7 @@ function TokenRow({ token }: { token: Token }) {
         <code>{token.prefix}</code>
       </td>
       <td className="tone-muted">{token.scopes?.join(", ") ?? "all"}</td>
-      <td>{token.expires_at ? <Time at={token.expires_at} /> : "never"}</td>
+      <td>{token.expires_at ? <Time at={token.expires_at} isFuture /> : "never"}</td>
       <td>{token.last_used_at ? <Time at={token.last_used_at} /> : "never"}</td>
       <td className="settings-right">
         <Button size="sm" onClick={() => setRevoking(true)}>

@@ -341,7 +341,7 @@ function TokenRow({ token }: { token: RunnerToken }) {
         <code>{token.prefix}</code>
       </td>
       <td className="settings-right">{token.runners}</td>
-      <td>{token.expired ? <Tag tone="warn">expired</Tag> : token.expires_at === null ? "never" : <Time at={token.expires_at} />}</td>
+      <td>{token.expired ? <Tag tone="warn">expired</Tag> : token.expires_at === null ? "never" : <Time at={token.expires_at} isFuture />}</td>
       <td>{token.last_used_at === null ? "never" : <Time at={token.last_used_at} />}</td>
       <td className="settings-right">
         <Button size="sm" onClick={() => setRevoking(true)}>
