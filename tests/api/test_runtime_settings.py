@@ -17,6 +17,7 @@ UNTOUCHED: Final[dict[str, object]] = {
     "sharing_enabled": True,
     "public_links": False,
     "public_link_days": 30,
+    "answer_links": False,
     "experiments": [],
     "available_experiments": {},
     "debug_recording": "off",

@@ -24,11 +24,16 @@ from chatd.domain.deployment.webhooks import SubscriptionKeys, encode_secret
 from chatd.domain.ids import UserId
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.sealed_secrets import KeyRing, SecretKey
+from chatd.services.runtime_settings import RuntimeSettings
 from chatd.services.webhooks import PRIVATE_TEXT, PushRequests, WebhookSender
 from chatd.store import webhooks
+from chatd.store.chat import answer_links
+from chatd.store.conn import json_text
+from chatd.store.notifications import ConfigChanges
 from chatd.store.webhooks import SECRET_COLUMN
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.eventually import eventually
+from tests.support.outcomes import present
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool
 
@@ -80,6 +85,7 @@ async def sending(rig: EngineRig, *, allow_private: bool = True) -> AsyncGenerat
         rig.replica.env,
         contact="mailto:ops@example.com",
         summarize=rig.replica.titles.label_turn,
+        allows_answer_links=RuntimeSettings(rig.pool, ConfigChanges()).allows_answer_links,
     )
     sender = WebhookSender(rig.pool, RING, rig.replica.env, pushes, allow_private=allow_private)
     rig.replica.on_turn_end = sender.on_turn_end
@@ -437,6 +443,37 @@ async def test_a_turn_that_needs_a_person_says_what_for(dsn: str) -> None:
             "calls": 1,
             "summary": "Approve: git push",
         }
+
+
+@pytest.mark.promise("P13")
+async def test_a_browser_is_told_which_call_waits_and_gets_a_link_only_if_the_settings_allow_it(
+    dsn: str,
+) -> None:
+    browser, tool = Browser(), GatedTool()
+    async with (
+        receiver() as hook,
+        engine_rig(dsn, tools=[tool]) as rig,
+        sending(rig) as sender,
+    ):
+        await rig.set_policy(ToolRule(tool="echo", action="ask"))
+        await subscribe(rig, hook.url, browser, sender)
+        for number, allowed in enumerate((False, True), 1):
+            await rig.pool.execute(
+                "INSERT INTO deployment_settings (version, document) VALUES (1, $1::json)"
+                " ON CONFLICT (one) DO UPDATE SET document = excluded.document",
+                json_text({"answer_links": allowed}),
+            )
+            rig.call_tools((f"c{number}/é", "echo", '{"command":"TOKEN=SECRET git push"}'))
+            chat_id = await rig.create("go")
+            await until_got(hook, number)
+            told = browser.read(hook.got[-1][1])
+            assert told["body"] == "Allow echo? TOKEN=[hidden] git push"
+            assert told["url"] == f"/c/{chat_id}?call=c{number}%2F%C3%A9"
+            path, _, secret = told.get("answer", "").partition("#")
+            assert (path, len(secret)) == (("/answer", 43) if allowed else ("", 0))
+        found = present(await answer_links.find(rig.pool, secret))
+        assert (found.link.chat_id, found.link.tool_call_id) == (chat_id, "c2/é")
+        assert found.actor.user_id == rig.owner
 
 
 async def test_a_subagent_that_needs_a_person_is_told_too(dsn: str) -> None:

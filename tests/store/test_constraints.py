@@ -260,6 +260,24 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
         """INSERT INTO preview_shares (chat_id, workspace_id, port) SELECT id, id, 0 FROM chats""",
     ),
     (
+        "an_answer_link_has_a_digest",
+        """INSERT INTO answer_links (id, chat_id, tool_call_id, user_id, fingerprint, secret_sha256,
+               expires_at)
+           SELECT id, id, 'c', owner_id, '', 'secret', now() FROM chats""",
+    ),
+    (
+        "an_answer_link_approves_or_denies",
+        """INSERT INTO answer_links (id, chat_id, tool_call_id, user_id, fingerprint, secret_sha256,
+               expires_at, decision, used_at)
+           SELECT id, id, 'c', owner_id, '', sha256(''), now(), 'answer', now() FROM chats""",
+    ),
+    (
+        "a_used_answer_link_has_a_decision",
+        """INSERT INTO answer_links (id, chat_id, tool_call_id, user_id, fingerprint, secret_sha256,
+               expires_at, used_at)
+           SELECT id, id, 'c', owner_id, '', sha256(''), now(), now() FROM chats""",
+    ),
+    (
         "a_public_link_has_a_digest",
         """INSERT INTO public_links (id, chat_id, secret_sha256, shown, with_tools, with_files,
                expires_at)

@@ -78,6 +78,7 @@ def test_an_audit_record_shows_long_texts_clipped() -> None:
         "sharing_enabled": True,
         "public_links": False,
         "public_link_days": 30,
+        "answer_links": False,
         "experiments": (),
         "debug_recording": "off",
     }

@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from chatd.api.accounts import plain_pages
 from chatd.api.accounts.plain_pages import SignInPages
 from chatd.api.accounts.request_limits import route_group
+from chatd.api.answer_page import ANSWER_PAGES
 from chatd.api.deps import ApiDeps, GatherMetrics
 from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, Unauthorized, error_reply
 from chatd.api.mcp.endpoint import build_mcp_route
@@ -64,6 +65,7 @@ from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRout
 from chatd.api.routes.administration.spend_limits import SpendLimitRoutes
 from chatd.api.routes.administration.template_configs import TemplateConfigRoutes
 from chatd.api.routes.administration.users import GroupRoutes, UserRoutes
+from chatd.api.routes.answer_links import AnswerLinkRoutes
 from chatd.api.routes.answers import AnswerRoutes
 from chatd.api.routes.chat_lists import ChatListRoutes
 from chatd.api.routes.chats import ChatRoutes, TitleRoutes
@@ -195,6 +197,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ChatListRoutes(deps).routes(),
         *MessageRoutes(deps).routes(),
         *AnswerRoutes(deps).routes(),
+        *AnswerLinkRoutes(deps).routes(),
         *ToolPolicyRoutes(deps).routes(),
         *QueueRoutes(deps).routes(),
         *VersionRoutes(deps).routes(),
@@ -291,6 +294,7 @@ class ApiApplication:
                 **ApiDocs(routes, streams).pages,
                 **sign_in.pages,
                 **plain_pages.PAGES,
+                **ANSWER_PAGES,
                 **self._web_page.pages,
             },
             routes,

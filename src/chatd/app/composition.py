@@ -293,6 +293,7 @@ class Composition:
                 env,
                 contact=_push_contact(settings),
                 summarize=replica.titles.label_turn if settings.chats.titles else None,
+                allows_answer_links=self.runtime_settings.allows_answer_links,
             ),
             allow_private=settings.webhooks.private_addresses,
         )

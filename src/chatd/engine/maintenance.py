@@ -21,7 +21,7 @@ from chatd.engine.attempt import Committer
 from chatd.engine.call_records import UsageWriter
 from chatd.store import file_stores, files, retention, search, webhooks
 from chatd.store.account import audit, credentials, users
-from chatd.store.chat import idempotency, journal, model_calls, public_links
+from chatd.store.chat import answer_links, idempotency, journal, model_calls, public_links
 from chatd.store.chat.idempotency import REQUEST_RETENTION
 from chatd.store.conn import Conn, MissingReference
 from chatd.store.file_stores import FileStores
@@ -120,6 +120,7 @@ def maintenance_tasks(
         _batched("forget_deliveries", 600, lambda: _forget_deliveries(conn)),
         _batched("forget_kept_answers", 600, lambda: _forget_kept_answers(conn)),
         _batched("forget_public_links", 600, lambda: _forget_public_links(conn)),
+        _batched("forget_answer_links", 600, lambda: _forget_answer_links(conn)),
         _batched("roll_up_usage", 60, lambda: model_calls.roll_up(conn)),
         PeriodicTask(name="index_messages", interval_s=SEARCH_INDEX_INTERVAL_S, work=indexing.run),
         PeriodicTask(name="remove_deleted", interval_s=REMOVAL_INTERVAL_S, work=remove_deleted),
@@ -149,6 +150,11 @@ async def _forget_deliveries(conn: Conn) -> bool:
 async def _forget_public_links(conn: Conn) -> bool:
     limit = _MAX_KEYS_PER_BATCH
     return await public_links.delete_expired(conn, limit=limit) == limit
+
+
+async def _forget_answer_links(conn: Conn) -> bool:
+    limit = _MAX_KEYS_PER_BATCH
+    return await answer_links.delete_expired(conn, limit=limit) == limit
 
 
 async def _forget_kept_answers(conn: Conn) -> bool:

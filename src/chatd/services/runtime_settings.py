@@ -62,6 +62,9 @@ class RuntimeSettings:
                 self._users.popitem(last=False)
         return found
 
+    async def allows_answer_links(self) -> bool:
+        return (await self.deployment()).answer_links
+
     async def records_calls(self, owner_id: UserId) -> bool:
         """Whether the model calls of this user's chats are recorded for debugging."""
         mode = (await self.deployment()).debug_recording

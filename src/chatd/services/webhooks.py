@@ -8,6 +8,7 @@ at least once.
 import asyncio
 import errno
 import os
+import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -32,10 +33,21 @@ from msgspec import Struct
 from yarl import URL
 
 from chatd.aio import first_of
+from chatd.domain.access.permissions import WORKER
+from chatd.domain.access.secret_text import SECRET_BYTES, secret_text
 from chatd.domain.addresses import is_public
+from chatd.domain.chat.answer_links import (
+    ANSWER_PATH,
+    call_fingerprint,
+    first_approval,
+    headline,
+    may_have_link,
+)
+from chatd.domain.chat.call_waits import call_deadlines
 from chatd.domain.deployment.webhooks import (
     PUSH_TTL_S,
     DeliveryReply,
+    NotifiedCall,
     SubscriptionKeys,
     body_of,
     decode_keys,
@@ -51,6 +63,8 @@ from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing
 from chatd.store import webhooks
+from chatd.store.chat import answer_links, chats
+from chatd.store.chat.answer_links import NewAnswerLink
 from chatd.store.conn import Conn
 from chatd.store.webhooks import SECRET_COLUMN, SIGNING_KEY, ClaimedDelivery, StoredSigningKey
 
@@ -170,12 +184,15 @@ class PushRequests:
         *,
         contact: str,
         summarize: SummarizeTurn | None = None,
+        allows_answer_links: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
+        """`allows_answer_links`: whether the settings have links that answer a call; None: no."""
         self._conn = conn
         self._ring = ring
         self._env = env
         self._contact = contact
         self._summarize = summarize
+        self._allows_answer_links = allows_answer_links
         self._summaries: dict[tuple[ChatId, int], _TurnSummary] = {}
         self._signer: PushSigner | None = None
 
@@ -194,11 +211,38 @@ class PushRequests:
             if answer is not None and needs_summary(answer):
                 turn = (delivery.chat_id, delivery.version or 0)
                 answer = await self._summary_of(turn, answer) or answer
+        call = None
+        if delivery.event == "turn.needs_action" and delivery.chat_id is not None:
+            call = await self._notified_call(delivery.chat_id)
         now_s = int(self._env.clock.now().timestamp())
         return DeliveryRequest(
             headers=signer.headers(claimed.url, self._contact, now_s),
-            body=encrypt_push(push_payload(delivery, answer), keys),
+            body=encrypt_push(push_payload(delivery, answer, call), keys),
         )
+
+    async def _notified_call(self, chat_id: ChatId) -> NotifiedCall | None:
+        """As the chat is now. None if no call waits for approval. A repeated delivery makes another
+        link; each answers the call once, and the call is answered once."""
+        chat = await chats.get(self._conn, WORKER, chat_id)
+        call = None if chat is None else first_approval(chat)
+        if chat is None or call is None:
+            return None
+        path = None
+        allows = self._allows_answer_links
+        if allows is not None and may_have_link(call) and await allows():
+            secret = secret_text(secrets.token_bytes(SECRET_BYTES))
+            new = NewAnswerLink(
+                id=self._env.new_id(),
+                chat_id=chat.id,
+                tool_call_id=call.id,
+                user_id=chat.owner_id,
+                fingerprint=call_fingerprint(chat, call),
+                secret=secret,
+                deadline=call_deadlines(chat).get(call.id),
+            )
+            await answer_links.insert(self._conn, new)
+            path = f"{ANSWER_PATH}#{secret}"
+        return NotifiedCall(id=call.id, text=headline(call), answer_path=path)
 
     async def _summary_of(self, turn: tuple[ChatId, int], answer: str) -> str | None:
         if self._summarize is None:

@@ -206,6 +206,14 @@ CHATS: Final = (
         "chat:write",
         records="public_link.revoke",
     ),
+    row("POST /public/call", "public", None, {"secret": "A" * 43}, says="not_found"),
+    row(
+        "POST /public/call/answer",
+        "public",
+        None,
+        {"secret": "A" * 43, "decision": "approve"},
+        says="not_found",
+    ),
     row("POST /public/chat", "public", None, {"secret": "A" * 43}, says="not_found"),
     row(
         "POST /public/file",

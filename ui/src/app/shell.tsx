@@ -4,6 +4,7 @@ import { useLocation, useSearch } from "wouter";
 import { ErrorBoundary, loadPopups } from "@/components";
 import { useChatList } from "@/connection";
 import { focusComposer, type PanelTab, useAction } from "@/platform/actions";
+import { onNotificationPress } from "@/platform/browser";
 import { useCommand, useKeys } from "@/platform/keys";
 import { useIsPhone } from "@/platform/media";
 import { readPreference, setPreference } from "@/platform/preferences";
@@ -40,6 +41,7 @@ function useShellCommands({ chatId, tab, setTab, openPalette, openHelp }: Comman
     setTab(tab === wanted ? null : wanted);
     return true;
   };
+  useEffect(() => onNotificationPress(navigate), [navigate]);
   useCommand("palette.open", openPalette);
   useCommand("help.open", openHelp);
   useCommand("chat.new", () => {

@@ -1,5 +1,6 @@
 /** What a browser keeps of a user between visits: drafts and notifications. Another user finds nothing of it. */
 import { api } from "@/api/client";
+import { safeNextPath } from "./routes";
 
 const OWNER = "chatd.user";
 /** Unsent messages stay: they are kept by user, and sent when that user is back. */
@@ -52,6 +53,17 @@ export async function switchPushOn(): Promise<string> {
   const registration = await navigator.serviceWorker.register(WORKER, { scope: "/" });
   await navigator.serviceWorker.ready;
   return tellServer(await registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: decodeKey(public_key) }));
+}
+
+/** A pressed notification goes to its place in a page that is open. Returns how to stop listening. */
+export function onNotificationPress(go: (path: string) => void): () => void {
+  if (!("serviceWorker" in navigator)) return () => undefined;
+  const listen = (event: MessageEvent<{ open?: unknown } | null>) => {
+    const path = event.data?.open;
+    if (typeof path === "string") go(safeNextPath(path));
+  };
+  navigator.serviceWorker.addEventListener("message", listen);
+  return () => navigator.serviceWorker.removeEventListener("message", listen);
 }
 
 /** Ends the subscription, on the server too. */

@@ -44,6 +44,7 @@ _QUOTED: Final = frozenset({"chat", "file"})
 # {person}: the user of the detail. {amount}: of a spend limit.
 _PHRASES: Final[Mapping[str, str]] = {
     "audit.export": "exported {entries} of the audit log",
+    "call.answer_by_link": "answered a call of {object} by the link of a notification",
     "chat.read": "read {object}{of}",
     "chat.share": "changed who may read {object}{of}",
     "file.read": "read {object}{of}",

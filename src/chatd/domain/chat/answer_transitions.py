@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from chatd.domain.chat.answer_links import call_fingerprint
 from chatd.domain.chat.call_waits import (
     answer_questions,
     answerable_calls,
@@ -51,7 +52,11 @@ def answer_calls(chat: Chat, command: AnswerCalls, worker: WorkerId | None) -> C
     marked = {call.id: call for call in chat.pending_calls}
     for answer in command.answers:
         call = asked.pop(answer.tool_call_id, None)
-        if call is None:
+        is_same = answer.fingerprint in (
+            None,
+            None if call is None else call_fingerprint(chat, call),
+        )
+        if call is None or not is_same:
             raise CallNotWaiting(answer.tool_call_id)
         _check_answer(call, answer)
         change = change.record_decision(_decision(answer, command.answered_by))

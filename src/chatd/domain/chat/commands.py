@@ -123,7 +123,8 @@ class SubmitToolResults(Struct, frozen=True, kw_only=True):
 
 class CallAnswer(Struct, frozen=True, kw_only=True):
     """A person's answer to one call. `reason` is told to the model. `always`: the chat no longer
-    asks for calls like this one; `rule_args` are the patterns of its rule, if not the usual."""
+    asks for calls like this one; `rule_args` are the patterns of its rule, if not the usual.
+    `fingerprint`: only if the call is still this one, by `answer_links.call_fingerprint`."""
 
     tool_call_id: ToolCallId
     decision: Literal["approve", "deny", "answer"]
@@ -131,6 +132,7 @@ class CallAnswer(Struct, frozen=True, kw_only=True):
     always: bool = False
     rule_args: Mapping[str, str] | None = None
     replies: tuple[QuestionReply, ...] = ()
+    fingerprint: str | None = None
 
 
 class AnswerCalls(Struct, frozen=True, kw_only=True):

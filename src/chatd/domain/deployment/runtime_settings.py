@@ -58,6 +58,10 @@ PUBLIC_LINKS_TEXT: Final = (
     " ends the links that there are, and so does `sharing_enabled`; true restores them."
 )
 PUBLIC_LINK_DAYS_TEXT: Final = "The longest life of a new public link, in days."
+ANSWER_LINKS_TEXT: Final = (
+    "Whether notifications of calls that wait for approval have a link by which the call is"
+    " answered once without a session. False also ends the links that there are."
+)
 DEFAULT_PUBLIC_LINK_DAYS: Final = 30
 
 ModelName = Annotated[str, Meta(max_length=200)]
@@ -68,13 +72,16 @@ class DeploymentSettings(Struct, frozen=True, kw_only=True):
     """`system_prompt` begins every new chat; the built-in prompt comes before it if
     `include_default_prompt` is true. `sharing_enabled`: users may share chats, and read what is
     shared with them. `public_links`: they may also make links for everyone, for at most
-    `public_link_days`. `experiments` are names of unfinished features that are switched on."""
+    `public_link_days`.
+    `answer_links`: notifications have links that answer one call. `experiments` are names of
+    unfinished features that are switched on."""
 
     system_prompt: str = ""
     include_default_prompt: bool = True
     sharing_enabled: bool = True
     public_links: bool = False
     public_link_days: int = DEFAULT_PUBLIC_LINK_DAYS
+    answer_links: bool = False
     experiments: tuple[str, ...] = ()
     debug_recording: DebugMode = "off"
 
@@ -133,6 +140,9 @@ class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             Meta(ge=1, le=MAX_LINK_DAYS, description=PUBLIC_LINK_DAYS_TEXT, examples=[30]),
         ]
         | UnsetType
+    ) = UNSET
+    answer_links: (
+        Annotated[bool, Meta(description=ANSWER_LINKS_TEXT, examples=[True])] | UnsetType
     ) = UNSET
     experiments: (
         Annotated[

@@ -12,6 +12,7 @@ import hmac
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal, get_args
+from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
@@ -19,7 +20,7 @@ from msgspec import Raw, Struct
 
 from chatd.domain.chat.change import Change
 from chatd.domain.errors import InvalidInput
-from chatd.domain.ids import ChatId, UserId
+from chatd.domain.ids import ChatId, ToolCallId, UserId
 
 TurnEvent = Literal["turn.finished", "turn.interrupted", "turn.failed", "turn.needs_action"]
 TURN_EVENTS: Final[tuple[TurnEvent, ...]] = get_args(TurnEvent)
@@ -232,9 +233,18 @@ def needs_summary(answer: str) -> bool:
     return len(" ".join(answer.split())) > MAX_BODY_CHARS
 
 
-def push_payload(delivery: Delivery, answer: str | None) -> bytes:
+class NotifiedCall(Struct, frozen=True, kw_only=True):
+    """The call that a notification is about, in a line. `answer_path`: a link that answers it."""
+
+    id: ToolCallId
+    text: str
+    answer_path: str | None = None
+
+
+def push_payload(delivery: Delivery, answer: str | None, call: NotifiedCall | None = None) -> bytes:
     """What the page's service worker shows. `answer`: a summary of the last answer or its text, if
-    any. Messages of one chat replace each other, by `tag`."""
+    any. `call`: a call that waits for approval; the notification opens its card. Messages of one
+    chat replace each other, by `tag`."""
     text = _TEXTS.get(delivery.event, delivery.event)
     if delivery.event == "turn.finished" and answer:
         text = answer
@@ -242,13 +252,18 @@ def push_payload(delivery: Delivery, answer: str | None) -> bytes:
         text = msgspec.json.decode(delivery.error, type=_ChatFailure).message or text
     if delivery.action is not None:
         text = msgspec.json.decode(delivery.action, type=_NeededAction).summary or text
+    path = "/" if delivery.chat_id is None else f"/c/{delivery.chat_id}"
+    if call is not None:
+        text, path = call.text, f"{path}?call={quote(call.id, safe='')}"
+    more = {} if call is None or call.answer_path is None else {"answer": call.answer_path}
     return msgspec.json.encode(
         {
             "title": _clip(delivery.title or "chatd", MAX_TITLE_CHARS),
             "body": _clip(text, MAX_BODY_CHARS),
             "event": delivery.event,
             "tag": None if delivery.chat_id is None else str(delivery.chat_id),
-            "url": "/" if delivery.chat_id is None else f"/c/{delivery.chat_id}",
+            "url": path,
+            **more,
         }
     )
 

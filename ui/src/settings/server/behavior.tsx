@@ -70,6 +70,12 @@ function Behavior({ current }: { current: Deployment }) {
               </select>
             </SettingRow>
           )}
+          <SettingRow
+            title="Answer by notification"
+            hint="A notification of a call that waits for approval has a link that approves or denies this one call, once and for an hour, without signing in."
+          >
+            <Switch label="Answer by notification" checked={current.answer_links} onChange={(on) => save.mutate({ answer_links: on })} />
+          </SettingRow>
           <SettingRow title="Debug records" hint="Requests to models and their answers, without secrets. Whoever may read a chat may read them.">
             <Segmented
               label="Debug records"

@@ -95,7 +95,10 @@ const MAX_LINK_PAGES = 50;
 
 /** Opens at the message that the address names, else at the first unread one, else at the end. */
 function useOpening(chat: OpenChat, place: React.RefObject<ListPlace | null>): number | null {
-  const linked = Number(new URLSearchParams(useSearch()).get("m") ?? Number.NaN);
+  const query = new URLSearchParams(useSearch());
+  const linked = Number(query.get("m") ?? Number.NaN);
+  // The card of a call is at the end, and brings itself into view.
+  const isElsewhere = !Number.isNaN(linked) || query.has("call");
   const details = useChatDetails(chat.state.chatId);
   const opened = useRef<string | null>(null);
   const pages = useRef(0);
@@ -118,8 +121,8 @@ function useOpening(chat: OpenChat, place: React.RefObject<ListPlace | null>): n
     if (details.isPending || opened.current !== null) return;
     opened.current = "start";
     const unread = isUnread ? state.messages.find((message) => message.id > read) : undefined;
-    if (unread !== undefined && Number.isNaN(linked)) place.current?.toMessage(unread.id);
-  }, [details.isPending, isUnread, read, state.messages, linked, place]);
+    if (unread !== undefined && !isElsewhere) place.current?.toMessage(unread.id);
+  }, [details.isPending, isUnread, read, state.messages, isElsewhere, place]);
   return Number.isInteger(linked) ? linked : null;
 }
 

@@ -1,6 +1,7 @@
 /** A call that a person must approve before it runs. */
 import { ClipboardList, ShieldAlert } from "lucide-react";
-import { type KeyboardEvent, useEffect, useId, useState } from "react";
+import { type KeyboardEvent, type RefObject, useEffect, useId, useRef, useState } from "react";
+import { useSearch } from "wouter";
 import type { RequestedCall } from "@/chat-state/types";
 import { Button, Countdown, StatusIcon } from "@/components";
 import { focusComposer } from "@/platform/actions";
@@ -27,12 +28,25 @@ interface ApprovalFormProps {
   readonly onAnswer: (answer: CallAnswer) => Promise<void>;
 }
 
+/** The card that the address names, as a notification does, is brought into view and focused. */
+function useLinkedCard(callId: string): RefObject<HTMLElement | null> {
+  const card = useRef<HTMLElement>(null);
+  const isLinked = new URLSearchParams(useSearch()).get("call") === callId;
+  useEffect(() => {
+    if (!isLinked) return;
+    card.current?.scrollIntoView({ block: "center" });
+    card.current?.focus({ preventScroll: true });
+  }, [isLinked]);
+  return card;
+}
+
 /** Approve, deny with a reason, or approve all such calls of the chat. `y` and `n` do it by keys. */
 export function ApprovalForm({ request, args, from, onAnswer }: ApprovalFormProps) {
   const [sent, setSent] = useState<CallAnswer["decision"] | "always" | null>(null);
   const [isDenying, setDenying] = useState(false);
   const [reason, setReason] = useState("");
   const reasonId = useId();
+  const card = useLinkedCard(request.tool_call_id);
   const answer = (decision: "approve" | "deny", more: Partial<CallAnswer> = {}) => {
     if (sent !== null) return;
     setSent(more.always === true ? "always" : decision);
@@ -50,7 +64,7 @@ export function ApprovalForm({ request, args, from, onAnswer }: ApprovalFormProp
   const shown = asObject(request.args) ?? args;
   const command = textOf(shown, "command");
   return (
-    <section className="ask-card" aria-label={`Approval: ${humanize(request.tool_name)}`} aria-keyshortcuts="y n" tabIndex={0} onKeyDown={onKey}>
+    <section ref={card} className="ask-card" aria-label={`Approval: ${humanize(request.tool_name)}`} aria-keyshortcuts="y n" tabIndex={0} onKeyDown={onKey}>
       <header>
         <StatusIcon status="requires_action" decorative />
         {command === "" ? `Allow “${humanize(request.tool_name)}”?` : "Run this command?"}

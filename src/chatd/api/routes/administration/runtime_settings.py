@@ -12,6 +12,7 @@ from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import from_rows
 from chatd.domain.access.permissions import SystemActor
 from chatd.domain.deployment.runtime_settings import (
+    ANSWER_LINKS_TEXT,
     COMPUTER_USE_MODEL_TEXT,
     DEBUG_MODE_TEXT,
     EXPERIMENTS,
@@ -67,6 +68,7 @@ class DeploymentSettingsReply(Struct, frozen=True, kw_only=True):
     ]
     public_links: Annotated[bool, Meta(description=PUBLIC_LINKS_TEXT, examples=[True])]
     public_link_days: Annotated[int, Meta(description=PUBLIC_LINK_DAYS_TEXT, examples=[30])]
+    answer_links: Annotated[bool, Meta(description=ANSWER_LINKS_TEXT, examples=[True])]
     experiments: Experiments
     available_experiments: Annotated[
         dict[str, str],
