@@ -37,6 +37,16 @@ test("a push shows a notification of its chat; a later one of the same chat take
   await expect.poll(shown).toEqual(["<b>Fix</b> the test: Reply complete /c/1"]);
   await push({ title: "Fix the test", body: "Failed", event: "turn.failed", tag: "chat-1", url: "/c/1" });
   await expect.poll(shown).toEqual(["Fix the test: Failed /c/1"]);
+  const buttons = () =>
+    page.evaluate(async () => {
+      const registration = await navigator.serviceWorker.ready;
+      const notes = (await registration.getNotifications()) as (Notification & { actions: { title: string }[] })[];
+      return notes.map((one) => [one.body, ...one.actions.map((action) => action.title)].join(", "));
+    });
+  await push({ title: "Fix", body: "Allow execute? git push", event: "turn.needs_action", tag: "chat-1", url: "/c/1?call=c1", answer: "/answer#secret" });
+  await expect.poll(buttons).toEqual(["Allow execute? git push, Approve or deny"]);
+  await push({ title: "Fix", body: "Allow execute? git push", event: "turn.needs_action", tag: "chat-1", url: "/c/1?call=c1" });
+  await expect.poll(buttons).toEqual(["Allow execute? git push"]);
   await faults.check(context);
   await browser.close();
 });

@@ -196,6 +196,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/public/call": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["show_linked_call"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/public/call/answer": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["answer_linked_call"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/settings/tool-policy": {
         parameters: {
             query?: never;
@@ -3655,6 +3687,7 @@ export interface components {
             sharing_enabled?: boolean;
             public_links?: boolean;
             public_link_days?: number;
+            answer_links?: boolean;
             experiments?: string[];
             /** @enum {unknown} */
             debug_recording?: "allow_users" | "forced" | "off";
@@ -3667,6 +3700,7 @@ export interface components {
             sharing_enabled: boolean;
             public_links: boolean;
             public_link_days: number;
+            answer_links: boolean;
             experiments: string[];
             available_experiments: {
                 [key: string]: string;
@@ -4151,6 +4185,30 @@ export interface components {
         };
         LinkBody: {
             secret: string;
+        };
+        LinkedAnswerBody: {
+            secret: string;
+            /** @enum {unknown} */
+            decision: "approve" | "deny";
+        };
+        LinkedCallBody: {
+            secret: string;
+        };
+        LinkedCallReply: {
+            /** @enum {unknown} */
+            state: "answered" | "gone" | "waiting";
+            title: string;
+            chat_path: string;
+            /** @default  */
+            tool?: string;
+            /** @default  */
+            text?: string;
+            /** @default  */
+            reason?: string;
+            /** @default null */
+            decision?: ("answer" | "approve" | "deny") | null;
+            /** @default null */
+            answered_at?: string | null;
         };
         ListedChat: {
             /** Format: uuid */
@@ -6864,6 +6922,52 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PublicChat"];
+                };
+            };
+        };
+    };
+    show_linked_call: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LinkedCallBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LinkedCallReply"];
+                };
+            };
+        };
+    };
+    answer_linked_call: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LinkedAnswerBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LinkedCallReply"];
                 };
             };
         };
