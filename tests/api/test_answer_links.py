@@ -8,7 +8,8 @@ import pytest
 
 from chatd.api.routes.answer_links import PRESSES_PER_MINUTE
 from chatd.domain.access.secret_text import SECRET_BYTES, secret_text
-from chatd.domain.chat.answer_links import call_fingerprint, first_approval
+from chatd.domain.chat.call_waits import call_fingerprint
+from chatd.domain.deployment.answer_links import first_approval
 from chatd.domain.ids import ChatId
 from chatd.store.chat import answer_links
 from chatd.store.chat.answer_links import NewAnswerLink

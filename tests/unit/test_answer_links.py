@@ -4,20 +4,20 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat.answer_links import (
+from chatd.domain.chat.answer_transitions import answer_calls
+from chatd.domain.chat.call_waits import call_fingerprint
+from chatd.domain.chat.commands import AnswerCalls, CallAnswer
+from chatd.domain.chat.messages import PendingCall
+from chatd.domain.chat.states import State
+from chatd.domain.deployment.answer_links import (
     MAX_LINKED_CALL_CHARS,
     CallText,
-    call_fingerprint,
     describe_call,
     first_approval,
     headline,
     may_have_link,
     strip_secrets,
 )
-from chatd.domain.chat.answer_transitions import answer_calls
-from chatd.domain.chat.commands import AnswerCalls, CallAnswer
-from chatd.domain.chat.messages import PendingCall
-from chatd.domain.chat.states import State
 from chatd.domain.errors import CallNotWaiting
 from chatd.domain.ids import MessageId, ToolCallId
 from tests.support.factories import OWNER, pending

@@ -10,7 +10,7 @@ from typing import Final
 from chatd.api.accounts.plain_pages import html_page
 from chatd.api.request import ApiReply
 from chatd.api.route import PREFIX, Page
-from chatd.domain.chat.answer_links import ANSWER_PATH
+from chatd.domain.deployment.answer_links import ANSWER_PATH
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --bg: #fbfbf9; --surface: #f2f2ee; --border: #dadad3;

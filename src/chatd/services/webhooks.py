@@ -36,14 +36,13 @@ from chatd.aio import first_of
 from chatd.domain.access.permissions import WORKER
 from chatd.domain.access.secret_text import SECRET_BYTES, secret_text
 from chatd.domain.addresses import is_public
-from chatd.domain.chat.answer_links import (
+from chatd.domain.chat.call_waits import call_deadlines, call_fingerprint
+from chatd.domain.deployment.answer_links import (
     ANSWER_PATH,
-    call_fingerprint,
     first_approval,
     headline,
     may_have_link,
 )
-from chatd.domain.chat.call_waits import call_deadlines
 from chatd.domain.deployment.webhooks import (
     PUSH_TTL_S,
     DeliveryReply,

@@ -19,14 +19,14 @@ from chatd.api.operations import run_operation
 from chatd.api.request import ApiCaller, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.domain.access.secret_text import is_opaque_secret
-from chatd.domain.chat.answer_links import (
+from chatd.domain.chat.change import IdempotencyKey
+from chatd.domain.chat.commands import AnswerCalls, CallAnswer
+from chatd.domain.chat.row import Chat
+from chatd.domain.deployment.answer_links import (
     LinkDecision,
     describe_call,
     find_linked,
 )
-from chatd.domain.chat.change import IdempotencyKey
-from chatd.domain.chat.commands import AnswerCalls, CallAnswer
-from chatd.domain.chat.row import Chat
 from chatd.domain.description import UPDATED_AT, describe
 from chatd.domain.errors import CallNotWaiting, NotFound, RequestReused, TransitionNotAllowed
 from chatd.domain.ids import RequestId

@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from chatd.domain.chat.answer_links import call_fingerprint
 from chatd.domain.chat.call_waits import (
     answer_questions,
     answerable_calls,
+    call_fingerprint,
     read_questions,
     wait_of,
     waiting_calls,

@@ -7,6 +7,7 @@ deadline only; the others follow from the differences of the time-outs.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Annotated, Final, Literal, cast
 
 import msgspec
@@ -104,6 +105,13 @@ def answerable_calls(chat: Chat) -> tuple[PendingCall, ...]:
         return ()
     left = tuple(call for call in chat.pending_calls if call.asks == AGENT_WAIT)
     return waiting_calls(chat) or left
+
+
+def call_fingerprint(chat: Chat, call: PendingCall) -> str:
+    """Tells a call from another one with its id, which models may use again in a later turn."""
+    args = b"" if call.args is UNSET else bytes(call.args)
+    told = f"{chat.turn_message_id}:{call.id}:{call.name}:".encode(errors="surrogateescape")
+    return sha256(told + args).hexdigest()
 
 
 def timeout_of(call: PendingCall) -> float:

@@ -124,7 +124,7 @@ class SubmitToolResults(Struct, frozen=True, kw_only=True):
 class CallAnswer(Struct, frozen=True, kw_only=True):
     """A person's answer to one call. `reason` is told to the model. `always`: the chat no longer
     asks for calls like this one; `rule_args` are the patterns of its rule, if not the usual.
-    `fingerprint`: only if the call is still this one, by `answer_links.call_fingerprint`."""
+    `fingerprint`: only if the call is still this one, by `call_waits.call_fingerprint`."""
 
     tool_call_id: ToolCallId
     decision: Literal["approve", "deny", "answer"]

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from chatd.domain.access.permissions import UserActor
 from chatd.domain.access.secret_text import digest
-from chatd.domain.chat.answer_links import (
+from chatd.domain.deployment.answer_links import (
     ANSWER_LINK_LIFETIME_S,
     AnswerLink,
     LinkDecision,

@@ -8,14 +8,13 @@ on a locked screen, so they have the call in plain words and without what looks 
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from hashlib import sha256
 from typing import Annotated, Final, Literal, cast
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Struct
 
-from chatd.domain.chat.call_waits import wait_of, waiting_calls
+from chatd.domain.chat.call_waits import call_fingerprint, wait_of, waiting_calls
 from chatd.domain.chat.messages import PendingCall
 from chatd.domain.chat.row import Chat
 from chatd.domain.description import describe
@@ -119,13 +118,6 @@ def headline(call: PendingCall) -> str:
 def first_approval(chat: Chat) -> PendingCall | None:
     """The call that a notification is about: the first that a person must approve."""
     return next((call for call in waiting_calls(chat) if wait_of(call) == "approval"), None)
-
-
-def call_fingerprint(chat: Chat, call: PendingCall) -> str:
-    """Tells a call from another one with its id, which models may use again in a later turn."""
-    args = b"" if call.args is UNSET else bytes(call.args)
-    told = f"{chat.turn_message_id}:{call.id}:{call.name}:".encode(errors="surrogateescape")
-    return sha256(told + args).hexdigest()
 
 
 def find_linked(chat: Chat, link: AnswerLink) -> PendingCall | None:
