@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import msgspec
@@ -241,7 +241,9 @@ class PushRequests:
             )
             await answer_links.insert(self._conn, new)
             path = f"{ANSWER_PATH}#{secret}"
-        return NotifiedCall(id=call.id, text=headline(call), answer_path=path)
+        return NotifiedCall(
+            query=urlencode({"call": call.id}), text=headline(call), answer_path=path
+        )
 
     async def _summary_of(self, turn: tuple[ChatId, int], answer: str) -> str | None:
         if self._summarize is None:

@@ -12,7 +12,6 @@ import hmac
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal, get_args
-from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
@@ -20,7 +19,7 @@ from msgspec import Raw, Struct
 
 from chatd.domain.chat.change import Change
 from chatd.domain.errors import InvalidInput
-from chatd.domain.ids import ChatId, ToolCallId, UserId
+from chatd.domain.ids import ChatId, UserId
 
 TurnEvent = Literal["turn.finished", "turn.interrupted", "turn.failed", "turn.needs_action"]
 TURN_EVENTS: Final[tuple[TurnEvent, ...]] = get_args(TurnEvent)
@@ -234,9 +233,10 @@ def needs_summary(answer: str) -> bool:
 
 
 class NotifiedCall(Struct, frozen=True, kw_only=True):
-    """The call that a notification is about, in a line. `answer_path`: a link that answers it."""
+    """The call that a notification is about, in a line. `query` names it in the address of the
+    chat. `answer_path`: a link that answers it."""
 
-    id: ToolCallId
+    query: str
     text: str
     answer_path: str | None = None
 
@@ -254,7 +254,7 @@ def push_payload(delivery: Delivery, answer: str | None, call: NotifiedCall | No
         text = msgspec.json.decode(delivery.action, type=_NeededAction).summary or text
     path = "/" if delivery.chat_id is None else f"/c/{delivery.chat_id}"
     if call is not None:
-        text, path = call.text, f"{path}?call={quote(call.id, safe='')}"
+        text, path = call.text, f"{path}?{call.query}"
     more = {} if call is None or call.answer_path is None else {"answer": call.answer_path}
     return msgspec.json.encode(
         {
