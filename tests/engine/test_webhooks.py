@@ -457,6 +457,7 @@ async def test_a_browser_is_told_which_call_waits_and_gets_a_link_only_if_the_se
     ):
         await rig.set_policy(ToolRule(tool="echo", action="ask"))
         await subscribe(rig, hook.url, browser, sender)
+        secret, chat_id = "", None
         for number, allowed in enumerate((False, True), 1):
             await rig.pool.execute(
                 "INSERT INTO deployment_settings (version, document) VALUES (1, $1::json)"
