@@ -28,6 +28,7 @@ from chatd.store.hooks import HOOK_SECRET
 from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool
 from tests.engine.test_approvals import approve
+from tests.engine.test_tool_runner import CLIENT_TOOLS
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS
@@ -399,3 +400,16 @@ async def test_an_interrupt_keeps_no_result_that_a_hook_has_not_passed(dsn: str)
         lines = await rig.transcript(chat_id)
         assert "hush" not in str(lines)
         assert "before a hook of the server had checked its result" in lines[2]
+
+
+async def test_a_client_gets_the_changed_arguments_and_the_model_is_told(dsn: str) -> None:
+    async with hooked_rig(dsn, "before_tool") as (rig, receiver):
+        receiver.answers = [{"arguments": {"from": "b"}}]
+        rig.call_tools(("c1", "pick", '{"from":"a"}'))
+        rig.answer("done")
+        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
+        (call,) = (await rig.wait_state(chat_id, "A0")).pending_calls
+        assert bytes(cast("bytes", call.args)) == b'{"from":"b"}'
+        await rig.submit(chat_id, c1='"a page"')
+        await rig.wait_state(chat_id, "W")
+        assert "changed the arguments before the call ran:]" in str(rig.api.requests[-1].json)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from chatd.domain.chat.call_waits import (
     answer_questions,
@@ -149,7 +149,11 @@ def _denied_text(call: PendingCall, reason: str) -> str:
 
 def tool_result(call: PendingCall, output: Raw, *, is_error: bool = False) -> Draft:
     part = ToolResultPart(
-        tool_call_id=call.id, tool_name=call.name, result=output, is_error=is_error
+        tool_call_id=call.id,
+        tool_name=call.name,
+        result=output,
+        is_error=is_error,
+        changed_args=UNSET if call.hooks is None else call.hooks.args,
     )
     return Draft(role="tool", content=(part,))
 
