@@ -19,6 +19,7 @@ UNRECORDED = {
     "POST /demo/kill-worker",
     "POST /mcp-server-configs/{mcp_server_id}/test",
     "POST /hooks/{hook_id}/test",
+    "POST /repository-connections/{connection_id}/test",
     "POST /providers/{provider_id}/test",
 }
 

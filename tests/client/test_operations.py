@@ -46,6 +46,13 @@ Json = dict[str, Any]
 SOURCE = Path(chatd.client.__file__).parents[1]
 
 HOOK = {"name": "policy", "url": "https://a.test/", "events": ["before_tool"]}
+CONNECTION = {
+    "name": "host",
+    "vendor": "github",
+    "repositories": ["acme/*"],
+    "template_id": "018f4e9a-0000-7000-8000-000000000001",
+    "token": "abcdefgh1",
+}
 HOST_CREDENTIAL = {"host": "git.example.com", "secret": "abcdefgh1", "scheme": "bearer"}
 ID = UUID("018f4e9a-0000-7000-8000-000000000001")
 CHAT, FILE, MCP = ChatId(ID), FileId(ID), McpServerId(ID)
@@ -242,6 +249,15 @@ ASKED: dict[str, Ask] = {
     "change_hook": lambda api: api.change_hook(ID, {"enabled": False}),
     "delete_hook": lambda api: api.delete_hook(ID),
     "try_hook": lambda api: api.try_hook(ID),
+    "list_repository_connections": lambda api: api.list_repository_connections(),
+    "get_repository_connection": lambda api: api.get_repository_connection(ID),
+    "create_repository_connection": lambda api: api.create_repository_connection(CONNECTION),
+    "change_repository_connection": lambda api: api.change_repository_connection(
+        ID, {"enabled": False}
+    ),
+    "delete_repository_connection": lambda api: api.delete_repository_connection(ID),
+    "try_repository_connection": lambda api: api.try_repository_connection(ID),
+    "list_repository_events": lambda api: api.list_repository_events(ID),
     "get_workspace_network": lambda api: api.get_workspace_network(WorkspaceId(ID)),
     "upload_file": lambda api: api.upload_file("a.txt", "text/plain", io.BytesIO(b"a")),
     "get_file": lambda api: api.get_file(FILE),
@@ -290,6 +306,7 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
         "/user-keys",
         "/webhooks",
     ),
+    "called by the webhooks of git hosts": ("/repository-connections/{connection_id}/events",),
     "needs a browser": (
         "/auth/methods",
         "/auth/oidc",

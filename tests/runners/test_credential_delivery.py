@@ -1,6 +1,7 @@
 """Credentials of hosts reach the runners whose workspaces use them, and nothing else does."""
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
@@ -98,6 +99,9 @@ async def test_a_runner_gets_the_credentials_of_its_workspaces_and_loses_what_is
             running.backend.close()
 
 
+NO_WORKSPACE = WorkspaceId(UUID(int=1))
+
+
 async def test_a_runner_of_a_user_gets_no_credential_of_others(dsn: str) -> None:
     """The user could read it from the runner's memory."""
     async with replica(dsn, ring=KEY_RING) as here:
@@ -105,13 +109,13 @@ async def test_a_runner_of_a_user_gets_no_credential_of_others(dsn: str) -> None
         await here.server.ask("POST", CONFIGS, {**HOST, "path": "/x"}, token=ADMINISTRATOR)
         give = here.services.credentials.for_build
         for is_own_runner, count in ((False, 2), (True, 1)):
-            assert len(await give(OWNER, SPEC, is_own_runner=is_own_runner)) == count
+            assert len(await give(NO_WORKSPACE, OWNER, SPEC, is_own_runner=is_own_runner)) == count
         none = replace(SPEC, network="none", allow=())
-        assert await give(OWNER, none, is_own_runner=False) == ()
+        assert await give(NO_WORKSPACE, OWNER, none, is_own_runner=False) == ()
         full = replace(SPEC, network="full", allow=())
-        assert await give(OWNER, full, is_own_runner=False) == ()
+        assert await give(NO_WORKSPACE, OWNER, full, is_own_runner=False) == ()
         seed = replace(none, seed=GitSeed(url="https://git.example/a.git"))
-        assert len(await give(OWNER, seed, is_own_runner=False)) == 2
+        assert len(await give(NO_WORKSPACE, OWNER, seed, is_own_runner=False)) == 2
 
 
 async def test_a_runner_without_the_method_is_asked_once(dsn: str, tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.hooks import Hook
+from chatd.domain.deployment.repositories import HostEvent, RepositoryConnection
 from chatd.domain.deployment.runtime_settings import DeploymentSettings
 from chatd.domain.ids import CredentialId, GroupId, UserId
-from chatd.store import backups, hooks
+from chatd.store import backups, hooks, repositories, repository_work
 from chatd.store.account import (
     audit,
     credentials,
@@ -34,6 +35,7 @@ from chatd.store.pool import Pool
 from chatd.store.workspace import runners
 from tests.support.factories import CHAT, HARNESS, OWNER
 from tests.support.runners import insert_runner_token, new_runner_token, token_id
+from tests.support.workspaces import TEMPLATE
 
 Case = Callable[[Pool, UserActor, Chat], Awaitable[object]]
 SessionCase = Callable[[DatabaseSession, UserActor], Awaitable[object]]
@@ -95,6 +97,28 @@ async def _delete_shared_credential(session: DatabaseSession, who: UserActor) ->
 
 
 HOOK: Final = Hook(id=UUID(int=48), name="policy", url="https://a.test/", events=("before_tool",))
+
+
+CONNECTION: Final = RepositoryConnection(
+    id=UUID(int=49),
+    name="host",
+    vendor="gitea",
+    url="https://git.example.com",
+    repositories=("acme/*",),
+    mention="chatd",
+    label="",
+    template_id=TEMPLATE,
+    model_config_id=None,
+    user_id=OWNER,
+)
+
+
+SPARE_CONNECTION: Final = replace(CONNECTION, id=UUID(int=50), name="spare")
+
+
+async def _delete_connection(session: DatabaseSession, who: UserActor) -> object:
+    await repositories.delete(session, who, SPARE_CONNECTION.id)
+    return True
 
 
 async def _delete_hook(session: DatabaseSession, who: UserActor) -> object:
@@ -189,6 +213,30 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
         lambda session, who: hooks.update(session, who, HOOK.id, HookChanges(enabled=False))
     ),
     "hooks.delete": in_transaction(_delete_hook),
+    "repositories.list_all": lambda pool, who, _: repositories.list_all(pool, who),
+    "repositories.get": lambda pool, who, _: repositories.get(pool, who, CONNECTION.id),
+    "repositories.insert": in_transaction(
+        lambda session, who: repositories.insert(
+            session,
+            who,
+            replace(CONNECTION, id=UUID(int=who.user_id.int + 600), name=who.role),
+            sealed_token="v1.key.sealed",
+            sealed_secret="v1.key.sealed",
+        )
+    ),
+    "repositories.update": in_transaction(
+        lambda session, who: repositories.update(
+            session,
+            who,
+            replace(CONNECTION, enabled=False),
+            sealed_token=None,
+            sealed_secret=None,
+        )
+    ),
+    "repositories.delete": in_transaction(_delete_connection),
+    "repository_work.list_events": lambda pool, who, _: repository_work.list_events(
+        pool, who, CONNECTION.id, before=None, limit=9
+    ),
     "account.host_credentials.list_shared": lambda pool, who, _: host_credentials.list_shared(
         pool, who
     ),
@@ -254,6 +302,12 @@ async def prepare_accounts(pool: Pool) -> None:
         await groups.add_member(session, HARNESS, GROUP, OWNER)
         await host_credentials.save(session, admin, SHARED_CREDENTIAL)
         await hooks.insert(session, admin, HOOK, "v1.key.sealed")
+        for one in (CONNECTION, SPARE_CONNECTION):
+            await repositories.insert(
+                session, admin, one, sealed_token="v1.key.sealed", sealed_secret="v1.key.sealed"
+            )
+        event = HostEvent(kind="comment", key="comment:1", repository="acme/app", number=1)
+        await repository_work.store_event(session, CONNECTION.id, "delivery", event)
         await spend.set_default(session, admin, 5, "day")
         await spend.set_user(session, admin, OWNER, 5)
         await spend.set_group(session, admin, GROUP, 5)

@@ -299,6 +299,72 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            SELECT id, 'h', 'n', 'k', true, '', '' FROM chats""",
     ),
     (
+        "repository_connections_name_check",
+        """INSERT INTO repository_connections (id, name, vendor, url, repositories, mention,
+               template_id, user_id, check_rounds, token, secret)
+           SELECT id, '', 'gitea', 'u', '{a/b}', 'm', id, owner_id, 1, 'v1.k.x', 'v1.k.x'
+           FROM chats""",
+    ),
+    (
+        "repository_connections_vendor_check",
+        """INSERT INTO repository_connections (id, name, vendor, url, repositories, mention,
+               template_id, user_id, check_rounds, token, secret)
+           SELECT id, 'n', 'svn', 'u', '{a/b}', 'm', id, owner_id, 1, 'v1.k.x', 'v1.k.x'
+           FROM chats""",
+    ),
+    (
+        "repository_connections_url_check",
+        """INSERT INTO repository_connections (id, name, vendor, url, repositories, mention,
+               template_id, user_id, check_rounds, token, secret)
+           SELECT id, 'n', 'gitea', repeat('u', 2001), '{a/b}', 'm', id, owner_id, 1, 'v1.k.x',
+               'v1.k.x'
+           FROM chats""",
+    ),
+    (
+        "repository_connections_repositories_check",
+        """INSERT INTO repository_connections (id, name, vendor, url, repositories, mention,
+               template_id, user_id, check_rounds, token, secret)
+           SELECT id, 'n', 'gitea', 'u', '{}', 'm', id, owner_id, 1, 'v1.k.x', 'v1.k.x'
+           FROM chats""",
+    ),
+    (
+        "repository_connections_mention_check",
+        """INSERT INTO repository_connections (id, name, vendor, url, repositories, mention,
+               template_id, user_id, check_rounds, token, secret)
+           SELECT id, 'n', 'gitea', 'u', '{a/b}', '', id, owner_id, 1, 'v1.k.x', 'v1.k.x'
+           FROM chats""",
+    ),
+    (
+        "repository_connections_check_rounds_check",
+        """INSERT INTO repository_connections (id, name, vendor, url, repositories, mention,
+               template_id, user_id, check_rounds, token, secret)
+           SELECT id, 'n', 'gitea', 'u', '{a/b}', 'm', id, owner_id, 21, 'v1.k.x', 'v1.k.x'
+           FROM chats""",
+    ),
+    (
+        "repository_events_key_check",
+        """INSERT INTO repository_events (connection_id, key, delivery_id, repository, number,
+               event) SELECT id, '', 'd', 'a/b', 1, '{}' FROM chats""",
+    ),
+    (
+        "repository_events_outcome_check",
+        """INSERT INTO repository_events (connection_id, key, delivery_id, repository, number,
+               event, outcome, due_at, ended_at)
+           SELECT id, 'k', 'd', 'a/b', 1, '{}', 'lost', NULL, now() FROM chats""",
+    ),
+    (
+        "an_event_is_due_or_ended",
+        """INSERT INTO repository_events (connection_id, key, delivery_id, repository, number,
+               event, ended_at) SELECT id, 'k', 'd', 'a/b', 1, '{}', now() FROM chats""",
+    ),
+    (
+        "repository_threads_rounds_check",
+        """INSERT INTO repository_threads (id, connection_id, repository, number, is_pull, title,
+               branch, reply_number, reply_is_pull, comment_key, rounds)
+           SELECT id, id, 'a/b', 1, false, 't', 'b', 1, false, id, array_fill('c'::text, '{21}')
+           FROM chats""",
+    ),
+    (
         "hooks_name_check",
         """INSERT INTO hooks (id, name, url, events, failure, timeout_ms, secret)
            SELECT id, '', 'u', '{step}', 'open', 100, 'v1.k.x' FROM chats""",

@@ -60,6 +60,7 @@ from chatd.api.routes.administration.diagnosis import DiagnosisRoutes
 from chatd.api.routes.administration.hooks import HookRoutes
 from chatd.api.routes.administration.models import ModelRoutes
 from chatd.api.routes.administration.providers import ProviderRoutes
+from chatd.api.routes.administration.repositories import RepositoryRoutes
 from chatd.api.routes.administration.runners import RunnerRoutes
 from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.administration.spend_limits import SpendLimitRoutes
@@ -224,6 +225,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *CostRoutes(deps).routes(),
         *WebhookRoutes(deps).routes(),
         *HookRoutes(deps).routes(),
+        *RepositoryRoutes(deps).routes(),
         *PushRoutes(deps).routes(),
         *ScheduleRoutes(deps).routes(),
         *SkillRoutes(deps).routes(),

@@ -44,6 +44,7 @@ from chatd.services.mcp_servers import McpServers
 from chatd.services.models.model_administration import ModelAdministration
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_trials import ProviderTrials
+from chatd.services.repositories import RepositoryConnections
 from chatd.services.restores import Confirmation
 from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.runners import RunnerServices
@@ -243,6 +244,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     runners: RunnerAdministration
     host_credentials: HostCredentials
     hooks: HookAdministration
+    repositories: RepositoryConnections
     accounts: Accounts
     env: Env
     registry: CollectorRegistry

@@ -283,6 +283,17 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "The deployment or the template has as many hooks as allowed.",
         "Delete one first.",
     ),
+    "too_many_repository_connections": ErrorCode(
+        409, "There are 200 connections to repositories.", "Delete one first."
+    ),
+    "repository_connection_exists": ErrorCode(
+        409, "There is another connection to repositories with this name.", "Choose another name."
+    ),
+    "signature_invalid": ErrorCode(
+        403,
+        "A delivery of a git host is not signed with the secret of its connection.",
+        "Give the host's webhook the secret of the connection, or the connection another one.",
+    ),
     "hook_exists": ErrorCode(
         409,
         "The deployment or the template has another hook with this name.",

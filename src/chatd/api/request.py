@@ -263,6 +263,10 @@ class ApiRequest:
         return read_uuid("public_link_id", self._path["public_link_id"])
 
     @cached_property
+    def connection_id(self) -> UUID:
+        return read_uuid("connection_id", self._path["connection_id"])
+
+    @cached_property
     def webhook_id(self) -> UUID:
         return read_uuid("webhook_id", self._path["webhook_id"])
 

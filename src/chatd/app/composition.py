@@ -58,6 +58,8 @@ from chatd.services.models.model_administration import ModelAdministration, Suba
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_clients import ProviderClients
 from chatd.services.models.provider_trials import ProviderTrials
+from chatd.services.repositories import HostApis, RepositoryConnections
+from chatd.services.repository_worker import RepositoryWorker
 from chatd.services.restores import Confirmation
 from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.runners import RUNNER_POOL_SIZE, RunnerServices
@@ -297,6 +299,15 @@ class Composition:
             ),
             allow_private=settings.webhooks.private_addresses,
         )
+        self.git_hosts = HostApis(ring, env, allow_private=settings.repositories.private_addresses)
+        self.repositories = RepositoryWorker(
+            pool,
+            replica.transactor,
+            env,
+            self.git_hosts,
+            self.workspace_control,
+            site=None if settings.server.url is None else settings.server.url.rstrip("/"),
+        )
         self.demo = DemoWorker(
             worker_environment(settings, variables),
             env.clock,
@@ -351,6 +362,7 @@ class Composition:
 
     def _on_turn_end(self) -> None:
         self.webhooks.on_turn_end()
+        self.repositories.on_turn_end()
 
     async def sandbox_facts(self) -> SandboxFacts | None:
         """None where this process has no workspaces, or has not yet tried what works."""
@@ -374,6 +386,7 @@ class Composition:
             "models": self.models.run(),
             "secret keys": self.secret_keys.run(pool),
             "webhooks": self._confirmed(self.webhooks.run),
+            "repositories": self._confirmed(self.repositories.run),
             "schedules": self._confirmed(ScheduleRunner(pool, self.replica.transactor, env).run),
             "backlog": self._gauges().run(pool, env),
             "demo worker": self.demo.run(),
@@ -556,6 +569,14 @@ def _deps(
             built.key_ring,
             replica.env,
             allow_private=settings.hooks.private_addresses,
+        ),
+        repositories=RepositoryConnections(
+            replica.database.pool,
+            built.key_ring,
+            replica.env,
+            built.models.get,
+            built.git_hosts,
+            wake=built.repositories.wake,
         ),
         host_credentials=HostCredentials(replica.database.pool, built.key_ring, replica.env),
         accounts=build_accounts(

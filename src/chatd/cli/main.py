@@ -19,6 +19,7 @@ from chatd.cli.account import (
     account_commands,
     credential_commands,
     hook_commands,
+    repository_commands,
     template_commands,
     user_commands,
 )
@@ -103,6 +104,7 @@ administration.add_typer(user_commands.limits, name="limits")
 administration.add_typer(template_commands.templates, name="templates")
 administration.add_typer(credential_commands.shared, name="credentials")
 administration.add_typer(hook_commands.hooks, name="hooks")
+administration.add_typer(repository_commands.repositories, name="repositories")
 app.add_typer(runner.runner, name="runner")
 
 EXIT_BEHIND: Final = 3

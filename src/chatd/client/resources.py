@@ -784,6 +784,51 @@ class NewHook(HookConfig, frozen=True, kw_only=True):
     secret: str = ""
 
 
+class RepositoryConnection(Struct, frozen=True, kw_only=True):
+    """A connection to repositories of a git host, without its secrets."""
+
+    id: UUID
+    name: str = ""
+    vendor: str = ""
+    url: str = ""
+    events_path: str = ""
+    repositories: tuple[str, ...] = ()
+    mention: str = ""
+    label: str = ""
+    template_id: UUID | None = None
+    template_name: str = ""
+    model_id: UUID | None = None
+    user_id: UUID | None = None
+    username: str = ""
+    allowed: tuple[str, ...] = ()
+    check_rounds: int = 0
+    enabled: bool = True
+    problem: str | None = None
+
+
+class NewRepositoryConnection(RepositoryConnection, frozen=True, kw_only=True):
+    secret: str = ""
+
+
+class RepositoryTrial(Struct, frozen=True, kw_only=True):
+    ok: bool = False
+    login: str = ""
+    reason: str = ""
+
+
+class RepositoryEvent(Struct, frozen=True, kw_only=True):
+    id: int
+    kind: str = ""
+    repository: str = ""
+    number: int = 0
+    sender: str = ""
+    outcome: str = ""
+    detail: str = ""
+    attempts: int = 0
+    chat_id: UUID | None = None
+    created_at: datetime = NEVER
+
+
 class HookTrial(Struct, frozen=True, kw_only=True):
     ok: bool = False
     decision: str | None = None

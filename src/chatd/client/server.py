@@ -69,6 +69,7 @@ from chatd.client.resources import (
     ModelChoice,
     ModelFallback,
     NewHook,
+    NewRepositoryConnection,
     OfferedModel,
     Page,
     PreviewLink,
@@ -77,6 +78,9 @@ from chatd.client.resources import (
     ProviderKey,
     PublicLink,
     PublicLinks,
+    RepositoryConnection,
+    RepositoryEvent,
+    RepositoryTrial,
     Restore,
     Runner,
     RunnerDetail,
@@ -766,6 +770,35 @@ class ServerApi:
 
     def try_hook(self, hook_id: UUID) -> Call[HookTrial]:
         return self._post(f"/hooks/{hook_id}/test", None, HookTrial)
+
+    # Connections to repositories
+
+    def list_repository_connections(self) -> ListCall[RepositoryConnection]:
+        return self._list("/repository-connections", Page[RepositoryConnection])
+
+    def get_repository_connection(self, connection_id: UUID) -> Call[RepositoryConnection]:
+        return self._get(f"/repository-connections/{connection_id}", RepositoryConnection)
+
+    def create_repository_connection(
+        self, fields: Mapping[str, object]
+    ) -> Call[NewRepositoryConnection]:
+        return self._post("/repository-connections", dict(fields), NewRepositoryConnection)
+
+    def change_repository_connection(
+        self, connection_id: UUID, fields: Mapping[str, object]
+    ) -> Call[RepositoryConnection]:
+        path = f"/repository-connections/{connection_id}"
+        return self._patch(path, dict(fields), RepositoryConnection)
+
+    def delete_repository_connection(self, connection_id: UUID) -> Call[None]:
+        return self._delete(f"/repository-connections/{connection_id}")
+
+    def try_repository_connection(self, connection_id: UUID) -> Call[RepositoryTrial]:
+        return self._post(f"/repository-connections/{connection_id}/test", None, RepositoryTrial)
+
+    def list_repository_events(self, connection_id: UUID) -> ListCall[RepositoryEvent]:
+        path = f"/repository-connections/{connection_id}/events"
+        return self._list(path, Page[RepositoryEvent])
 
     # Files
 

@@ -14,12 +14,13 @@ from msgspec import Struct
 from chatd.aio import PeriodicTask
 from chatd.domain.access.permissions import SystemActor
 from chatd.domain.chat.commands import ArchiveIdleTree
+from chatd.domain.deployment.repositories import EVENTS_KEPT_S
 from chatd.domain.errors import RequestError, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock, Env
 from chatd.engine.attempt import Committer
 from chatd.engine.call_records import UsageWriter
-from chatd.store import file_stores, files, retention, search, webhooks
+from chatd.store import file_stores, files, repository_work, retention, search, webhooks
 from chatd.store.account import audit, credentials, users
 from chatd.store.chat import answer_links, idempotency, journal, model_calls, public_links
 from chatd.store.chat.idempotency import REQUEST_RETENTION
@@ -118,6 +119,8 @@ def maintenance_tasks(
     return (
         PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),
         _batched("forget_deliveries", 600, lambda: _forget_deliveries(conn)),
+        _batched("forget_repository_events", 600, lambda: _forget_repository_events(conn)),
+        _batched("forget_repository_threads", 600, lambda: _forget_repository_threads(conn)),
         _batched("forget_kept_answers", 600, lambda: _forget_kept_answers(conn)),
         _batched("forget_public_links", 600, lambda: _forget_public_links(conn)),
         _batched("forget_answer_links", 600, lambda: _forget_answer_links(conn)),
@@ -155,6 +158,17 @@ async def _forget_public_links(conn: Conn) -> bool:
 async def _forget_answer_links(conn: Conn) -> bool:
     limit = _MAX_KEYS_PER_BATCH
     return await answer_links.delete_expired(conn, limit=limit) == limit
+
+
+async def _forget_repository_events(conn: Conn) -> bool:
+    limit = _MAX_KEYS_PER_BATCH
+    return await repository_work.delete_ended(conn, after_s=EVENTS_KEPT_S, limit=limit) == limit
+
+
+async def _forget_repository_threads(conn: Conn) -> bool:
+    return await repository_work.delete_threads(conn, limit=_MAX_KEYS_PER_BATCH) == (
+        _MAX_KEYS_PER_BATCH
+    )
 
 
 async def _forget_kept_answers(conn: Conn) -> bool:

@@ -18,7 +18,7 @@ from chatd.aio import InterruptibleSleep, run_contained
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError, InvalidInput
-from chatd.domain.ids import UserId
+from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.ports import Env
 from chatd.domain.workspace.entities import GitSeed, TemplateSpec
 from chatd.domain.workspace.host_credentials import (
@@ -33,9 +33,11 @@ from chatd.domain.workspace.host_credentials import (
     git_credential,
     make_credential,
     normal_path,
+    repository_credentials,
 )
 from chatd.domain.workspace.network import HostRule, NetworkTarget, find_rule, normal_host
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
+from chatd.store import repository_work
 from chatd.store.account import git_credentials, host_credentials
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.account.host_credentials import (
@@ -46,6 +48,7 @@ from chatd.store.account.host_credentials import (
 )
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
+from chatd.store.repositories import REPOSITORY_TOKEN
 from chatd.workspaces.network.workspace_networks import clone_rules, policy_rules
 from chatd.workspaces.tunnels.wire import NetworkGrant
 
@@ -288,6 +291,19 @@ class _Reader:
                 found[token.owner_id].own.append(credential)
         return _Usable(users=found, of_deployment=tuple(of_deployment), reachable={})
 
+    async def read_repositories(
+        self, workspaces: Sequence[WorkspaceId]
+    ) -> Mapping[WorkspaceId, tuple[HostCredential, ...]]:
+        """For the workspaces of chats that a connection to a repository started: its token, for
+        git and that repository only."""
+        found: dict[WorkspaceId, tuple[HostCredential, ...]] = {}
+        for token in await repository_work.list_workspace_tokens(self._conn, workspaces):
+            text = self._open_text(token.sealed_token, REPOSITORY_TOKEN.context(token.id))
+            if text is not None and token.workspace_id is not None:
+                made = repository_credentials(token.url, token.repository, token.vendor, text)
+                found[token.workspace_id] = (*found.get(token.workspace_id, ()), *made)
+        return found
+
     def _open(self, stored: StoredCredential) -> HostCredential | None:
         secret = self._open_text(stored.sealed_secret, SECRET.context(stored.id))
         if secret is None:
@@ -331,7 +347,12 @@ class CredentialDelivery:
             self.wake()
 
     async def for_build(
-        self, owner: UserId, spec: TemplateSpec, *, is_own_runner: bool
+        self,
+        workspace_id: WorkspaceId,
+        owner: UserId,
+        spec: TemplateSpec,
+        *,
+        is_own_runner: bool,
     ) -> Sequence[HostCredential]:
         """For the hosts that the template allows, and for that of its seed. Raises ChatdError."""
         seed = spec.seed if isinstance(spec.seed, GitSeed) else None
@@ -339,16 +360,22 @@ class CredentialDelivery:
             return ()
         rules = policy_rules(spec.allow) if seed is None else clone_rules(spec, seed)
         usable = await self._reader.read([owner])
-        return usable.chosen(owner, rules.allow, rules.rules, only_own=is_own_runner)
+        chosen = usable.chosen(owner, rules.allow, rules.rules, only_own=is_own_runner)
+        if is_own_runner:
+            return chosen
+        of_repository = await self._reader.read_repositories([workspace_id])
+        return (*_reachable(of_repository.get(workspace_id, ()), rules.rules), *chosen)
 
     async def deliver(self, receivers: Mapping[str, Receive]) -> None:
         """To each runner by itself: one that does not answer delays no other."""
         proxied = await host_credentials.list_proxied(self._conn, list(receivers))
         usable = await self._reader.read(list({each.owner_id for each in proxied}))
+        shared = [each.id for each in proxied if not each.is_own_runner]
+        of_repository = await self._reader.read_repositories(shared)
         async with asyncio.TaskGroup() as group:
             for runner_id, receive in receivers.items():
                 mine = [each for each in proxied if each.host_id == runner_id]
-                grants = [_grant(each, usable) for each in mine]
+                grants = [_grant(each, usable, of_repository.get(each.id, ())) for each in mine]
                 group.create_task(self._deliver_to(runner_id, receive, grants))
 
     async def wait(self) -> None:
@@ -369,12 +396,20 @@ class CredentialDelivery:
         await run_contained(give(), failed)
 
 
-def _grant(workspace: ProxiedWorkspace, usable: _Usable) -> NetworkGrant:
-    allow = workspace.allow
-    chosen = usable.chosen(
-        workspace.owner_id, allow, policy_rules(allow).rules, only_own=workspace.is_own_runner
-    )
-    return NetworkGrant(workspace_id=str(workspace.id), credentials=chosen)
+def _grant(
+    workspace: ProxiedWorkspace, usable: _Usable, of_repository: Sequence[HostCredential]
+) -> NetworkGrant:
+    """The token for the repository of a workspace counts before all others."""
+    allow, rules = workspace.allow, policy_rules(workspace.allow).rules
+    chosen = usable.chosen(workspace.owner_id, allow, rules, only_own=workspace.is_own_runner)
+    first = _reachable(of_repository, rules) if workspace.owner_id in usable.users else ()
+    return NetworkGrant(workspace_id=str(workspace.id), credentials=(*first, *chosen))
+
+
+def _reachable(
+    credentials: Sequence[HostCredential], rules: Sequence[HostRule]
+) -> tuple[HostCredential, ...]:
+    return tuple(each for each in credentials if is_reachable(rules, each.host, each.port))
 
 
 def _parts(grants: Sequence[NetworkGrant]) -> Sequence[Sequence[NetworkGrant]]:

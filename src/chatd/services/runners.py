@@ -441,6 +441,7 @@ class RunnerServices:
     async def _build_credentials(self, acquired: AcquiredBuild) -> Sequence[HostCredential]:
         link = self.links.get(acquired.runner_id)
         return await self.credentials.for_build(
+            acquired.workspace.id,
             acquired.workspace.owner_id,
             acquired.spec or TemplateSpec(),
             is_own_runner=link is not None and link.runner.owner_id is not None,

@@ -567,6 +567,16 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
 
+class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    private_addresses: Annotated[
+        bool,
+        Meta(
+            description="Whether git hosts whose events start chats may be on this host and in"
+            " private networks, and be reached without TLS"
+        ),
+    ] = False
+
+
 class McpSettings(msgspec.Struct, frozen=True, kw_only=True):
     private_hosts: Annotated[
         tuple[str, ...],
@@ -765,6 +775,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     workspaces: WorkspaceSettings = WorkspaceSettings()
     webhooks: WebhookSettings = WebhookSettings()
     hooks: HookSettings = HookSettings()
+    repositories: RepositorySettings = RepositorySettings()
     mcp: McpSettings = McpSettings()
     templates: Annotated[
         tuple[dict[str, Any], ...],  # the workspaces package checks them

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from chatd.domain.access.permissions import WORKER
 from chatd.domain.chat.row import Chat, DiffStatus
+from chatd.domain.deployment.repositories import api_url, host_of
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.mcp.oauth import split_url
@@ -39,10 +40,12 @@ from chatd.domain.workspace.pull_requests import (
 )
 from chatd.guarded_dial import guarded_session, read_bounded
 from chatd.sealed_secrets import KeyRing
+from chatd.store import repository_work
 from chatd.store.account import git_credentials
-from chatd.store.account.git_credentials import TOKEN, GitCredential
+from chatd.store.account.git_credentials import TOKEN
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
+from chatd.store.repositories import REPOSITORY_TOKEN
 
 DIFF_STATUS_DELAY_S: Final = 3.0
 """From the first request of a chat to its refresh; later requests in between are part of it."""
@@ -200,6 +203,13 @@ MAX_KNOWN_PULL_REQUESTS: Final = 2000
 _Key = tuple[UserId, str, str]
 
 
+class _HostToken(Struct, frozen=True, kw_only=True):
+    kind: GitHostKind
+    api_url: str
+    sealed: str
+    context: str
+
+
 class _Known(Struct, frozen=True, kw_only=True):
     read_at_s: float
     pull_request: PullRequest | None
@@ -230,10 +240,10 @@ class PullRequests:
         remote = parse_remote(status.remote_url)
         if remote is None:
             return status
-        credential: GitCredential | None = None
+        credential: _HostToken | None = None
         found = _former(chat, status)
         try:
-            credential = await git_credentials.find(self._conn, chat.owner_id, remote.host)
+            credential = await self._find_token(chat, remote)
             if credential is None:
                 found = None
             elif self._env.clock.monotonic() >= self._rests.get((chat.owner_id, remote.host), 0.0):
@@ -254,6 +264,27 @@ class PullRequests:
             page = new_pull_request_url(kind, remote, status.branch, status.base)
         return replace(status, pull_request=found, new_pull_request_url=page)
 
+    async def _find_token(self, chat: Chat, remote: GitRemote) -> "_HostToken | None":
+        """The owner's for the host, else that of the connection that started the chat, for its
+        repository."""
+        own = await git_credentials.find(self._conn, chat.owner_id, remote.host)
+        if own is not None:
+            context = TOKEN.context(own.id)
+            return _HostToken(
+                kind=own.kind, api_url=own.api_url, sealed=own.sealed_token, context=context
+            )
+        given = await repository_work.find_chat_token(self._conn, chat, chat.owner_id)
+        if given is None or given.repository.lower() != remote.path.lower():
+            return None
+        if host_of(given.url) != remote.host:
+            return None
+        return _HostToken(
+            kind=given.vendor,
+            api_url=api_url(given.vendor, given.url),
+            sealed=given.sealed_token,
+            context=REPOSITORY_TOKEN.context(given.id),
+        )
+
     def _rest(self, owner: UserId, host: str) -> None:
         now = self._env.clock.monotonic()
         self._rests = {key: until for key, until in self._rests.items() if until > now}
@@ -261,14 +292,14 @@ class PullRequests:
             self._rests[owner, host] = now + GIT_HOST_REST_S
 
     async def _pull_request(
-        self, chat: Chat, credential: GitCredential, remote: GitRemote, branch: str
+        self, chat: Chat, credential: "_HostToken", remote: GitRemote, branch: str
     ) -> PullRequest | None:
         """Raises GitHostFailed, SecretUnreadable."""
         key, now = (chat.owner_id, f"{remote.host}/{remote.path}", branch), self._env.clock
         known = self._known.get(key)
         if known is not None and now.monotonic() < known.read_at_s + PULL_REQUEST_FRESH_S:
             return known.pull_request
-        token = self._ring.open(credential.sealed_token, TOKEN.context(credential.id))
+        token = self._ring.open(credential.sealed, credential.context)
         found = await self.read(credential.kind, credential.api_url, token, remote, branch)
         self._known.pop(key, None)
         self._known[key] = _Known(read_at_s=now.monotonic(), pull_request=found)

@@ -23,6 +23,7 @@ from tests.api.permissions.table import (
     HOST_CREDENTIAL,
     LIMIT,
     MCP_SERVER,
+    REPOSITORY_CONNECTION,
     SCHEDULE,
     SKILL,
     SUBSCRIPTION,
@@ -54,6 +55,7 @@ DELETIONS: Final[Mapping[str, str]] = {
     "host_credential_id": "/host-credentials/{host_credential_id}",
     "shared_credential_id": "/host-credential-configs/{shared_credential_id}",
     "hook_id": "/hooks/{hook_id}",
+    "connection_id": "/repository-connections/{connection_id}",
     "session_id": "/auth/sessions/{session_id}",
     "subscription_id": "/push/subscriptions/{subscription_id}",
     "user_id": "/users/{user_id}",
@@ -75,6 +77,7 @@ class ObjectFactory:
         self._callers = callers
         self._numbers = count(1000)
         self.provider_name = ""
+        self.repository_template = ""
         self._makers: Mapping[str, Make] = {
             "chat_id": self._chat,
             "message_id": _constant("2"),
@@ -100,6 +103,7 @@ class ObjectFactory:
             "host_credential_id": self._host_credential,
             "shared_credential_id": self._shared_credential,
             "hook_id": self._hook,
+            "connection_id": self._repository_connection,
             "subscription_id": self._subscription,
             "provider_id": self._provider,
             "mcp_server_id": self._mcp_server,
@@ -113,6 +117,13 @@ class ObjectFactory:
         await self._administer("PATCH", "/settings", {"public_links": True})
         for number, state in enumerate(SEEDED, 1):
             await insert_seed(self._pool, Seed(state=state, chat_id=chat_id(number)))
+        template = {
+            "name": "repositories",
+            "spec": {"network": "allow", "allow": ["private:127.0.0.1:9"]},
+            "parameters": [{"name": "repository"}],
+        }
+        made = await self._administer("POST", "/template-configs", template)
+        self.repository_template = str(made["id"])
         made = await self._administer("POST", "/providers", self._new_provider())
         self.provider_name = str(made["name"])
         await self._administer("POST", "/models", {**self._new_model(), "is_default": True})
@@ -141,6 +152,7 @@ class ObjectFactory:
             return body
         text = msgspec.json.encode(body).decode()
         text = text.replace("{n}", str(self._number())).replace("{provider}", self.provider_name)
+        text = text.replace("{repository_template}", self.repository_template)
         return msgspec.json.decode(text.replace("{viewer}", str(self._callers.users["viewer"])))
 
     def _number(self) -> int:
@@ -273,6 +285,10 @@ class ObjectFactory:
 
     async def _hook(self, made: Objects, owner: str, row: Row) -> str:
         return str((await self._ask("admin", "POST", "/hooks", self.fill(HOOK)))["id"])
+
+    async def _repository_connection(self, made: Objects, owner: str, row: Row) -> str:
+        body = self.fill(REPOSITORY_CONNECTION)
+        return str((await self._ask("admin", "POST", "/repository-connections", body))["id"])
 
     async def _shared_credential(self, made: Objects, owner: str, row: Row) -> str:
         body = self.fill(HOST_CREDENTIAL)

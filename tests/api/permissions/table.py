@@ -124,6 +124,14 @@ HOOK: Final = {
     "events": ["before_tool"],
     "timeout_ms": 100,
 }
+REPOSITORY_CONNECTION: Final = {
+    "name": "host-{n}",
+    "vendor": "gitea",
+    "url": "http://127.0.0.1:9",
+    "repositories": ["acme/*"],
+    "template_id": "{repository_template}",
+    "token": "abcdefgh1",
+}
 HOST_CREDENTIAL: Final = {"host": "host-{n}.example.com", "secret": "abcdefgh1"}
 SKILL: Final = {"name": "skill-{n}", "description": "Does it.", "body": "Do it."}
 KEY: Final = {"api_key": "sk-very-secret-a1b2"}
@@ -715,6 +723,37 @@ ADMINISTRATION: Final = (
     ),
     row("DELETE /hooks/{hook_id}", "administration", "admin", records="hook.delete"),
     row("POST /hooks/{hook_id}/test", "administration", "admin"),
+    row("GET /repository-connections", "administration read", "admin"),
+    row(
+        "POST /repository-connections",
+        "administration",
+        "admin",
+        REPOSITORY_CONNECTION,
+        records="repository_connection.create",
+    ),
+    row("GET /repository-connections/{connection_id}", "administration read", "admin"),
+    row(
+        "PATCH /repository-connections/{connection_id}",
+        "administration",
+        "admin",
+        {"enabled": False},
+        records="repository_connection.update",
+    ),
+    row(
+        "DELETE /repository-connections/{connection_id}",
+        "administration",
+        "admin",
+        records="repository_connection.delete",
+    ),
+    row("POST /repository-connections/{connection_id}/test", "administration", "admin"),
+    row("GET /repository-connections/{connection_id}/events", "administration read", "admin"),
+    row(
+        "POST /repository-connections/{connection_id}/events",
+        "public",
+        None,
+        b"{}",
+        says="signature_invalid",
+    ),
     row("GET /host-credential-configs", "administration read", "admin"),
     row(
         "POST /host-credential-configs",

@@ -40,6 +40,7 @@ from chatd.sealed_secrets import KeyRing
 from chatd.services.hooks import HookAdministration
 from chatd.services.host_credentials import HostCredentials
 from chatd.services.mcp_servers import McpServers
+from chatd.services.repositories import HostApis, RepositoryConnections
 from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.runners import RunnerServices
 from chatd.services.templates import TemplateAdministration
@@ -388,6 +389,14 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         templates=TemplateAdministration(replica.pool, env),
         runners=RunnerAdministration(replica.pool, env),
         host_credentials=HostCredentials(replica.pool, KEY_RING, env),
+        repositories=RepositoryConnections(
+            replica.pool,
+            KEY_RING,
+            env,
+            rig.directory.get,
+            HostApis(KEY_RING, env, allow_private=True),
+            wake=lambda: None,
+        ),
         hooks=HookAdministration(replica.pool, KEY_RING, env, allow_private=True),
         accounts=build_accounts(
             replica.pool,

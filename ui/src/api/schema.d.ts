@@ -1732,6 +1732,70 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/repository-connections": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_repository_connections"];
+        put?: never;
+        post: operations["create_repository_connection"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/repository-connections/{connection_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_repository_connection"];
+        put?: never;
+        post?: never;
+        delete: operations["delete_repository_connection"];
+        options?: never;
+        head?: never;
+        patch: operations["change_repository_connection"];
+        trace?: never;
+    };
+    "/api/v1/repository-connections/{connection_id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["try_repository_connection"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/repository-connections/{connection_id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_repository_events"];
+        put?: never;
+        post: operations["receive_repository_event"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/push/key": {
         parameters: {
             query?: never;
@@ -3242,6 +3306,59 @@ export interface components {
             /** @default null */
             timeout_s?: number | null;
         };
+        ConnectionConfig: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            /** @enum {unknown} */
+            vendor: "gitea" | "github" | "gitlab";
+            url: string;
+            events_path: string;
+            repositories: string[];
+            mention: string;
+            label: string;
+            /** Format: uuid */
+            template_id: string;
+            template_name: string;
+            model_id: string | null;
+            /** Format: uuid */
+            user_id: string;
+            username: string;
+            allowed: string[];
+            check_rounds: number;
+            enabled: boolean;
+            problem: string | null;
+            created_at: string;
+            updated_at: string;
+        };
+        ConnectionPage: {
+            items: components["schemas"]["ConnectionConfig"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        ConnectionPatch: {
+            name?: string;
+            repositories?: string[];
+            mention?: string;
+            label?: string;
+            /** Format: uuid */
+            template_id?: string;
+            model_id?: string | null;
+            /** Format: uuid */
+            user_id?: string;
+            allowed?: string[];
+            check_rounds?: number;
+            enabled?: boolean;
+            token?: string;
+            secret?: string;
+        };
+        ConnectionTrial: {
+            ok: boolean;
+            /** @default  */
+            login?: string;
+            /** @default  */
+            reason?: string;
+        };
         ContextFilePart: {
             /** @enum {unknown} */
             type: "context-file";
@@ -3662,6 +3779,11 @@ export interface components {
             has_more: boolean;
             next_cursor: string | null;
         };
+        DeliveryReceipt: {
+            stored: boolean;
+            /** @default  */
+            reason?: string;
+        };
         DeliveryRecordReply: {
             id: number;
             event: string;
@@ -3847,6 +3969,26 @@ export interface components {
             /** Format: uuid */
             chat_id: string;
             error: components["schemas"]["ChatError"];
+        };
+        EventPage: {
+            items: components["schemas"]["EventRecord"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        EventRecord: {
+            id: number;
+            delivery_id: string;
+            kind: string;
+            repository: string;
+            number: number;
+            sender: string;
+            /** @enum {unknown} */
+            outcome: "done" | "failed" | "ignored" | "waiting";
+            detail: string;
+            attempts: number;
+            chat_id: string | null;
+            created_at: string;
+            next_attempt_at: string | null;
         };
         Fallback: {
             model: string;
@@ -4560,6 +4702,59 @@ export interface components {
             parameters?: {
                 [key: string]: string;
             };
+        };
+        NewConnectionBody: {
+            name: string;
+            /** @enum {unknown} */
+            vendor: "gitea" | "github" | "gitlab";
+            /** @default null */
+            url?: string | null;
+            repositories: string[];
+            /** @default chatd */
+            mention?: string;
+            /** @default  */
+            label?: string;
+            /** Format: uuid */
+            template_id: string;
+            /** @default null */
+            model_id?: string | null;
+            /** @default null */
+            user_id?: string | null;
+            /** @default [] */
+            allowed?: string[];
+            /** @default 3 */
+            check_rounds?: number;
+            /** @default true */
+            enabled?: boolean;
+            token: string;
+            /** @default null */
+            secret?: string | null;
+        };
+        NewConnectionConfig: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            /** @enum {unknown} */
+            vendor: "gitea" | "github" | "gitlab";
+            url: string;
+            events_path: string;
+            repositories: string[];
+            mention: string;
+            label: string;
+            /** Format: uuid */
+            template_id: string;
+            template_name: string;
+            model_id: string | null;
+            /** Format: uuid */
+            user_id: string;
+            username: string;
+            allowed: string[];
+            check_rounds: number;
+            enabled: boolean;
+            problem: string | null;
+            created_at: string;
+            updated_at: string;
+            secret: string;
         };
         NewHookBody: {
             name: string;
@@ -9966,6 +10161,187 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["HookTrial"];
+                };
+            };
+        };
+    };
+    list_repository_connections: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConnectionPage"];
+                };
+            };
+        };
+    };
+    create_repository_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewConnectionBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewConnectionConfig"];
+                };
+            };
+        };
+    };
+    get_repository_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConnectionConfig"];
+                };
+            };
+        };
+    };
+    delete_repository_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    change_repository_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ConnectionPatch"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConnectionConfig"];
+                };
+            };
+        };
+    };
+    try_repository_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConnectionTrial"];
+                };
+            };
+        };
+    };
+    list_repository_events: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventPage"];
+                };
+            };
+        };
+    };
+    receive_repository_event: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": string;
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeliveryReceipt"];
                 };
             };
         };

@@ -48,11 +48,11 @@ def read_new(
         "scheme": scheme,
         "username": user,
         "header": header,
-        "secret": _read_secret(host, secret_file),
+        "secret": read_secret(host, secret_file),
     }
 
 
-def _read_secret(host: str, file: Path | None) -> str:
+def read_secret(host: str, file: Path | None) -> str:
     """Never from the arguments: other users of the machine can read those of a process."""
     if file is not None and str(file) != "-":
         try:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.domain.workspace.network import NetworkTarget, normal_host
 from chatd.domain.workspace.pull_requests import GitHostKind
@@ -134,6 +135,22 @@ def git_credential(host: str, kind: GitHostKind, token: str) -> HostCredential |
         hidden=(encoded, token),
         git_only=True,
     )
+
+
+def repository_credentials(
+    url: str, repository: str, kind: GitHostKind, token: str
+) -> tuple[HostCredential, ...]:
+    """A token for git in one repository of a host, by both names that it has there. `url` is that
+    of the host's pages."""
+    address, _, path = url.partition("://")[2].partition("/")
+    made = git_credential(address, kind, token)
+    if made is None:
+        return ()
+    try:
+        place = normal_path(f"/{path}/{repository}" if path else f"/{repository}")
+    except ValueError:
+        return ()
+    return tuple(replace(made, path=each) for each in (place, f"{place}.git"))
 
 
 def is_bound(credentials: Iterable[HostCredential], target: NetworkTarget) -> bool:

@@ -78,6 +78,7 @@ def _page(condition: LiteralString) -> LiteralString:
             WHEN 'host_credential' THEN k.detail ->> 'host'
             WHEN 'webhook' THEN k.detail ->> 'host'
             WHEN 'hook' THEN k.detail ->> 'name'
+            WHEN 'repository_connection' THEN k.detail ->> 'name'
             WHEN 'group' THEN coalesce(k.detail #>> '{{before,name}}',
                 k.detail #>> '{{after,name}}', (
                 SELECT g.detail #>> '{{before,name}}' FROM audit_log g
@@ -121,6 +122,8 @@ def _page(condition: LiteralString) -> LiteralString:
             WHERE k.object_type = 'runner' AND r.id = k.object_id
             UNION ALL SELECT j.name, false FROM hooks j
             WHERE k.object_type = 'hook' AND j.id = k.key
+            UNION ALL SELECT q.name, false FROM repository_connections q
+            WHERE k.object_type = 'repository_connection' AND q.id = k.key
             UNION ALL SELECT NULL, false FROM webhooks b
             WHERE k.object_type = 'webhook' AND b.id = k.key
             LIMIT 1) o ON true
