@@ -1,9 +1,12 @@
 """NATS' protocol cut anywhere, addresses with every part, and no password in what is shown."""
 
+from pathlib import Path
+
 import pytest
 
+from chatd.cli.operator.debug_bundle import Scrubber, known_secrets
 from chatd.domain.errors import InvalidInput
-from chatd.settings.schema import redact_notifications
+from chatd.settings.schema import ServerSettings, Settings, redact_notifications
 from chatd.store.nats import (
     MAX_NATS_HINT_BYTES,
     MAX_NATS_LINE_BYTES,
@@ -122,3 +125,13 @@ def test_no_password_is_shown(address: str) -> None:
 
 def test_postgresql_is_shown_as_it_is() -> None:
     assert redact_notifications("postgresql") == "postgresql"
+
+
+@pytest.mark.promise("P13")
+@pytest.mark.parametrize("login", ["ada:hunter2%21@", "hunter2%21@"])
+def test_a_debug_bundle_leaves_out_the_password_in_both_of_its_forms(login: str) -> None:
+    server = ServerSettings(notifications=f"nats://{login}nats:4222")
+    scrub = Scrubber(known_secrets(Settings(data_dir=Path("/nowhere"), server=server), {}))
+    scrubbed = scrub(f"a line with {server.notifications}, and NATS refuses hunter2!")
+    assert "hunter2" not in scrubbed
+    assert "refuses" in scrubbed

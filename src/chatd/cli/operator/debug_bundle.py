@@ -16,6 +16,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Final, cast
+from urllib.parse import unquote
 
 import aiohttp
 import msgspec
@@ -186,6 +187,9 @@ def known_secrets(settings: Settings, env: Mapping[str, str]) -> set[str]:
     for url in (settings.database.url, env.get("CHATD_DATABASE_URL")):
         if url is not None and (match := re.search(r"://[^:@/]*:(.*)@", url)):
             found.add(match[1])
+    for url in (settings.server.notifications, env.get("CHATD_SERVER_NOTIFICATIONS")):
+        if url is not None and (match := re.search(r"://(?:[^:@]*:)?(.*)@", url)):
+            found |= {match[1], unquote(match[1])}
     return found
 
 
