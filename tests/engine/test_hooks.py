@@ -413,3 +413,17 @@ async def test_a_client_gets_the_changed_arguments_and_the_model_is_told(dsn: st
         await rig.submit(chat_id, c1='"a page"')
         await rig.wait_state(chat_id, "W")
         assert "changed the arguments before the call ran:]" in str(rig.api.requests[-1].json)
+
+
+async def test_a_hook_is_asked_about_a_clients_function_whatever_its_arguments_are(
+    dsn: str,
+) -> None:
+    """A client may run it all the same."""
+    async with hooked_rig(dsn, "before_tool") as (rig, receiver):
+        receiver.answers = [{"decision": "deny"}]
+        rig.call_tools(("c1", "pick", "{from: a}"))
+        rig.answer("done")
+        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
+        await rig.wait_state(chat_id, "W", "A0")
+        assert receiver.got[0][1]["data"]["arguments"] == "{from: a}"
+        assert "a hook of the server denies this call" in (await rig.transcript(chat_id))[2]
