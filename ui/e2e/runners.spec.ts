@@ -37,6 +37,7 @@ test("an administrator makes a token, sees runners and why builds wait, drains o
   test.setTimeout(90_000);
   await page.goto("/admin/runners");
   await expect(page.getByRole("heading", { name: "Workspaces on another machine" })).toBeVisible();
+  await expect(page.getByRole("navigation", { name: "Settings" }).getByRole("link", { name: "Runners" })).toBeInViewport({ ratio: 1 });
   const first = page.getByRole("list", { name: "Commands that start a runner" });
   await expect(first.getByRole("listitem")).toHaveCount(3);
   await expect(first).toContainText(`chatd runner start --server ${server.url} --token-file`);

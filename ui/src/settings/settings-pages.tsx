@@ -127,6 +127,11 @@ export function SettingsPages() {
   );
 }
 
+/** The list is longer than the window: its last pages are below. */
+const intoView = (item: HTMLElement | null) => {
+  if (item !== null && "scrollIntoView" in item) item.scrollIntoView({ block: "nearest" });
+};
+
 function PageList({ title, pages }: { title: string; pages: readonly PageEntry[] }) {
   const [location] = useLocation();
   return (
@@ -136,7 +141,7 @@ function PageList({ title, pages }: { title: string; pages: readonly PageEntry[]
         {pages.map((entry) => {
           const current = location === entry.path;
           return (
-            <li key={entry.path}>
+            <li key={entry.path} ref={current ? intoView : null}>
               <Link href={entry.path} className={classes(current && "is-on")} aria-current={current ? "page" : undefined}>
                 <Icon of={entry.icon} />
                 {entry.name}
