@@ -8,10 +8,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from chatd.domain.access.permissions import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.commands import DeleteTree
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, DiffStatus
 from chatd.domain.deployment.repositories import comment_marker
 from chatd.domain.ids import ChatId, ModelConfigId, WorkspaceId
 from chatd.domain.workspace.entities import GitSeed, Parameter, Template, TemplateSpec
@@ -29,6 +30,7 @@ from chatd.services.repository_worker import RepositoryWorker
 from chatd.store import repositories, repository_work
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat import chats
+from chatd.workspaces.diff_status import PullRequests
 from chatd.workspaces.templates import sync_templates
 from tests.engine.test_webhooks import RING, add_key
 from tests.support.engine_rig import EngineRig, engine_rig
@@ -479,6 +481,27 @@ async def started_with_pull(rig: RepositoryRig, host: FakeGitHub) -> tuple[str, 
     await rig.later()
     assert [pull.branch for pull in host.pulls] == [branch]
     return branch, "b" * 40
+
+
+async def test_the_chat_shows_the_pull_request_by_the_token_of_its_connection(
+    rig: RepositoryRig, host: FakeGitHub
+) -> None:
+    branch, _ = await started_with_pull(rig, host)
+    reader = PullRequests(rig.pool, RING, rig.engine.replica.env, frozenset({"127.0.0.1"}))
+    status = DiffStatus(
+        remote_url=f"{host.url}/acme/app.git",
+        branch=branch,
+        base="origin/main",
+        additions=1,
+        deletions=0,
+        changed_files=1,
+    )
+    chat = await rig.chat()
+    shown = (await reader.complete(chat, status)).pull_request
+    assert shown is not None
+    assert (shown.number, shown.state) == (host.pulls[0].number, "open")
+    other = replace(status, remote_url=f"{host.url}/acme/other.git")
+    assert (await reader.complete(chat, other)).pull_request is None
 
 
 async def test_failed_checks_are_sent_back_until_the_rounds_are_used_up(dsn: str) -> None:

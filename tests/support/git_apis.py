@@ -185,6 +185,7 @@ class FakeGitHub(FakeHost):
             (r"/issues/comments/(\d+)", lambda n: self._edit_comment(request, int(n), body)),
             (r"/branches/(.+)", self._branch),
             (r"/pulls/(\d+)", self._pull),
+            (r"/commits/[0-9a-f]{40}/(check-runs|status)", self._checks),
         )
         for pattern, answer in answers:
             if found := re.fullmatch(pattern, rest):
@@ -207,6 +208,11 @@ class FakeGitHub(FakeHost):
     def _pull(self, number: str) -> web.Response:
         pull = next((one for one in self.pulls if one.number == int(number)), None)
         return self.error(404, "Not Found") if pull is None else web.json_response(self.show(pull))
+
+    def _checks(self, kind: str) -> web.Response:
+        if kind == "check-runs":
+            return web.json_response({"total_count": 0, "check_runs": []})
+        return web.json_response({"state": "pending", "total_count": 0})
 
     def _open_pull(self, body: Json) -> web.Response:
         problem = self.open(
