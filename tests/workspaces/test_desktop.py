@@ -214,6 +214,25 @@ async def test_a_killed_x_server_is_started_again(bench: Workbench) -> None:
     await eventually_holds(Path(bench.path("again")), "alive")
 
 
+async def test_a_long_action_ends_when_its_x_server_is_killed(bench: Workbench) -> None:
+    """Takes a second: the agent asks the X server whether it lives twice a second."""
+    written = Path(bench.path("held"))
+    await open_terminal(bench, f"exec cat > {written}", "held")
+    hold = InputAction(kind="hold", keys=("Return",), ms=50_000)
+    async with asyncio.timeout(25), asyncio.TaskGroup() as tasks:
+        acting = bench.conn.act([hold], key=bench.key("hold"))
+        held = tasks.create_task(acting, name="hold")
+
+        async def is_entered() -> bool:
+            return bool(read(written))
+
+        await eventually(is_entered, within_s=20)
+        os.kill(find_server(DesktopPlace.of(str(bench.process.run_dir))), signal.SIGKILL)
+    outcome = held.result()
+    assert outcome.done == 0
+    assert "desktop failed" in outcome.error
+
+
 async def test_a_killed_agent_finds_its_desktop_again_and_says_what_it_does_not_know(
     tmp_path: Path,
 ) -> None:
@@ -291,6 +310,8 @@ async def test_a_recording_goes_on_although_its_x_server_and_its_agent_are_kille
 
             for _ in range(2):
                 assert await bench.conn.start_recording(name) == ""  # the second goes on with it
+                begun = (place / f"recording-{name}.part1.mp4").stat()
+                assert begun.st_size  # the first picture has been taken: no action is missed
             await bench.conn.act(
                 [InputAction(kind="move", points=((9, 9),))], key=bench.key("move")
             )

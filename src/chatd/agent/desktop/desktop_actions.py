@@ -7,6 +7,7 @@ ends, however it ends, except buttons that the caller holds on purpose.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ MAX_REPEATS = 100
 MAX_SCROLL_CLICKS = 100
 MAX_WAIT_MS = 60_000
 """Of all actions of a request together."""
+ALIVE_CHECK_S = 0.5
+"""How often an action that waits asks the X server whether it still runs."""
 CLICK_PAUSE_S = 0.01
 DRAG_PAUSE_S = 0.01
 KEYMAP_PAUSE_S = 0.08
@@ -215,7 +218,7 @@ class DesktopInput:
                 size = f"{self.display.width}x{self.display.height}"
                 raise AgentError(400, f"({x}, {y}) is outside of the screen, which has {size}.")
         if action.kind == "wait":
-            self.stop.wait(action.ms / 1000)
+            self._wait(action.ms / 1000)
         elif action.kind == "type":
             self._type(action.text)
         elif action.kind == "key":
@@ -224,10 +227,18 @@ class DesktopInput:
                     pass
         elif action.kind == "hold":
             with self._holding(action.keys):
-                self.stop.wait(action.ms / 1000)
+                self._wait(action.ms / 1000)
         else:
             with self._holding(action.keys):
                 self._use_pointer(action)
+
+    def _wait(self, seconds: float) -> None:
+        """Raises DisplayLost soon after the X server has ended."""
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            if self.stop.wait(min(left_s, ALIVE_CHECK_S)):
+                return
+            self.display.pointer()
 
     def _use_pointer(self, action: DesktopAction) -> None:
         display, number = self.display, BUTTONS[action.button]

@@ -171,6 +171,8 @@ class DesktopServer:
     async def start_recording(self, name: str) -> str:
         """Why nothing is recorded; empty if it is. Raises AgentError if there is no desktop."""
         await self.ensure_started()
+        if self._resuming is not None:
+            await asyncio.wait({self._resuming})  # it would end what begins now
         size, env = (self.size.width, self.size.height), self._variables()
         async with self._recording:
             return await asyncio.to_thread(self._recorder.start, name, size, env)

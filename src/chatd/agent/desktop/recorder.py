@@ -30,6 +30,8 @@ RECORDING_RATE = 4
 """Pictures in a second."""
 MAX_RECORDING_PARTS = 8
 """A desktop that ended so often is not recorded any further."""
+RECORDING_BEGIN_TIMEOUT_S = 2.0
+"""An action waits no longer for the first picture. ffmpeg takes 0.3 s on an idle machine."""
 RECORDING_STOP_TIMEOUT_S = 10.0
 RECORDING_CONVERT_TIMEOUT_S = 30.0
 RECORDING_KEPT_S = 3600.0
@@ -89,6 +91,7 @@ class DesktopRecorder:
         left_bytes = MAX_RECORDING_BYTES - sum(map(_size, parts))
         if left_s < 1 or left_bytes < _MIN_FILE_BYTES or len(parts) >= MAX_RECORDING_PARTS:
             return "The recording has its full length."
+        part = self._path(name, f"part{len(parts) + 1}.mp4")
         words = [
             RECORDER, "-nostdin", "-loglevel", "error", "-y",
             "-f", "x11grab", "-framerate", str(RECORDING_RATE),
@@ -98,11 +101,15 @@ class DesktopRecorder:
             "-movflags", "+frag_keyframe+empty_moov+default_base_moof",
             "-flush_packets", "1",
             "-t", str(left_s), "-fs", str(left_bytes),
-            self._path(name, f"part{len(parts) + 1}.mp4"),
+            part,
         ]  # fmt: skip
         self._running[name] = child = self._spawn(words, env)
         with open(self._path(name, "note"), "w", encoding="ascii") as noted:
             noted.write(f"{child.pid} {began:.0f}")
+        # Else the first action is not on the video. The first picture is written at once.
+        until = time.monotonic() + RECORDING_BEGIN_TIMEOUT_S
+        while not _size(part) and child.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
         return ""
 
     def stop(self, name: str, env: Mapping[str, str]) -> RecordedFiles | None:
