@@ -3,7 +3,7 @@ import { execFileSync } from "node:child_process";
 import type { Page } from "@playwright/test";
 import type { ChatdServer } from "./chatd-server";
 import { expectGoodState } from "./everywhere";
-import { expect, test } from "./test";
+import { expect, PHONE, test } from "./test";
 
 test.use({ ownContext: true });
 
@@ -97,6 +97,9 @@ test("a workspace without a desktop and one that does not run say so", async ({ 
   await page.goto(`/c/${chat.id}?panel=desktop`);
   await expect(page.getByRole("heading", { name: "This workspace has no desktop" })).toBeVisible();
   await expectGoodState(page, "no desktop");
+  await page.setViewportSize(PHONE);
+  await page.reload();
+  await expect(page.getByRole("tab", { name: "Desktop" })).toBeInViewport({ ratio: 1 });
   await server.api("POST", `/workspaces/${workspace.id}/builds`, { transition: "stop" });
   await page.reload();
   await expect(page.getByRole("heading", { name: "The workspace does not run" })).toBeVisible({ timeout: 60_000 });

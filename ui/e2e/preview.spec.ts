@@ -8,6 +8,7 @@ import { expect, test } from "./test";
 test.use({ ownContext: true });
 
 const PORT = 8123;
+const DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
 const PROGRAM = `
 import http.server
 
@@ -39,6 +40,13 @@ async function openChat(page: Page, server: ChatdServer): Promise<string> {
 
 const save = (server: ChatdServer, chatId: string, path: string, text: string) =>
   server.api("PUT", `/chats/${chatId}/workspace/file?path=${encodeURIComponent(path)}`, text);
+
+const saveBytes = (server: ChatdServer, chatId: string, path: string, base64: string) =>
+  fetch(`${server.url}/api/v1/chats/${chatId}/workspace/file?path=${path}`, {
+    method: "PUT",
+    headers: { authorization: `Bearer ${server.token}` },
+    body: Buffer.from(base64, "base64"),
+  });
 
 test("a program behind a preview reaches neither the session nor the page of its viewer", async ({ page, server, faults }) => {
   test.setTimeout(180_000);
@@ -131,6 +139,8 @@ test("files are shown as what they are, edited against their version, and upload
   await save(server, chatId, "prices.csv", 'name,price\n"Tea, green",3\n');
   await save(server, chatId, "page.html", "<style>h1{color:red}</style><h1 id=t>Page</h1><script>t.textContent += ' ' + origin</script>");
   await save(server, chatId, "book.ipynb", JSON.stringify({ cells: [{ cell_type: "code", source: "1 + 1", outputs: [{ data: { "text/plain": "2" } }] }] }));
+  await saveBytes(server, chatId, "dot.png", DOT);
+  await saveBytes(server, chatId, "paper.pdf", Buffer.from("%PDF-1.4\n\u0000\u00ff%%EOF", "latin1").toString("base64"));
   await page.goto(`/c/${chatId}?panel=files`);
   const tree = page.getByRole("tree", { name: "Files of the workspace" });
   const open = async (name: string) => {
@@ -146,6 +156,11 @@ test("files are shown as what they are, edited against their version, and upload
   await expect(page.getByRole("region", { name: "Notebook book.ipynb" })).toContainText("1 + 1");
   await open("page.html");
   await expect(page.frameLocator(".files-frame").getByRole("heading", { name: "Page null" })).toBeVisible();
+
+  await open("dot.png");
+  await expect.poll(() => page.getByRole("img", { name: "dot.png" }).evaluate((image: HTMLImageElement) => image.naturalWidth)).toBe(1);
+  await open("paper.pdf");
+  await expect(page.locator('iframe[title$="paper.pdf"]')).toHaveAttribute("src", /^blob:/);
 
   await open("notes.md");
   await expect(page.getByRole("region", { name: "Document notes.md" }).getByRole("heading", { name: "Notes" })).toBeVisible();
@@ -172,4 +187,13 @@ test("files are shown as what they are, edited against their version, and upload
   await page.getByRole("button", { name: "Replace" }).click();
   await page.getByRole("button", { name: "Load again" }).click();
   await expect(page.locator(".files-lines")).toContainText("again");
+
+  const dropped = await page.evaluateHandle(() => {
+    const data = new DataTransfer();
+    data.items.add(new File(["dropped"], "drop.txt", { type: "text/plain" }));
+    return data;
+  });
+  await page.locator(".files-side").dispatchEvent("drop", { dataTransfer: dropped });
+  await open("drop.txt");
+  await expect(page.locator(".files-lines")).toContainText("dropped");
 });

@@ -1,6 +1,6 @@
 import { Eye, EyeOff } from "lucide-react";
 import { RadioGroup, Switch as SwitchPrimitive, Tabs as TabsPrimitive } from "radix-ui";
-import { type InputHTMLAttributes, type ReactNode, type Ref, useId, useState } from "react";
+import { type InputHTMLAttributes, type ReactNode, type Ref, useEffect, useId, useRef, useState } from "react";
 import { IconButton } from "./button";
 import { classes } from "./icon";
 
@@ -132,12 +132,19 @@ interface TabsProps<T extends string> extends ChoiceProps<T> {
   className?: string | undefined;
 }
 
-/** A bar of tabs of 48 px and the content of the chosen one. */
+/** A bar of tabs of 48 px and the content of the chosen one, whose tab is in sight. */
 export function Tabs<T extends string>({ label, value, options, onChange, end, children, className }: TabsProps<T>) {
+  const list = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const bar = list.current;
+    const tab = bar?.querySelector('[aria-selected="true"]')?.getBoundingClientRect();
+    // Not scrollIntoView: it would also scroll what is around the bar.
+    if (bar && tab) bar.scrollLeft += tab.left - bar.getBoundingClientRect().left - (bar.clientWidth - tab.width) / 2;
+  }, [value]);
   return (
     <TabsPrimitive.Root value={value} onValueChange={(next) => onChange(next as T)} className={className ?? "ui-tabs"}>
       <div className="ui-tab-bar">
-        <TabsPrimitive.List aria-label={label} className="ui-tab-list">
+        <TabsPrimitive.List ref={list} aria-label={label} className="ui-tab-list">
           {options.map((option) => (
             <TabsPrimitive.Trigger key={option.value} value={option.value} className="ui-tab" disabled={option.disabled ?? false}>
               {option.label}

@@ -364,10 +364,11 @@ _NAMES: Final = {"user": "you", "assistant": "model", "tool": "tools", "system":
 
 
 def list_row(chat: ListedChat, now: datetime) -> tuple[str, str, str, str]:
+    count = len(chat.children)
     marks = [
         "pinned" if chat.pin_order else "",
         f"of {chat.owner_username}" if chat.is_owner is False and chat.owner_username else "",
-        f"{len(chat.children)} subagents" if chat.children else "",
+        f"{count} subagent{'s' if count > 1 else ''}" if count else "",
     ]
     told = ", ".join(mark for mark in marks if mark)
     title = f"{chat.title} ({told})" if told else chat.title
