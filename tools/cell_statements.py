@@ -17,7 +17,15 @@ from chatd.store.conn import NamedStatement
 MIGRATIONS: Final = Path(__file__).parent.parent / "src" / "chatd" / "store" / "migrations"
 COPIED_TABLES: Final = frozenset(
     {
-        *("users", "groups", "group_members", "deployment_settings", "webhooks", "mcp_servers"),
+        *(
+            "users",
+            "groups",
+            "group_members",
+            "project_members",
+            "deployment_settings",
+            "webhooks",
+            "mcp_servers",
+        ),
         *("default_spend_limit", "group_spend_limits", "user_spend_limits"),
     }
 )

@@ -49,6 +49,7 @@ MEANINGS: Final = {
     "screen_not_read": "the desktop of a workspace could not be read",
     "secret_keys_unread": "the keys of stored secrets could not be read; tried again",
     "share_read_failed": "the database did not answer; a shared chat is shown later",
+    "project_unreadable": "a chat goes on with what it was told of its project",
     "skills_unreadable": "a chat goes on without skills",
     "spend_check_failed": "the spend of a user could not be read (docs/spending.md)",
     "summary_failed": "a model did not write a summary; the turn goes on while it can",

@@ -135,6 +135,29 @@ def test_a_skill_is_put_shown_replaced_and_removed(server: ServerProcess, tmp_pa
     assert (gone.code, "there is no skill" in gone.err) == (2, True)
 
 
+def test_a_project_is_made_filled_shown_and_removed(server: ServerProcess, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.md"
+    rules.write_text("Use cents.\n")
+    made = server.done("projects", "create", "Billing", "--instructions", rules, "--model", "dear")
+    assert made.err == "created Billing\n"
+    assert server.done("projects", "add", "billing", rules).err == "added rules.md\n"
+    chat_id = server.pipe("", "run", "hi", "--detach", "--project", "Billing").out.strip()
+    listed = server.done("chats", "list", "--project", "Billing", "--json").items
+    assert [chat["id"] for chat in listed] == [chat_id]
+    shown = server.done("projects", "show", "Billing").out
+    for text in ("Use cents.", "Files:     rules.md", "Model:     dear", "Chats:     1"):
+        assert text in shown
+    assert server.done("projects", "move", chat_id, "none").err == "in no project\n"
+    server.done("projects", "set", "Billing", "--name", "Money", "--model", "none")
+    server.done("projects", "remove-file", "Money", "rules.md")
+    assert [one["name"] for one in server.done("projects", "list", "--json").items] == ["Money"]
+    nobody = server.call("projects", "member", "Money", "nobody-here")
+    assert (nobody.code, "there is no active user" in nobody.err) == (2, True)
+    server.done("projects", "rm", "Money", "--yes")
+    gone = server.call("projects", "show", "Money")
+    assert (gone.code, "there is no project" in gone.err) == (2, True)
+
+
 def test_a_file_is_put_and_loaded(server: ServerProcess, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("some notes\n")

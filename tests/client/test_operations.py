@@ -33,6 +33,7 @@ from chatd.domain.ids import (
     McpServerId,
     MessageId,
     ModelConfigId,
+    ProjectId,
     QueueId,
     ToolCallId,
     UserId,
@@ -55,7 +56,7 @@ CONNECTION = {
 }
 HOST_CREDENTIAL = {"host": "git.example.com", "secret": "abcdefgh1", "scheme": "bearer"}
 ID = UUID("018f4e9a-0000-7000-8000-000000000001")
-CHAT, FILE, MCP = ChatId(ID), FileId(ID), McpServerId(ID)
+CHAT, FILE, MCP, PROJECT = ChatId(ID), FileId(ID), McpServerId(ID), ProjectId(ID)
 QUEUED = QueueId(7)
 TEXT = (TextInput("hello"), FileInput(FILE))
 DRAFT = Draft(
@@ -275,6 +276,17 @@ ASKED: dict[str, Ask] = {
     "get_skill": lambda api: api.get_skill(ID),
     "create_skill": lambda api: api.create_skill(name="a", description="b", body="c"),
     "change_skill": lambda api: api.change_skill(ID, description="b", body="c"),
+    "list_projects": lambda api: api.list_projects(),
+    "get_project": lambda api: api.get_project(PROJECT),
+    "create_project": lambda api: api.create_project({"name": "Billing"}),
+    "change_project": lambda api: api.change_project(PROJECT, {"template_id": None}),
+    "delete_project": lambda api: api.delete_project(PROJECT),
+    "list_project_members": lambda api: api.list_project_members(PROJECT),
+    "set_project_member": lambda api: api.set_project_member(PROJECT, UserId(ID), "writer"),
+    "remove_project_member": lambda api: api.remove_project_member(PROJECT, UserId(ID)),
+    "list_project_files": lambda api: api.list_project_files(PROJECT),
+    "add_project_file": lambda api: api.add_project_file(PROJECT, FILE, "notes.md"),
+    "remove_project_file": lambda api: api.remove_project_file(PROJECT, FILE),
     "delete_skill": lambda api: api.delete_skill(ID),
     "get_my_costs": lambda api: api.get_my_costs(start_date="2026-11-01"),
     "list_user_costs": lambda api: api.list_user_costs(start_date="2026-11-01"),

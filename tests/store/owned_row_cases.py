@@ -10,19 +10,21 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from chatd.domain.access.permissions import UserActor
+from chatd.domain.access.permissions import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.runtime_settings import UserSettings
 from chatd.domain.deployment.schedules import Schedule
 from chatd.domain.errors import Conflict
 from chatd.domain.files import FileLimits, NewFile
-from chatd.domain.ids import FileId
-from chatd.store import file_stores, files, mcp_tokens, schedules, webhooks
+from chatd.domain.ids import FileId, ProjectId, UserId
+from chatd.store import file_stores, files, mcp_tokens, projects, schedules, webhooks
 from chatd.store.account import git_credentials, host_credentials, runtime_settings, skills
 from chatd.store.account.git_credentials import NewGitCredential
 from chatd.store.account.host_credentials import NewStoredCredential
 from chatd.store.account.skills import SkillPatch
+from chatd.store.conn import DatabaseSession
 from chatd.store.pool import Pool
+from chatd.store.projects import ProjectPatch
 from tests.support.factories import AT, CHAT, OWNER, member
 from tests.support.mcp_servers import insert_mcp_server, mcp_server_id, new_token
 from tests.support.outcomes import present
@@ -176,7 +178,50 @@ async def _delete_skill(pool: Pool, who: UserActor) -> object:
         return True
 
 
+async def _write_project(
+    pool: Pool, write: Callable[[DatabaseSession], Awaitable[object]]
+) -> object:
+    async with pool.transaction() as session:
+        await write(session)
+        return True
+
+
+PROJECT: Final = ProjectId(ROW)
+PROJECT_READER: Final = UserId(UUID(int=5))
+"""An active user, made with the accounts."""
+PROJECTS: Final[Mapping[str, Case]] = {
+    "projects.create": lambda pool, who, _: _write_project(
+        pool,
+        lambda session: projects.create(
+            session, who, ProjectId(_row_to_make(who)), ProjectPatch(name="Notes")
+        ),
+    ),
+    "projects.get": lambda pool, who, _: projects.get(pool, who, PROJECT),
+    "projects.require": lambda pool, who, _: projects.require(pool, who, PROJECT, None),
+    "projects.list_own": lambda pool, who, _: projects.list_own(pool, who),
+    "projects.update": lambda pool, who, _: _write_project(
+        pool, lambda session: projects.update(session, who, PROJECT, ProjectPatch(name="Other"))
+    ),
+    "projects.list_members": lambda pool, who, _: projects.list_members(pool, who, PROJECT),
+    "projects.set_member": lambda pool, who, _: _write_project(
+        pool, lambda session: projects.set_member(session, who, PROJECT, ADMIN_USER_ID, "reader")
+    ),
+    "projects.remove_member": lambda pool, who, _: _write_project(
+        pool, lambda session: projects.remove_member(session, who, PROJECT, PROJECT_READER)
+    ),
+    "projects.list_files": lambda pool, who, _: projects.list_files(pool, who, PROJECT),
+    "projects.add_file": lambda pool, who, _: _write_project(
+        pool, lambda session: projects.add_file(session, who, PROJECT, FILE, "other.txt")
+    ),
+    "projects.remove_file": lambda pool, who, _: _write_project(
+        pool, lambda session: projects.remove_file(session, who, PROJECT, LINKED)
+    ),
+    "projects.delete": lambda pool, who, _: _write_project(
+        pool, lambda session: projects.delete(session, who, PROJECT)
+    ),
+}
 OWNED_ROWS: Final[Mapping[str, Case]] = {
+    **PROJECTS,
     "files.list_page": lambda pool, who, chat: files.list_page(
         pool, who, chat.id, after=None, limit=9
     ),
@@ -257,6 +302,10 @@ async def prepare_owned_rows(pool: Pool) -> None:
     await webhooks.insert_ping(pool, owner, ROW)
     await schedules.insert(pool, owner, _schedule(ROW))
     await _insert_skill(pool, owner, ROW)
+    async with pool.transaction() as session:
+        await projects.create(session, owner, PROJECT, ProjectPatch(name="Notes"))
+        await projects.set_member(session, owner, PROJECT, PROJECT_READER, "reader")
+        await projects.add_file(session, owner, PROJECT, LINKED, "notes.txt")
     await _save_git_credential(pool, owner, ROW)
     await _save_host_credential(pool, owner, ROW)
     async with pool.transaction() as session:

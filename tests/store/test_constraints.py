@@ -365,6 +365,25 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            FROM chats""",
     ),
     (
+        "projects_name_check",
+        "INSERT INTO projects (id, name) VALUES (gen_random_uuid(), '')",
+    ),
+    (
+        "projects_instructions_check",
+        """INSERT INTO projects (id, name, instructions)
+           VALUES (gen_random_uuid(), 'a', repeat('a', 32769))""",
+    ),
+    (
+        "project_role_is_known",
+        """INSERT INTO project_members (project_id, user_id, role)
+           VALUES (gen_random_uuid(), gen_random_uuid(), 'guest')""",
+    ),
+    (
+        "project_files_name_check",
+        """INSERT INTO project_files (project_id, file_id, name)
+           VALUES (gen_random_uuid(), gen_random_uuid(), '')""",
+    ),
+    (
         "hooks_name_check",
         """INSERT INTO hooks (id, name, url, events, failure, timeout_ms, secret)
            SELECT id, '', 'u', '{step}', 'open', 100, 'v1.k.x' FROM chats""",

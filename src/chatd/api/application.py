@@ -75,6 +75,7 @@ from chatd.api.routes.debug import DebugRoutes
 from chatd.api.routes.files import ChatFileRoutes, FileRoutes
 from chatd.api.routes.mcp_servers import McpServerConfigRoutes, McpServerRoutes
 from chatd.api.routes.messages import MessageRoutes, QueueRoutes
+from chatd.api.routes.projects import ProjectRoutes
 from chatd.api.routes.prompts import PromptRoutes
 from chatd.api.routes.public_links import PublicLinkRoutes
 from chatd.api.routes.runs import RunRoutes
@@ -229,6 +230,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *PushRoutes(deps).routes(),
         *ScheduleRoutes(deps).routes(),
         *SkillRoutes(deps).routes(),
+        *ProjectRoutes(deps).routes(),
         *GitCredentialRoutes(deps).routes(),
         *HostCredentialRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),

@@ -245,7 +245,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     # Settings and users
     "version_conflict": ErrorCode(
-        409, "The settings have changed since the given version.", "Get them and decide again."
+        409, "It has changed since the given version.", "Get them and decide again."
     ),
     "nothing_to_confirm": ErrorCode(
         409,
@@ -268,6 +268,21 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     "too_many_host_credentials": ErrorCode(
         409, "There are as many credentials for hosts as allowed.", "Delete one first."
+    ),
+    "too_many_projects": ErrorCode(
+        409, "The user belongs to as many projects as a user may.", "Leave or delete one first."
+    ),
+    "too_many_members": ErrorCode(
+        409, "The project has as many members as a project may have.", "Remove one first."
+    ),
+    "too_many_project_files": ErrorCode(
+        409, "The project has as many files as a project may have.", "Remove one first."
+    ),
+    "file_name_taken": ErrorCode(
+        409, "The project has another file with this name.", "Choose another name."
+    ),
+    "project_owner": ErrorCode(
+        409, "The owner of a project stays its owner.", "Delete the project instead."
     ),
     "skill_exists": ErrorCode(
         409, "The user has another skill with this name.", "Choose another name."

@@ -38,6 +38,7 @@ from chatd.domain.ids import (
     McpServerId,
     MessageId,
     ModelConfigId,
+    ProjectId,
     QueueId,
     RequestId,
     UserId,
@@ -237,6 +238,10 @@ class ApiRequest:
     @cached_property
     def schedule_id(self) -> UUID:
         return read_uuid("schedule_id", self._path["schedule_id"])
+
+    @cached_property
+    def project_id(self) -> ProjectId:
+        return ProjectId(read_uuid("project_id", self._path["project_id"]))
 
     @cached_property
     def skill_id(self) -> UUID:

@@ -40,7 +40,12 @@ from chatd.api.schemas.workspaces import (
 )
 from chatd.api.streams import NOT_FOUND_END, ClientStream, StreamEnd, StreamRegistry
 from chatd.domain.chat_views.events import Cursor, Event
-from chatd.domain.chat_views.public_chat import ChatListEvent, ChatListReady, ChatListRemoved
+from chatd.domain.chat_views.public_chat import (
+    ChatListEvent,
+    ChatListReady,
+    ChatListRemoved,
+    ProjectsChanged,
+)
 from chatd.domain.deployment.spend import SpendWarningEvent
 from chatd.domain.errors import Conflict, InvalidInput
 from chatd.domain.workspace.agent_api import AgentRefused, GitChanges
@@ -102,7 +107,11 @@ class ChatEventStreams:
                     " `ready` event."
                 ),
                 serve=self.serve_user,
-                events=ChatListReady | ChatListEvent | ChatListRemoved | SpendWarningEvent,
+                events=ChatListReady
+                | ChatListEvent
+                | ChatListRemoved
+                | ProjectsChanged
+                | SpendWarningEvent,
             ),
         )
 

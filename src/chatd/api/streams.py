@@ -98,6 +98,8 @@ class StreamAccess:
         foreign = [read.chat for read in self._reads if self._is_foreign(read)]
         if change.kind == "share":
             return any(chat is None or str(chat.root_chat_id) == change.id for chat in foreign)
+        if change.kind == "project_access":
+            return change.id == str(self._caller.user_id) and bool(foreign)
         return change.kind == "group" and bool(foreign)
 
     def _is_foreign(self, read: OpenRead) -> bool:

@@ -86,12 +86,14 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.file_stores import build_file_stores
 from chatd.store.notifications import ConfigChanges
 from chatd.store.pool import Pool, PoolConfig
+from chatd.stream.chat_list import ProjectNotices
 from chatd.tools.browser import BrowserTools
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools, ToolOrders
 from chatd.tools.computer import ComputerTools, DesktopRecordings
 from chatd.tools.files import SavedResultTools, save_results
 from chatd.tools.plans import QuestionTools
+from chatd.tools.projects import ProjectDirectory
 from chatd.tools.skills import SkillDirectory, SkillTools, no_workspace_skills
 from chatd.tools.subagents import SubagentTools
 from chatd.workspaces.agents.agent_session import host_id
@@ -251,7 +253,7 @@ class Composition:
             self.workspace_control = LocalWorkspaceControl(
                 env, pool, runners, self.workspaces, ttl_s=config.ttl_s
             )
-        files = build_file_stores(replicating.files, pool, env.clock)
+        self._file_stores = files = build_file_stores(replicating.files, pool, env.clock)
         self._chat_files = ChatFileWriter(pool, files, file_limits(settings), env)
         self.mcp = McpServers(
             pool,
@@ -308,6 +310,9 @@ class Composition:
             self.workspace_control,
             site=None if settings.server.url is None else settings.server.url.rstrip("/"),
         )
+        self.project_notices = ProjectNotices(
+            pool, replica.chat_lists, changes, replica.background_tasks
+        )
         self.demo = DemoWorker(
             worker_environment(settings, variables),
             env.clock,
@@ -352,7 +357,8 @@ class Composition:
         families.append(SubagentTools(subagents, recordings))
         load = _no_instructions if workspaces is None else workspaces.chat_instructions
         save = save_results(workspaces, files)
-        tools = ChatTools(families, load, skills, ToolOrders(pool, env), save)
+        directory = ProjectDirectory(pool, self._file_stores, self.changes, env)
+        tools = ChatTools(families, load, skills, ToolOrders(pool, env), save, projects=directory)
         return PromptedTools(tools, self.runtime_settings, env)
 
     # Called only while the replica runs, which is built after those who call them.

@@ -30,7 +30,8 @@ from chatd.cli.options import AsJson, Config, DatabaseUrl, DataDir, Host, Port
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Work with agents": ("chat", "run", "acp", "chats", "workspaces", "models", "usage", "policy"),
     "Your account at a server": (
-        *("login", "logout", "whoami", "mcp", "skills", "files", "tokens", "credentials"),
+        *("login", "logout", "whoami", "mcp", "skills", "projects", "files", "tokens"),
+        "credentials",
     ),
     "Run a server": (
         *("serve", "worker", "runner", "providers", "migrate", "admin"),

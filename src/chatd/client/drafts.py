@@ -9,7 +9,15 @@ from msgspec.structs import replace
 
 from chatd.domain.chat.call_waits import QuestionReply
 from chatd.domain.chat.commands import WhenBusy
-from chatd.domain.ids import ChatId, FileId, McpServerId, ModelConfigId, ToolCallId, WorkspaceId
+from chatd.domain.ids import (
+    ChatId,
+    FileId,
+    McpServerId,
+    ModelConfigId,
+    ProjectId,
+    ToolCallId,
+    WorkspaceId,
+)
 from chatd.domain.model.protocol import Effort
 from chatd.domain.tool_modes import ModeChoice
 from chatd.domain.tool_policy.rules import ToolRule
@@ -40,7 +48,7 @@ InputPart = TextInput | FileInput | FileReferenceInput
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A message, and what it changes about its chat. The last five are for a new chat only."""
+    """A message, and what it changes about its chat. The last six are for a new chat only."""
 
     content: tuple[InputPart, ...]
     busy_behavior: WhenBusy = "queue"
@@ -54,6 +62,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     workspace_id: WorkspaceId | None = None
     max_cost_micros: int | None = None
     tool_rules: tuple[ToolRule, ...] = ()
+    project_id: ProjectId | None = None
 
 
 class SendBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,6 +91,7 @@ class CreateBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workspace_id: UUID | None = None
     max_cost_micros: int | None = None
     tool_rules: tuple[ToolRule, ...] = ()
+    project_id: UUID | None = None
 
 
 def send_body(draft: Draft) -> SendBody:
@@ -105,13 +115,15 @@ class EditBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class ChatChange(Struct, frozen=True, kw_only=True):
     """Of `PATCH /chats/{id}`: what is set changes. A `pin_order` of 0 unpins the chat;
-    `mcp_server_ids` of None are those that are on by default."""
+    `mcp_server_ids` of None are those that are on by default, a `project_id` of None is no
+    project."""
 
     title: str | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     pin_order: int | UnsetType = UNSET
     workspace_id: WorkspaceId | UnsetType | None = UNSET
     mcp_server_ids: Sequence[McpServerId] | UnsetType | None = UNSET
+    project_id: ProjectId | UnsetType | None = UNSET
     mode: ModeChoice | UnsetType = UNSET
 
 

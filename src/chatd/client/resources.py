@@ -20,6 +20,7 @@ from chatd.domain.ids import (
     McpServerId,
     MessageId,
     ModelConfigId,
+    ProjectId,
     UserId,
     WorkspaceId,
 )
@@ -130,6 +131,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     mode: str | None = None
     max_cost_micros: int | None = None
     mcp_server_ids: tuple[McpServerId, ...] | None = None
+    project_id: ProjectId | None = None
     last_message_id: MessageId | None = None
     last_read_message_id: MessageId | None = None
     has_unread: bool | None = None
@@ -501,6 +503,7 @@ class UnpackedFiles(Struct, frozen=True, kw_only=True):
 
 
 class Template(Struct, frozen=True, kw_only=True):
+    id: UUID | None = None
     name: str = ""
     display_name: str = ""
     description: str = ""
@@ -683,6 +686,37 @@ class ListedSkill(Struct, frozen=True, kw_only=True):
 
 class Skill(ListedSkill, frozen=True, kw_only=True):
     body: str = ""
+
+
+# Projects
+
+
+class Project(Struct, frozen=True, kw_only=True):
+    id: ProjectId
+    name: str = ""
+    instructions: str = ""
+    model_config_id: ModelConfigId | None = None
+    template_id: UUID | None = None
+    role: str = "reader"
+    owner_username: str = ""
+    member_count: int = 0
+    file_count: int = 0
+    chat_count: int = 0
+    version: int = 0
+    updated_at: datetime = NEVER
+
+
+class ProjectMember(Struct, frozen=True, kw_only=True):
+    id: UserId
+    username: str = ""
+    role: str = "reader"
+
+
+class ProjectFile(Struct, frozen=True, kw_only=True):
+    id: FileId
+    name: str = ""
+    media_type: str = ""
+    size_bytes: int = 0
 
 
 # Runners

@@ -73,6 +73,9 @@ from chatd.client.resources import (
     OfferedModel,
     Page,
     PreviewLink,
+    Project,
+    ProjectFile,
+    ProjectMember,
     Prompt,
     Provider,
     ProviderKey,
@@ -116,6 +119,7 @@ from chatd.domain.ids import (
     McpServerId,
     MessageId,
     ModelConfigId,
+    ProjectId,
     QueueId,
     UserId,
     WorkspaceId,
@@ -858,6 +862,45 @@ class ServerApi:
 
     def change_skill(self, skill_id: UUID, *, description: str, body: str) -> Call[Skill]:
         return self._patch(f"/skills/{skill_id}", {"description": description, "body": body}, Skill)
+
+    def list_projects(self) -> ListCall[Project]:
+        return self._list("/projects", Page[Project])
+
+    def get_project(self, project_id: ProjectId) -> Call[Project]:
+        return self._get(f"/projects/{project_id}", Project)
+
+    def create_project(self, body: Mapping[str, object]) -> Call[Project]:
+        return self._post("/projects", body, Project)
+
+    def change_project(self, project_id: ProjectId, body: Mapping[str, object]) -> Call[Project]:
+        return self._patch(f"/projects/{project_id}", body, Project)
+
+    def delete_project(self, project_id: ProjectId) -> Call[None]:
+        return self._delete(f"/projects/{project_id}")
+
+    def list_project_members(self, project_id: ProjectId) -> ListCall[ProjectMember]:
+        return self._list(f"/projects/{project_id}/members", Page[ProjectMember])
+
+    def set_project_member(
+        self, project_id: ProjectId, user_id: UserId, role: str
+    ) -> Call[ProjectMember]:
+        path = f"/projects/{project_id}/members/{user_id}"
+        return self._put(path, {"role": role}, ProjectMember)
+
+    def remove_project_member(self, project_id: ProjectId, user_id: UserId) -> Call[None]:
+        return self._delete(f"/projects/{project_id}/members/{user_id}")
+
+    def list_project_files(self, project_id: ProjectId) -> ListCall[ProjectFile]:
+        return self._list(f"/projects/{project_id}/files", Page[ProjectFile])
+
+    def add_project_file(
+        self, project_id: ProjectId, file_id: FileId, name: str | None = None
+    ) -> Call[ProjectFile]:
+        body = {"file_id": str(file_id), "name": name}
+        return self._post(f"/projects/{project_id}/files", body, ProjectFile)
+
+    def remove_project_file(self, project_id: ProjectId, file_id: FileId) -> Call[None]:
+        return self._delete(f"/projects/{project_id}/files/{file_id}")
 
     def delete_skill(self, skill_id: UUID) -> Call[None]:
         return self._delete(f"/skills/{skill_id}")

@@ -7,6 +7,7 @@ from msgspec import Meta
 CHAT_ID: Final = "0193c5a0-7d1e-7b2f-9a64-2f4e9b7c6d12"
 CHILD_CHAT_ID: Final = "0193c5a3-11f0-7c44-8d20-6a5e0c9b1f37"
 USER_ID: Final = "0192aa10-3f5c-7e01-b6c1-9d8e7f6a5b4c"
+PROJECT_ID: Final = "0b7f1d52-6f0e-4a6e-9c0c-2c2f3c9a7b11"
 MODEL_ID: Final = "5f0c2b1e-8a7d-5c3e-9b4f-1d2e3f4a5b6c"
 PROVIDER_ID: Final = "7a1d9c3e-2b4f-5e6a-8c7d-0f1e2d3c4b5a"
 WORKSPACE_ID: Final = "0193c5a1-02b7-7f3d-a1c5-8e9f0a1b2c3d"

@@ -15,6 +15,7 @@ WorkerId = NewType("WorkerId", UUID)
 ModelConfigId = NewType("ModelConfigId", UUID)
 WorkspaceId = NewType("WorkspaceId", UUID)
 FileId = NewType("FileId", UUID)
+ProjectId = NewType("ProjectId", UUID)
 McpServerId = NewType("McpServerId", UUID)
 RequestId = NewType("RequestId", UUID)
 

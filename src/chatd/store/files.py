@@ -28,15 +28,19 @@ from chatd.store.pool import Pool
 from chatd.store.row_access import SHARING_ENABLED, chat_condition, chat_reach
 
 # $2 is the user who must own the file or a chat that names it, or NULL for every file. $3: such a
-# chat may also be shared with the user. It counts, because the planner may turn EXISTS into a scan
-# of all links.
+# chat may also be shared with the user or be in a project of the user, and so may the file. It
+# counts, because the planner may turn EXISTS into a scan of all links.
 _IS_READABLE: Final[LiteralString] = """
     ($2::uuid IS NULL OR f.owner_id = $2 OR (
         SELECT count(*) FROM chat_files l JOIN chats c ON c.id = l.chat_id
-        WHERE l.file_id = f.id AND c.deleted_at IS NULL AND (c.owner_id = $2 OR $3 AND (
+        WHERE l.file_id = f.id AND c.deleted_at IS NULL AND (c.owner_id = $2 OR $3 AND ((
             SELECT count(*) FROM chat_shares s
             WHERE s.chat_id = c.root_chat_id AND (s.user_id = $2 OR s.group_id IN (
-                SELECT g.group_id FROM group_members g WHERE g.user_id = $2))) > 0)) > 0)"""
+                SELECT g.group_id FROM group_members g WHERE g.user_id = $2))) > 0 OR (
+            SELECT count(*) FROM project_members pm
+            WHERE pm.project_id = c.project_id AND pm.user_id = $2) > 0))) > 0 OR (
+        SELECT count(*) FROM project_files l JOIN project_members pm USING (project_id)
+        WHERE l.file_id = f.id AND pm.user_id = $2 AND (pm.role = 'owner' OR $3)) > 0)"""
 
 GET: Final[LiteralString] = f"""
     SELECT {FILE_COLUMNS} FROM files f WHERE f.id = $1 AND {_IS_READABLE}"""
@@ -75,9 +79,9 @@ DELETE_OWN: Final[LiteralString] = f"""
     {_DELETED}
     SELECT id, store, chunk_bytes FROM gone"""
 
-# One page of all files, by age: those without a link are deleted. The result says where the page
-# ended. A file that is linked at this moment makes the statement fail, and it is tried again. By
-# arrays: for a join the planner would read all files.
+# One page of all files, by age: those without a link to a chat or a project are deleted. The result
+# says where the page ended. A file that is linked at this moment makes the statement fail, and it
+# is tried again. By arrays: for a join the planner would read all files.
 SWEEP: Final[LiteralString] = f"""
     WITH page AS MATERIALIZED (
         SELECT f.id, f.created_at FROM files f
@@ -88,7 +92,8 @@ SWEEP: Final[LiteralString] = f"""
         DELETE FROM files WHERE id = ANY (ARRAY(
             SELECT id FROM files WHERE id = ANY (ARRAY(
                 SELECT p.id FROM page p
-                WHERE (SELECT count(*) FROM chat_files l WHERE l.file_id = p.id) = 0))
+                WHERE (SELECT count(*) FROM chat_files l WHERE l.file_id = p.id) = 0
+                  AND (SELECT count(*) FROM project_files l WHERE l.file_id = p.id) = 0))
             FOR UPDATE SKIP LOCKED))
     {_DELETED}
     SELECT created_at, id, (SELECT count(*) FROM gone) AS deleted
@@ -151,7 +156,9 @@ async def delete_own(conn: Conn, file_id: FileId, actor: UserActor) -> DeadUploa
         row = await conn.fetchrow(DELETE_OWN, file_id, actor.user_id)
     except MissingReference:
         raise Conflict(
-            "A chat contains this file. It is deleted with the last such chat.", code="file_in_use"
+            "A chat or a project contains this file. It is deleted with the last such chat, and can"
+            " be deleted when no project has it.",
+            code="file_in_use",
         ) from None
     if row is None:
         raise NotFound("There is no such file.")

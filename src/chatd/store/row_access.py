@@ -25,19 +25,29 @@ ChatReach = tuple[UserId | None, bool]
 
 def chat_condition(owner: LiteralString, shared: LiteralString) -> LiteralString:
     """For rows of `chats c`. `owner` and `shared` are the parameters, such as `$2` and `$3`."""
-    return f"""({owner}::uuid IS NULL OR c.owner_id = {owner} OR ({shared}::boolean AND EXISTS (
+    return f"""({owner}::uuid IS NULL OR c.owner_id = {owner} OR ({shared}::boolean AND (EXISTS (
         SELECT FROM chat_shares s WHERE s.chat_id = c.root_chat_id AND (s.user_id = {owner}
             OR s.group_id IN (SELECT m.group_id FROM group_members m
-                              WHERE m.user_id = {owner})))))"""
+                              WHERE m.user_id = {owner})))
+        OR EXISTS (SELECT FROM project_members pm
+                   WHERE pm.project_id = c.project_id AND pm.user_id = {owner}))))"""
+
+
+def project_condition(member: LiteralString, shared: LiteralString) -> LiteralString:
+    """For a row of `project_members`: what others share counts only if sharing is enabled."""
+    return f"({member}.role = 'owner' OR {shared}::boolean)"
 
 
 def shared_roots(user: LiteralString) -> LiteralString:
-    """The ids of the root chats that are shared with the user of this parameter, as an array: for a
-    join the planner would read all chats."""
+    """The ids of the root chats that are shared with the user of this parameter or are in a project
+    of the user, as an array: for a join the planner would read all chats."""
     return f"""ARRAY(
         SELECT s.chat_id FROM chat_shares s WHERE s.user_id = {user}
         UNION SELECT s.chat_id FROM group_members m JOIN chat_shares s ON s.group_id = m.group_id
-        WHERE m.user_id = {user})"""
+        WHERE m.user_id = {user}
+        UNION SELECT p.id FROM project_members pm JOIN chats p ON p.project_id = pm.project_id
+            AND p.parent_chat_id IS NULL AND p.owner_id <> {user}
+        WHERE pm.user_id = {user})"""
 
 
 def workspace_condition(owner: LiteralString) -> LiteralString:

@@ -88,6 +88,15 @@ _ALL: Final[LiteralString] = f"""
     owners AS MATERIALIZED (
         SELECT owner_id, {_KEYS} AS keys
         FROM (SELECT $1::uuid AS owner_id UNION SELECT owner_id FROM shared) o)"""
+# $12: whether chats of others are searched, $13: whether own ones are, $14: the project.
+_IN_PROJECT: Final[LiteralString] = f"""
+    shared AS MATERIALIZED (
+        SELECT id, owner_id FROM chats
+        WHERE project_id = $14 AND parent_chat_id IS NULL
+          AND (owner_id = $1 AND $13::boolean OR owner_id <> $1 AND $12::boolean AND EXISTS (
+              SELECT FROM project_members m WHERE m.project_id = $14 AND m.user_id = $1))),
+    owners AS MATERIALIZED (
+        SELECT owner_id, {_KEYS} AS keys FROM (SELECT DISTINCT owner_id FROM shared) o)"""
 _IS_SHARED: Final[LiteralString] = "IN (SELECT id FROM shared)"
 
 
@@ -135,6 +144,9 @@ SEARCH_SHARED: Final[LiteralString] = _search(
 )
 SEARCH_ALL: Final[LiteralString] = _search(
     _ALL, f"(owner_id = $1 OR id {_IS_SHARED})", f"(s.owner_id = $1 OR s.root_chat_id {_IS_SHARED})"
+)
+SEARCH_IN_PROJECT: Final[LiteralString] = _search(
+    _IN_PROJECT, f"id {_IS_SHARED}", f"s.root_chat_id {_IS_SHARED}"
 )
 # Of the newest entries of the user, without the index: for what is in so many chats that these fill
 # a page. $11: the keys of terms that are the beginning of a word. A chat with a newer hit was on an
@@ -224,13 +236,18 @@ async def search(
     """`texts` match within one message or title, `titles` within the title of the root."""
     values = filter_values(actor, which)
     patterns = _patterns(texts)
-    if which.source == "mine" and texts and not titles:
+    in_project = which.project_id is not None
+    if which.source == "mine" and texts and not titles and not in_project:
         short = index_keys(actor.user_id, query_grams([term for term in texts if is_short(term)]))
         newest = (*values, MAX_NEWEST_ENTRIES, patterns, short)
         if len(rows := await conn.fetch(SEARCH_NEWEST, *newest)) == which.limit:
             return _hits(rows)
     grams = query_grams(texts) if texts else {*query_grams(titles), title_gram()}
     values = (*values, sorted(grams), patterns, _patterns(titles))
+    if in_project:
+        others = actor.reads_shared and which.source != "mine"
+        project = (others, which.source != "shared", which.project_id)
+        return _hits(await conn.fetch(SEARCH_IN_PROJECT, *values, *project))
     if which.source == "mine":
         return _hits(await conn.fetch(SEARCH, *values))
     statement = SEARCH_SHARED if which.source == "shared" else SEARCH_ALL

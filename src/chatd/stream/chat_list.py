@@ -26,6 +26,7 @@ from chatd.domain.chat_views.public_chat import (
     ChatListEvent,
     ChatListReady,
     ChatListRemoved,
+    ProjectsChanged,
     PublicChat,
     ReaderView,
     chat_list_change,
@@ -35,8 +36,9 @@ from chatd.domain.chat_views.public_chat import (
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.deployment.spend import SpendWarningEvent
 from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.ids import ChatId, UserId
+from chatd.domain.ids import ChatId, ProjectId, UserId
 from chatd.domain.ports import Clock, Env
+from chatd.store import projects
 from chatd.store.chat import chats, shares, updates
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
@@ -49,6 +51,7 @@ from chatd.stream.journal_writer import TAILED_HINT_KIND
 from chatd.stream.share_watch import ShareListener, ShareWatch
 
 READY_FRAME: Final = encode_value(ChatListReady())
+PROJECTS_FRAME: Final = encode_value(ProjectsChanged())
 WORKSPACE_HINT_KIND: Final = "workspace"
 """The kind of a change beside the row's public fields: the chat's instructions, or whether its
 workspace is ready. Such a change is sent although the public row is equal."""
@@ -112,10 +115,10 @@ class _UserList:
 
     def known_view(self, user_id: UserId, chat: Chat) -> ReaderView | None:
         """How the user sees the chat, as far as it is known. A new root chat that runs is not
-        shared and not read yet; a copy is read."""
+        shared, unless by its project, and not read yet; a copy is read."""
         if (view := self.views.get(chat.id)) is not None:
             return view
-        is_new = chat.snapshot_version == 1 and chat.status == "running"
+        is_new = chat.snapshot_version == 1 and chat.status == "running" and not chat.project_id
         if is_new and chat.owner_id == user_id and chat.parent_chat_id is None:
             return ReaderView(is_owner=True, owner_username=self.username)
         return None
@@ -179,6 +182,9 @@ class ChatListFeeds:
             if not user_list.subscriptions:
                 self._users.pop(owner, None)
                 self._shares.remove_user(owner)
+
+    def watching_users(self) -> Sequence[UserId]:
+        return tuple(self._users)
 
     def is_watched(self, owner: UserId) -> bool:
         return owner in self._users
@@ -372,6 +378,39 @@ class ChatListFeeds:
                 self._shares.add_root(user_id, row.id)
             for row in (*rows, *(row for _, row in shared)):
                 self.on_metadata_changed(row)
+
+
+class ProjectNotices:
+    """Tells users with open chat-list streams that one of their projects has changed."""
+
+    def __init__(
+        self,
+        conn: Conn,
+        chat_lists: ChatListFeeds,
+        changes: ConfigChanges,
+        background_tasks: BackgroundTasks,
+    ) -> None:
+        self._conn = conn
+        self._chat_lists = chat_lists
+        self._background_tasks = background_tasks
+        changes.subscribe(self._on_change)
+
+    def _on_change(self, change: ConfigChange | None) -> None:
+        if change is None or change.kind not in ("project", "project_access"):
+            return
+        try:
+            changed = UUID(change.id)
+        except ValueError:  # Every database user can write to the channel.
+            return
+        if change.kind == "project_access":
+            self._chat_lists.send_to(UserId(changed), PROJECTS_FRAME)
+        elif self._chat_lists.watching_users():
+            self._background_tasks.submit("project_notice", lambda: self._send(ProjectId(changed)))
+
+    async def _send(self, project_id: ProjectId) -> None:
+        watching = self._chat_lists.watching_users()
+        for user in await projects.list_members_among(self._conn, project_id, watching):
+            self._chat_lists.send_to(user, PROJECTS_FRAME)
 
 
 # Tell users with open chat-list streams that they have spent most of their limit.

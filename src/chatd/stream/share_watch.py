@@ -95,6 +95,8 @@ class ShareWatch:
             self._wake.set()
         if change is not None and change.kind == "share":
             self._refresh_root(change.id)
+        if change is not None and change.kind == "project_access":
+            self._refresh_users([user for user in self._roots if str(user) == change.id])
 
     def _refresh_users(self, users: Collection[UserId]) -> None:
         self._stale_users.update(dict.fromkeys(users))

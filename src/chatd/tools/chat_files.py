@@ -18,7 +18,8 @@ from chatd.domain.files import ByteRange, FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId
 from chatd.domain.media_types import FileInspection
 from chatd.domain.ports import Env, FileStore, ToolContext
-from chatd.store import file_stores, files
+from chatd.domain.projects import is_text
+from chatd.store import file_stores, files, projects
 from chatd.store.conn import DuplicateRow
 from chatd.store.file_stores import DeadUpload, FileStores
 from chatd.store.pool import Pool
@@ -62,6 +63,21 @@ class ChatFileWriter:
         file = next((one for one in found.values() if str(one.id) == name), None)
         if file is None or not file.media_type.startswith("text/"):
             raise ToolError(f"The chat has no result {name}. Copy the path from the cut result.")
+        return await self._read_bytes(file, limit)
+
+    async def read_project_file(self, context: ToolContext, name: str, limit: int) -> bytes:
+        """The first bytes of a text file of the chat's project, by its name there. Raises
+        ToolError, Unavailable."""
+        file = await projects.find_file_of_chat(self._pool, context.chat.id, name)
+        if file is None:
+            raise ToolError(
+                f"The chat's project has no file {name!r}. Its files are in your instructions."
+            )
+        if not is_text(file.media_type):
+            raise ToolError(f"{name!r} is {file.media_type}, not text. Ask the user to attach it.")
+        return await self._read_bytes(file, limit)
+
+    async def _read_bytes(self, file: StoredFile, limit: int) -> bytes:
         part = ByteRange(0, min(file.size_bytes, limit))
         async with aclosing(self._stores.of(file.store).read(file, part)) as pieces:
             return b"".join([piece async for piece in pieces])

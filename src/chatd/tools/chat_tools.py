@@ -29,6 +29,7 @@ from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.execute import execute, process_tools
 from chatd.tools.files import SaveResult, attach_file, file_tools
 from chatd.tools.plans import propose_plan
+from chatd.tools.projects import UNREADABLE, ProjectDirectory
 from chatd.tools.skills import SKILL_TOOLS, SkillDirectory
 from chatd.tools.workspaces import workspace_tools
 
@@ -112,8 +113,11 @@ class ChatTools:
         skills: SkillDirectory | None = None,
         orders: ToolOrders | None = None,
         save: SaveResult | None = None,
+        *,
+        projects: ProjectDirectory | None = None,
     ) -> None:
         self._families = families
+        self._projects = projects
         self._load_instructions = load_instructions
         self._skills = skills
         self.orders = orders
@@ -140,9 +144,12 @@ class ChatTools:
     async def instructions(self, chat: Chat) -> Instructions:
         found = await self._load_instructions(chat)
         index = None if self._skills is None else await self._skills.index(chat)
+        project = UNREADABLE if self._projects is None else await self._projects.texts(chat)
         return replace(
             found,
             skills=None if index is None else index.block(),
+            project=project.instructions,
+            project_files=project.files,
             subagent=subagent_instructions(chat),
             modes=mode_texts(chat.mode, is_root=chat.is_root),
             plan_path=plan_path(chat.id),

@@ -13,6 +13,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError, Unavailable
 from chatd.domain.files import StoredFile, clean_file_name
 from chatd.domain.ports import Tool, ToolContext, WorkspaceAccess
+from chatd.domain.projects import PROJECT_FILES
 from chatd.domain.text import decode_lenient
 from chatd.domain.workspace.agent_api import (
     AgentApi,
@@ -43,6 +44,8 @@ MAX_CONTENT_BYTES: Final = 8 * 1024 * 1024
 CHAT_RESULTS: Final = "/chatd/results"
 """Where read_file finds the long results that are files of the chat. No directory."""
 MAX_CHAT_RESULT_BYTES: Final = 2 * 1024 * 1024
+MAX_PROJECT_FILE_BYTES: Final = 8 * 1024 * 1024
+"""Of a file of a project, the first as many can be read."""
 MAX_LINE_CHARS: Final = 2_000
 MAX_PAGE_BYTES: Final = 32 * 1024
 RESULTS_DIRECTORY: Final = "~/.chatd/results"
@@ -188,9 +191,15 @@ def _read_file(
             text = decode_lenient(await files.read_result(context, name, MAX_CHAT_RESULT_BYTES))
             page = number_lines(text, offset=args.offset, limit=args.limit)
             return structs.replace(json_output(page), saved=READ_ON_TEXT)
+        if files is not None and args.path.startswith(f"{PROJECT_FILES}/"):
+            name = args.path.removeprefix(f"{PROJECT_FILES}/")
+            data = await files.read_project_file(context, name, MAX_PROJECT_FILE_BYTES)
+            page = number_lines(decode_lenient(data), offset=args.offset, limit=args.limit)
+            return structs.replace(json_output(page), saved=READ_ON_TEXT)
         if access is None:
             raise ToolError(
-                f"There is no workspace. Only long results can be read, in {CHAT_RESULTS}."
+                f"There is no workspace. Only long results can be read, in {CHAT_RESULTS}, and the"
+                f" files of the chat's project, in {PROJECT_FILES}."
             )
         conn = await access.connect(context)
         path = await expand_home(conn, args.path)

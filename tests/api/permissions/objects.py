@@ -23,6 +23,7 @@ from tests.api.permissions.table import (
     HOST_CREDENTIAL,
     LIMIT,
     MCP_SERVER,
+    PROJECT,
     REPOSITORY_CONNECTION,
     SCHEDULE,
     SKILL,
@@ -47,6 +48,7 @@ DELETIONS: Final[Mapping[str, str]] = {
     "model_id": "/models/{model_id}",
     "provider_id": "/providers/{provider_id}",
     "public_link_id": "/public-links/{public_link_id}",
+    "project_id": "/projects/{project_id}",
     "runner_id": "/runners/{runner_id}",
     "runner_token_id": "/runner-tokens/{runner_token_id}",
     "schedule_id": "/schedules/{schedule_id}",
@@ -66,6 +68,8 @@ DELETIONS: Final[Mapping[str, str]] = {
 """How objects are deleted that a path names; the first of the path counts."""
 SEEDED: Final = (State.W, State.R0, State.R1, State.A0, State.E1)
 
+_JOIN_PROJECT: Final = """
+    INSERT INTO project_members (project_id, user_id, role) VALUES ($1, $2, 'reader')"""
 Objects = dict[str, str]
 Make = Callable[[Objects, str, Row], Awaitable[str]]
 
@@ -98,6 +102,7 @@ class ObjectFactory:
             "token_id": self._token,
             "webhook_id": self._webhook,
             "schedule_id": self._schedule,
+            "project_id": self._project,
             "skill_id": self._skill,
             "credential_id": self._git_credential,
             "host_credential_id": self._host_credential,
@@ -190,6 +195,9 @@ class ObjectFactory:
         chat = UUID(await self._chat({}, owner, row))
         statement = "INSERT INTO chat_files (chat_id, file_id) VALUES ($1, $2)"
         await self._pool.execute(statement, chat, UUID(str(file["id"])))
+        if "project_id" in made:
+            body = {"file_id": str(file["id"]), "name": "words.txt"}
+            await self._ask(owner, "POST", f"/projects/{made['project_id']}/files", body)
         return str(file["id"])
 
     async def _link(self, made: Objects, owner: str, row: Row) -> str:
@@ -247,6 +255,9 @@ class ObjectFactory:
         user = await self._administer("POST", "/users", {"username": f"user-{self._number()}"})
         if row.method == "DELETE" and "group_id" in made:
             await self._administer("PUT", f"/groups/{made['group_id']}/members/{user['id']}")
+        if row.method == "DELETE" and "project_id" in made:
+            statement = _JOIN_PROJECT
+            await self._pool.execute(statement, UUID(made["project_id"]), UUID(str(user["id"])))
         await self._limit(row, f"/usage-limits/overrides/{user['id']}")
         return str(user["id"])
 
@@ -293,6 +304,14 @@ class ObjectFactory:
     async def _shared_credential(self, made: Objects, owner: str, row: Row) -> str:
         body = self.fill(HOST_CREDENTIAL)
         return str((await self._ask("admin", "POST", "/host-credential-configs", body))["id"])
+
+    async def _project(self, made: Objects, owner: str, row: Row) -> str:
+        """The reader belongs to it, if it is the owner's."""
+        project = str((await self._ask(owner, "POST", "/projects", self.fill(PROJECT)))["id"])
+        if owner == "owner":
+            statement = _JOIN_PROJECT
+            await self._pool.execute(statement, UUID(project), self._callers.users["reader"])
+        return project
 
     async def _skill(self, made: Objects, owner: str, row: Row) -> str:
         return str((await self._ask(owner, "POST", "/skills", self.fill(SKILL)))["id"])

@@ -38,6 +38,8 @@ _OUTCOMES: Final[Mapping[str, str]] = {
     "administration read": "403 403 403 ok ok 403",
     "administration": "403 403 403 403 ok 403",
     "costs": "ok 404 404 ok ok 404",
+    "read project": "ok ok 404 404 404 404",
+    "write project": "ok 403 404 403 404 404",
 }
 
 
@@ -134,6 +136,8 @@ REPOSITORY_CONNECTION: Final = {
 }
 HOST_CREDENTIAL: Final = {"host": "host-{n}.example.com", "secret": "abcdefgh1"}
 SKILL: Final = {"name": "skill-{n}", "description": "Does it.", "body": "Do it."}
+PROJECT: Final = {"name": "Project {n}", "instructions": "Answer briefly."}
+NO_FILE: Final = {"file_id": "00000000-0000-0000-0000-000000000000", "name": "notes.md"}
 KEY: Final = {"api_key": "sk-very-secret-a1b2"}
 PROVIDER: Final = {
     "name": "new-{n}",
@@ -509,6 +513,45 @@ ACCOUNT: Final = (
         "own",
         "account",
         records="host_credential.delete",
+    ),
+    row("POST /projects", "create", "chat:write", PROJECT, records="project.create"),
+    row("GET /projects", "any role", "chat:read"),
+    row("GET /projects/{project_id}", "read project", "chat:read"),
+    row(
+        "PATCH /projects/{project_id}",
+        "write project",
+        "chat:write",
+        {"name": "Renamed"},
+        records="project.update",
+    ),
+    row("DELETE /projects/{project_id}", "write project", "chat:write", records="project.delete"),
+    row("GET /projects/{project_id}/members", "read project", "chat:read"),
+    row(
+        "PUT /projects/{project_id}/members/{user_id}",
+        "write project",
+        "chat:write",
+        {"role": "writer"},
+        records="project.set_member",
+    ),
+    row(
+        "DELETE /projects/{project_id}/members/{user_id}",
+        "write project",
+        "chat:write",
+        records="project.remove_member",
+    ),
+    row("GET /projects/{project_id}/files", "read project", "chat:read"),
+    row(
+        "POST /projects/{project_id}/files",
+        "write project",
+        "chat:write",
+        NO_FILE,
+        says="invalid_input",
+    ),
+    row(
+        "DELETE /projects/{project_id}/files/{file_id}",
+        "write project",
+        "chat:write",
+        records="project.remove_file",
     ),
     row("POST /skills", "any role", "account", SKILL),
     row("GET /skills", "any role", "account"),

@@ -1940,6 +1940,102 @@ export interface paths {
         patch: operations["change_skill"];
         trace?: never;
     };
+    "/api/v1/projects": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_projects"];
+        put?: never;
+        post: operations["create_project"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{project_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_project"];
+        put?: never;
+        post?: never;
+        delete: operations["delete_project"];
+        options?: never;
+        head?: never;
+        patch: operations["change_project"];
+        trace?: never;
+    };
+    "/api/v1/projects/{project_id}/members": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_project_members"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{project_id}/members/{user_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put: operations["set_project_member"];
+        post?: never;
+        delete: operations["remove_project_member"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{project_id}/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_project_files"];
+        put?: never;
+        post: operations["add_project_file"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{project_id}/files/{file_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["remove_project_file"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/git-credentials": {
         parameters: {
             query?: never;
@@ -3282,6 +3378,8 @@ export interface components {
             /** @default null */
             mcp_server_ids?: string[] | null;
             /** @default null */
+            project_id?: string | null;
+            /** @default null */
             last_message_id?: number | null;
             /** @default null */
             last_read_message_id?: number | null;
@@ -3492,6 +3590,8 @@ export interface components {
             mode?: "plan" | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
+            /** @default null */
+            project_id?: string | null;
         };
         CreateKeyBody: {
             api_key: string;
@@ -4264,6 +4364,8 @@ export interface components {
             /** @default null */
             mcp_server_ids?: string[] | null;
             /** @default null */
+            project_id?: string | null;
+            /** @default null */
             last_message_id?: number | null;
             /** @default null */
             last_read_message_id?: number | null;
@@ -4404,6 +4506,8 @@ export interface components {
             max_cost_micros?: number | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
+            /** @default null */
+            project_id?: string | null;
             /** @default null */
             last_message_id?: number | null;
             /** @default null */
@@ -4569,6 +4673,23 @@ export interface components {
             csrf_token: string | null;
             /** @default null */
             restored_from?: string | null;
+        };
+        MemberBody: {
+            /** @enum {unknown} */
+            role: "reader" | "writer";
+        };
+        MemberPage: {
+            items: components["schemas"]["MemberReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        MemberReply: {
+            /** Format: uuid */
+            id: string;
+            username: string;
+            name: string;
+            /** @enum {unknown} */
+            role: "owner" | "reader" | "writer";
         };
         MessageEvent: {
             /** @enum {unknown} */
@@ -4810,6 +4931,15 @@ export interface components {
         NewPasswordBody: {
             password: string;
         };
+        NewProjectBody: {
+            name: string;
+            /** @default  */
+            instructions?: string;
+            /** @default null */
+            model_config_id?: string | null;
+            /** @default null */
+            template_id?: string | null;
+        };
         NewPublicLinkReply: {
             /** Format: uuid */
             id: string;
@@ -5028,6 +5158,13 @@ export interface components {
             current_password?: string | null;
             new_password: string;
         };
+        PatchProjectBody: {
+            name?: string;
+            instructions?: string;
+            model_config_id?: string | null;
+            template_id?: string | null;
+            version?: number;
+        };
         PatchSkillBody: {
             name?: string;
             description?: string;
@@ -5080,6 +5217,55 @@ export interface components {
             has_more: boolean;
             next_cursor: string | null;
             processes: components["schemas"]["ProcessItem"][];
+        };
+        ProjectFileBody: {
+            /** Format: uuid */
+            file_id: string;
+            /** @default null */
+            name?: string | null;
+        };
+        ProjectFilePage: {
+            items: components["schemas"]["ProjectFileReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        ProjectFileReply: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            /** Format: uuid */
+            owner_id: string;
+            media_type: string;
+            size_bytes: number;
+            created_at: string;
+        };
+        ProjectPage: {
+            items: components["schemas"]["ProjectReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        ProjectReply: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            instructions: string;
+            model_config_id: string | null;
+            template_id: string | null;
+            /** @enum {unknown} */
+            role: "owner" | "reader" | "writer";
+            /** Format: uuid */
+            owner_id: string;
+            owner_username: string;
+            member_count: number;
+            file_count: number;
+            chat_count: number;
+            version: number;
+            created_at: string;
+            updated_at: string;
+        };
+        ProjectsChanged: {
+            /** @enum {unknown} */
+            type: "projects";
         };
         PromptPage: {
             items: components["schemas"]["ListedPrompt"][];
@@ -5184,6 +5370,8 @@ export interface components {
             max_cost_micros?: number | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
+            /** @default null */
+            project_id?: string | null;
             /** @default null */
             last_message_id?: number | null;
             /** @default null */
@@ -6393,6 +6581,7 @@ export interface components {
             };
             workspace_id?: string | null;
             mcp_server_ids?: string[] | null;
+            project_id?: string | null;
             /** @enum {unknown} */
             mode?: "off" | "plan";
             model_required?: boolean;
@@ -6735,6 +6924,7 @@ export interface operations {
                 status?: "archived" | "error" | "interrupting" | "pending" | "requires_action" | "running" | "waiting";
                 archived?: boolean;
                 source?: "all" | "mine" | "shared";
+                project_id?: string;
                 pinned?: boolean;
             };
             header?: never;
@@ -10692,6 +10882,257 @@ export interface operations {
             };
         };
     };
+    list_projects: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectPage"];
+                };
+            };
+        };
+    };
+    create_project: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewProjectBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectReply"];
+                };
+            };
+        };
+    };
+    get_project: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectReply"];
+                };
+            };
+        };
+    };
+    delete_project: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    change_project: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PatchProjectBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectReply"];
+                };
+            };
+        };
+    };
+    list_project_members: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                project_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemberPage"];
+                };
+            };
+        };
+    };
+    set_project_member: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project_id: string;
+                user_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MemberBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemberReply"];
+                };
+            };
+        };
+    };
+    remove_project_member: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project_id: string;
+                user_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    list_project_files: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                project_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectFilePage"];
+                };
+            };
+        };
+    };
+    add_project_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ProjectFileBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectFileReply"];
+                };
+            };
+        };
+    };
+    remove_project_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project_id: string;
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
     list_own: {
         parameters: {
             query?: {
@@ -12595,6 +13036,11 @@ export interface operations {
                     } | {
                         /** @constant */
                         event: "removed";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "projects";
                         id?: string;
                         data: string;
                     } | {

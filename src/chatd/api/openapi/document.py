@@ -71,6 +71,7 @@ TAGS: Final[Mapping[str, str]] = {
     "messages": "Read history, send and edit messages.",
     "queue": "Messages that wait while a chat is busy.",
     "events": "Follow chats as they change: server-sent events and the WebSocket.",
+    "projects": "Chats in common, with instructions, files and members.",
     "files": "Upload files and load them.",
     "models": "The models that chats can use.",
     "providers": "The services that the models come from.",

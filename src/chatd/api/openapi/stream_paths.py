@@ -32,7 +32,12 @@ from chatd.api.terminal_socket import (
 )
 from chatd.api.websocket import ClientFrame, ServerFrame
 from chatd.domain.chat_views.events import Event
-from chatd.domain.chat_views.public_chat import ChatListEvent, ChatListReady, ChatListRemoved
+from chatd.domain.chat_views.public_chat import (
+    ChatListEvent,
+    ChatListReady,
+    ChatListRemoved,
+    ProjectsChanged,
+)
 from chatd.domain.deployment.spend import SpendWarningEvent
 
 EVENT_STREAM: Final = "text/event-stream"
@@ -96,7 +101,14 @@ def describe_websocket(schemas: SchemaCollection) -> Json:
     sent = _described(_by_name(ClientFrame), schemas)
     received = _described(_by_name(ServerFrame), schemas)
     events = _described(
-        _by_name(Event | ChatListReady | ChatListEvent | ChatListRemoved | SpendWarningEvent),
+        _by_name(
+            Event
+            | ChatListReady
+            | ChatListEvent
+            | ChatListRemoved
+            | ProjectsChanged
+            | SpendWarningEvent
+        ),
         schemas,
     )
     tables = "\n\n".join(

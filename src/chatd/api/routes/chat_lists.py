@@ -35,7 +35,7 @@ from chatd.domain.chat_views.search import (
     parse_query,
 )
 from chatd.domain.errors import InvalidInput, NotFound
-from chatd.domain.ids import ChatId
+from chatd.domain.ids import ChatId, ProjectId
 from chatd.store import search
 from chatd.store.chat import chats, subagents, updates
 from chatd.store.chat.chats import ChatListFilter
@@ -98,11 +98,12 @@ class ChatListRoutes:
         paging = Paging(request, query, TimePosition)
         last = paging.position
         which = ChatListFilter(
-            source=wanted.source or "mine",
+            source=wanted.source or ("mine" if wanted.project_id is None else "all"),
             archived=wanted.archived or False,
             labels=wanted.labels,
             status=wanted.status,
             pinned=query.pinned,
+            project_id=wanted.project_id,
             limit=paging.read_limit,
             after=None if last is None else (last.at, ChatId(last.id)),
         )
@@ -160,10 +161,17 @@ def read_filters(query: ChatListQuery) -> SearchQuery:
     status = _one("status", found.status, query.status)
     archived = _one("archived", found.archived, query.archived)
     source = _one("source", found.source, query.source)
+    asked = None if query.project_id is None else ProjectId(query.project_id)
+    project_id = _one("project_id", found.project_id, asked)
     if status == "archived":
         status, archived = None, _one("archived", archived, given=True)
     return msgspec.structs.replace(
-        found, labels=labels, status=status, archived=archived, source=source
+        found,
+        labels=labels,
+        status=status,
+        archived=archived,
+        source=source,
+        project_id=project_id,
     )
 
 

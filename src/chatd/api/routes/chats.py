@@ -6,6 +6,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
+from uuid import UUID
 
 from msgspec import UNSET, UnsetType, structs
 
@@ -39,9 +40,11 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat_views.public_chat import NOTHING_READ, PublicChat, ReaderView, public_chat
 from chatd.domain.errors import Conflict, NotFound, Unavailable
-from chatd.domain.ids import ChatId, MessageId
+from chatd.domain.ids import ChatId, MessageId, ModelConfigId, ProjectId
+from chatd.domain.projects import Project
 from chatd.domain.prompt.titles import chat_excerpt, fallback_title, title_input
 from chatd.domain.tool_policy.rules import ToolRule, check_rule
+from chatd.store import projects
 from chatd.store.chat import chats, message_pages, messages, updates
 from chatd.store.chat.message_pages import MessageRange
 from chatd.store.chat.operation import AppliedChange
@@ -82,11 +85,11 @@ class ChatRoutes:
             ApiRoute(
                 endpoint="PATCH /chats/{chat_id}",
                 permission="chats.write",
-                summary="Update title, labels, pin, workspace, mode, MCP servers or archived",
+                summary="Update title, labels, pin, workspace, mode, servers, project or archived",
                 handle=self.amend_chat,
                 body_spec=_PATCH,
                 replies={200: PublicChat},
-                errors=(*CHAT_STATE_CODES, "parent_archived", "too_many_pins"),
+                errors=(*CHAT_STATE_CODES, "parent_archived", "too_many_pins", "not_a_root_chat"),
             ),
             ApiRoute(
                 endpoint="DELETE /chats/{chat_id}",
@@ -154,6 +157,8 @@ class ChatRoutes:
         outcome = await create_chat(self._deps, request.caller, command, key)
         headers = {"location": f"/api/v1/chats/{outcome.chat.id}"}
         chat, view = outcome.chat, new_view(request.caller)
+        if chat.project_id is not None:
+            view = await announce_in_project(self._deps, request.caller, chat)
         if isinstance(outcome, AppliedChange) and outcome.request is not None:
             headers |= REPLAYED
             view = await get_view(self._deps, request.caller, chat)
@@ -167,7 +172,10 @@ class ChatRoutes:
                 bindings.require_usable_workspace, caller.actor, workspace_id, caller.user_id
             )
         content = await build_content(self._deps, request.caller, body.content)
-        model = await find_model_or_default(self._deps.models, body)
+        project = await self._project(request.caller, body)
+        model = None if project is None else await self._project_model(project, body)
+        if model is None:
+            model = await find_model_or_default(self._deps.models, body)
         await check_effort(self._deps.models, model, body.reasoning_effort)
         system = validation.clean_system_prompt(body.system_prompt)
         before = Draft(role="system", content=(TextPart(text=system or ""),), visibility="model")
@@ -192,7 +200,22 @@ class ChatRoutes:
             max_cost_micros=body.max_cost_micros,
             rules=_rules(body),
             mcp_server_ids=await choose_mcp_servers(self._deps, body.mcp_server_ids),
+            project_id=None if project is None else project.id,
         )
+
+    async def _project(self, caller: ApiCaller, body: CreateChatBody) -> Project | None:
+        """Raises NotFound, and Forbidden for a reader of the project."""
+        if body.project_id is None:
+            return None
+        project_id = ProjectId(body.project_id)
+        return await self._deps.read(projects.require, caller.actor, project_id, "edit")
+
+    async def _project_model(self, project: Project, body: CreateChatBody) -> ModelConfigId | None:
+        """The default model of the project, if the body names none and it can be used."""
+        if project.model_config_id is None or (body.model or body.model_config_id):
+            return None
+        known = await self._deps.models.get(project.model_config_id)
+        return None if known is None or not known.enabled else known.config.id
 
     async def amend_chat(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_PATCH)
@@ -200,6 +223,9 @@ class ChatRoutes:
         if not isinstance(body.mcp_server_ids, UnsetType):
             servers = await choose_mcp_servers(deps, body.mcp_server_ids)
             command = structs.replace(command, mcp_server_ids=servers)
+        if isinstance(body.project_id, UUID):
+            project_id = ProjectId(body.project_id)
+            await deps.read(projects.require, request.caller.actor, project_id, "edit")
         outcome = await run_operation(deps, request.caller, request.chat_id, command)
         chat = outcome.chat
         if command.workspace_id is not UNSET:
@@ -254,6 +280,14 @@ class ChatRoutes:
         return reply(public_chat(outcome.chat), 202)
 
 
+async def announce_in_project(deps: ApiDeps, owner: ApiCaller, chat: Chat) -> ReaderView:
+    """The members of the project see the new chat at once. Best effort: their lists are polled."""
+    with suppress(Unavailable):
+        await projects.announce_chat(deps.pool, chat.id)
+    view = await get_view(deps, owner, chat)
+    return new_view(owner) if view is None else view
+
+
 async def get_view(deps: ApiDeps, reader: ApiCaller, chat: Chat) -> ReaderView | None:
     """How the reader sees a chat that was read for this reader. None if it is removed meanwhile."""
     actor = reader.actor
@@ -268,7 +302,8 @@ def new_view(owner: ApiCaller, read_up_to: MessageId = NOTHING_READ) -> ReaderVi
 
 def _is_amended(command: UpdateChat) -> bool:
     values = (command.labels, command.pin_order, command.mode, command.model_required)
-    return any(value is not None for value in values) or command.mcp_server_ids is not UNSET
+    chosen = (command.mcp_server_ids, command.project_id)
+    return any(value is not None for value in values) or any(one is not UNSET for one in chosen)
 
 
 def _rules(body: CreateChatBody) -> tuple[ToolRule, ...]:
@@ -286,6 +321,9 @@ def _update(body: UpdateChatBody) -> UpdateChat:
         workspace_id=UNSET
         if isinstance(body.workspace_id, UnsetType)
         else validation.clean_workspace_id(body.workspace_id),
+        project_id=ProjectId(body.project_id)
+        if isinstance(body.project_id, UUID)
+        else body.project_id,
         mode=None if isinstance(body.mode, UnsetType) else body.mode,
         model_required=body.model_required if isinstance(body.model_required, bool) else None,
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -48,13 +49,14 @@ from chatd.domain.chat_views.transfer import (
     export_name,
     message_markdown,
 )
-from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
+from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from chatd.domain.files import content_disposition
 from chatd.domain.ids import ChatId, MessageId, WorkspaceId
 from chatd.domain.workspace.agent_api import AgentRefused
 from chatd.domain.workspace.entities import BuildId
 from chatd.domain.workspace.rules import workspace_ttl_s
 from chatd.domain.workspace.templates import generated_name, require_copyable, require_size
+from chatd.store import projects
 from chatd.store.chat import chats, transfer
 from chatd.store.chat.transfer import ForkRequest, ImportRequest
 from chatd.store.workspace import templates, workspaces
@@ -145,6 +147,9 @@ class CopyRoutes:
         chat = await deps.retry(lambda: transfer.fork(deps.pool, actor, wanted))
         if wanted.workspace is not None:
             require_workspaces(deps).wake()
+        if chat.project_id is not None:
+            with suppress(Unavailable):
+                await projects.announce_chat(deps.pool, chat.id)
         return self._created(request, chat)
 
     async def _plan_copy(self, request: ApiRequest, chat_id: ChatId) -> NewWorkspace:

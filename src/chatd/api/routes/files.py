@@ -115,7 +115,9 @@ def file_reply(file: StoredFile) -> FileReply:
 
 
 SANDBOX: Final = "default-src 'none'; sandbox"
-ACCESS_KINDS: Final = frozenset({"user", "credential", "group", "share", "settings"})
+ACCESS_KINDS: Final = frozenset(
+    {"user", "credential", "group", "share", "project", "project_access", "settings"}
+)
 """Changes after which a user may have lost access to a file."""
 _KEPT: Final = "private, max-age=31536000, immutable"
 

@@ -29,6 +29,7 @@ from chatd.domain.description import (
     CHAT_ID,
     CREATED_AT,
     MCP_SERVER_ID,
+    PROJECT_ID,
     STREAM_CURSOR,
     WORKSPACE_ID,
     describe,
@@ -146,6 +147,14 @@ class CreateChatBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=Tr
             [MCP_SERVER_ID],
         ),
     ] = None
+    project_id: Annotated[
+        UUID | None,
+        describe(
+            "The project that the chat belongs to: you are its owner or a writer of it. Its"
+            " members read the chat. Without a model, the default model of the project answers.",
+            PROJECT_ID,
+        ),
+    ] = None
 
 
 class UpdateChatBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -182,6 +191,14 @@ class UpdateChatBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "All MCP servers whose tools the chat may call from its next step on; null: those that"
             " are on by default.",
             [MCP_SERVER_ID],
+        ),
+    ] = UNSET
+    project_id: Annotated[
+        UUID | UnsetType | None,
+        describe(
+            "The project that the chat belongs to from now on, with its subagents; null: none. Its"
+            " members read the chat.",
+            PROJECT_ID,
         ),
     ] = UNSET
     mode: Annotated[
@@ -245,8 +262,8 @@ class ChatListQuery(ListQuery, frozen=True, kw_only=True):
         str | None,
         describe(
             "Terms that must all match: `archived:true`, `status:error`, `source:shared`,"
-            " `label:key:value`, `title:word` (the beginning of a word of the title), and words or"
-            ' "quoted phrases" of'
+            " `label:key:value`, `project:id`, `title:word` (the beginning of a word of the title),"
+            ' and words or "quoted phrases" of'
             " one message or the title. With words or `title:` the chats come by the time of their"
             " newest hit, with a `match`; a new text can be found some seconds later.",
             'title:build "out of memory"',
@@ -271,6 +288,14 @@ class ChatListQuery(ListQuery, frozen=True, kw_only=True):
             "Your own chats (`mine`, the default), chats of other users that are shared with you"
             " (`shared`), or both (`all`).",
             "shared",
+        ),
+    ] = None
+    project_id: Annotated[
+        UUID | None,
+        describe(
+            "Only chats of this project: your own and, unless `source` says otherwise, those of"
+            " its other members.",
+            PROJECT_ID,
         ),
     ] = None
     pinned: Annotated[

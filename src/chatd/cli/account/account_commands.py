@@ -6,7 +6,12 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from chatd.cli.account import credential_commands, model_commands, policy_commands
+from chatd.cli.account import (
+    credential_commands,
+    model_commands,
+    policy_commands,
+    project_commands,
+)
 from chatd.cli.options import AsJson, DataDir, Profile, ServerFinder, TokenFile, Url, with_target
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
@@ -36,6 +41,7 @@ def register(app: typer.Typer) -> None:
     )
     app.add_typer(providers, name="providers")
     app.add_typer(skills, name="skills")
+    app.add_typer(project_commands.projects, name="projects")
     app.add_typer(files, name="files")
     app.add_typer(tokens, name="tokens")
     app.add_typer(credential_commands.own, name="credentials")

@@ -175,6 +175,10 @@ def run(
     effort: Annotated[str | None, EFFORT] = None,
     mode: Annotated[Literal["plan", "off"] | None, MODE] = None,
     file: Annotated[list[Path] | None, FILE] = None,
+    project: Annotated[
+        str | None,
+        typer.Option("--project", metavar="NAME", help="The project of the new chat"),
+    ] = None,
     workspace: Annotated[
         str | None,
         typer.Option("--workspace", "-w", metavar="NAME", help="The workspace, by name or id"),
@@ -277,6 +281,7 @@ def run(
             effort=run_report.read_effort(effort),
             mode=mode,
             workspace=workspace,
+            project=project,
             template=template,
             files=tuple(file or ()),
             labels=run_report.read_labels(label or ()),
@@ -351,6 +356,10 @@ def list_chats(
     ] = None,
     archived: Annotated[bool, typer.Option("--archived", help="Those of the archive")] = False,
     shared: Annotated[bool, typer.Option("--shared", help="Those that others share")] = False,
+    project: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Those of this project, of all its members"),
+    ] = None,
     count: Annotated[
         int, typer.Option("-n", "--count", metavar="NUMBER", min=1, max=10_000, help="How many")
     ] = 20,
@@ -367,6 +376,7 @@ def list_chats(
         labels=tuple(label or ()),
         archived=archived,
         shared=shared,
+        project=project,
         limit=count,
     )
     run_command(server, lambda api: chat_work.list_chats(api, wanted, as_json=as_json))

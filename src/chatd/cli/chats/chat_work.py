@@ -26,7 +26,7 @@ from chatd.cli.chats.chat_lines import (
     waits_line,
 )
 from chatd.cli.chats.run_follow import ChatWatch, ConnectionNotices, wait_until_loaded, watch_chat
-from chatd.cli.chats.run_request import Prompt, last_chat, message_content, read_id
+from chatd.cli.chats.run_request import Prompt, find_project, last_chat, message_content, read_id
 from chatd.cli.chats.run_turn import BUSY
 from chatd.cli.options import suggest
 from chatd.cli.output import print_json, print_json_line, print_notice, print_table, print_text
@@ -55,6 +55,7 @@ class ListFilter(Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     archived: bool = False
     shared: bool = False
+    project: str | None = None
     limit: int = 20
 
 
@@ -74,8 +75,12 @@ async def find_chat(api: ServerApi, text: str) -> ChatId:
 
 
 async def list_chats(api: ServerApi, wanted: ListFilter, *, as_json: bool) -> None:
+    search = wanted.search
+    if wanted.project is not None:
+        term = f"project:{(await find_project(api, wanted.project)).id}"
+        search = f"{term} {search}" if search else term
     listed = api.list_chats(
-        q=wanted.search,
+        q=search,
         status=wanted.status,
         label=[text.replace("=", ":", 1) for text in wanted.labels],
         archived=True if wanted.archived else None,

@@ -265,6 +265,7 @@ def check_choices(request: RunRequest) -> None:
     continued = request.chat_id is not None or request.continues
     only_new: Mapping[str, object] = {
         "-w": request.workspace,
+        "--project": request.project,
         "--template": request.template,
         "--label": request.labels,
         "--max-cost": request.max_cost_micros,

@@ -19,10 +19,10 @@ from chatd.cli.chats.run_turn import SentMessage
 from chatd.cli.chats.structured_output import OutputSchema
 from chatd.cli.output import print_notice
 from chatd.client.drafts import Draft, FileInput, InputPart, TextInput
-from chatd.client.resources import ListedChat, StoredFile
+from chatd.client.resources import ListedChat, Project, StoredFile
 from chatd.client.server import ServerApi
 from chatd.domain.chat.parts import KnownPart
-from chatd.domain.ids import ChatId, McpServerId, WorkspaceId
+from chatd.domain.ids import ChatId, McpServerId, ProjectId, WorkspaceId
 from chatd.domain.model.protocol import Effort
 from chatd.domain.tool_modes import ModeChoice
 from chatd.domain.tool_policy.rules import PolicyAction, ToolRule
@@ -93,6 +93,7 @@ def _say_waiting() -> None:
 # Sending: the names of options are resolved, and files are uploaded
 
 OCTETS = "application/octet-stream"
+MAX_PROJECTS: Final = 1000
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
@@ -106,6 +107,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     effort: Effort | None = None
     mode: ModeChoice | None = None
     workspace: str | None = None
+    project: str | None = None
     template: str | None = None
     files: tuple[Path, ...] = ()
     labels: Mapping[str, str] = {}
@@ -140,6 +142,7 @@ async def start_turn(api: ServerApi, request: RunRequest) -> StartedTurn:
         max_cost_micros=request.max_cost_micros,
         system_prompt=request.system,
         tool_rules=request.tool_rules,
+        project_id=await _project_id(api, request.project),
     )
     if chat_id is None:
         return await _create(api, draft)
@@ -253,6 +256,24 @@ async def _workspace_id(api: ServerApi, request: RunRequest) -> WorkspaceId | No
     raise UsageProblem(
         f"-w: there is no workspace {request.workspace!r}; there are: {there}. --template makes one"
     )
+
+
+async def _project_id(api: ServerApi, name: str | None) -> ProjectId | None:
+    return None if name is None else (await find_project(api, name)).id
+
+
+async def find_project(api: ServerApi, name: str) -> Project:
+    """By its id, or by its name in any letter case. Raises UsageProblem."""
+    known = await api.list_projects().items(MAX_PROJECTS)
+    given = read_id(name)
+    named = [one for one in known if one.id == given or one.name.lower() == name.lower()]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        ids = ", ".join(str(one.id) for one in named)
+        raise UsageProblem(f"several projects are named {name!r}; name one by its id: {ids}")
+    there = ", ".join(one.name for one in known) or "none"
+    raise UsageProblem(f"there is no project {name!r}; there are: {there}")
 
 
 def read_id(text: str) -> UUID | None:

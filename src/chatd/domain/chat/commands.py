@@ -20,6 +20,7 @@ from chatd.domain.ids import (
     McpServerId,
     MessageId,
     ModelConfigId,
+    ProjectId,
     QueueId,
     ToolCallId,
     UserId,
@@ -62,6 +63,8 @@ class CreateChat(Struct, frozen=True, kw_only=True):
     max_cost_micros: int | None = None
     rules: tuple[ToolRule, ...] = ()
     mcp_server_ids: tuple[McpServerId, ...] | None = None
+    project_id: ProjectId | None = None
+    """Of a root chat; a subagent is in the project of its root."""
     parent_fence: Fence | None = None
     """Of a subagent: what its parent's worker holds. A stale one creates nothing."""
 
@@ -172,8 +175,9 @@ class DeleteQueued(QueueCommand, frozen=True, kw_only=True):
 
 class UpdateChat(Struct, frozen=True, kw_only=True):
     """Values to set on a chat, all or none. None leaves a value unchanged, except `workspace_id`,
-    where it removes the workspace, and `mcp_server_ids`, where the default ones are used again.
-    Archiving a root chat archives its chat tree."""
+    where it removes the workspace, `mcp_server_ids`, where the default ones are used again, and
+    `project_id`, where the chat leaves its project. Archiving a root chat archives its chat tree,
+    and its subagents follow it into a project."""
 
     title: str | None = None
     labels: Mapping[str, str] | None = None
@@ -181,6 +185,7 @@ class UpdateChat(Struct, frozen=True, kw_only=True):
     archived: bool | None = None
     workspace_id: WorkspaceId | UnsetType | None = UNSET
     mcp_server_ids: tuple[McpServerId, ...] | UnsetType | None = UNSET
+    project_id: ProjectId | UnsetType | None = UNSET
     mode: ModeChoice | None = None
     model_required: bool | None = None
 

@@ -22,6 +22,7 @@ from chatd.domain.ids import (
     McpServerId,
     MessageId,
     ModelConfigId,
+    ProjectId,
     QueueId,
     UserId,
     WorkerId,
@@ -245,6 +246,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     max_cost_micros: int | None = None
     mcp_server_ids: tuple[McpServerId, ...] | None = None
     """None: nobody chose, and the servers that are on by default are used."""
+    project_id: ProjectId | None = None
     diff_status: DiffStatus | None = None
     created_at: datetime
     updated_at: datetime

@@ -210,6 +210,7 @@ def create(command: CreateChat, worker: WorkerId | None) -> Change:
         client_tools=command.client_tools,
         max_cost_micros=command.max_cost_micros,
         mcp_server_ids=command.mcp_server_ids,
+        project_id=command.project_id,
         created_at=_UNSET_TIME,
         updated_at=_UNSET_TIME,
         status="running",
@@ -427,6 +428,9 @@ def update_chat(members: Sequence[Chat], target: ChatId, command: UpdateChat) ->
     chat = _member_with_id(members, target)
     _check_pin(chat, command)
     require_mode_choice(chat, command.mode)
+    if command.project_id is not msgspec.UNSET and not chat.is_root:
+        text = "A subagent is in the project of its root chat. Move that one."
+        raise Conflict(text, code="not_a_root_chat")
     if command.archived is None or command.archived == chat.archived:
         return ()
     decide = archive_tree if command.archived else unarchive_tree

@@ -26,6 +26,7 @@ from chatd.domain.description import (
     CREATED_AT,
     MCP_SERVER_ID,
     MODEL_ID,
+    PROJECT_ID,
     UPDATED_AT,
     USER_ID,
     WAITS_FOR,
@@ -33,7 +34,15 @@ from chatd.domain.description import (
     describe,
 )
 from chatd.domain.errors import ToolError
-from chatd.domain.ids import ChatId, McpServerId, MessageId, ModelConfigId, UserId, WorkspaceId
+from chatd.domain.ids import (
+    ChatId,
+    McpServerId,
+    MessageId,
+    ModelConfigId,
+    ProjectId,
+    UserId,
+    WorkspaceId,
+)
 from chatd.domain.text import clip
 from chatd.domain.tool_policy.matching import COMMAND_ARGUMENT, read_arguments
 
@@ -226,6 +235,9 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
             [MCP_SERVER_ID],
         ),
     ] = None
+    project_id: Annotated[
+        ProjectId | None, describe("The project it belongs to; absent: none.", PROJECT_ID)
+    ] = None
     last_message_id: Annotated[MessageId | None, describe("The id of its newest message.", 7)] = (
         None
     )
@@ -263,6 +275,11 @@ class ChatListRemoved(Struct, frozen=True, kw_only=True, tag_field="type", tag="
     """A chat of another user is no longer shared with you: remove it, with its subagents."""
 
     chat_id: Annotated[ChatId, describe("The root chat.", CHAT_ID)]
+
+
+class ProjectsChanged(Struct, frozen=True, kw_only=True, tag_field="type", tag="projects"):
+    """Your projects have changed: another one, one less, or what one of them has. List them
+    again."""
 
 
 PLAN_READY: Final = "A plan is ready to read"
@@ -328,6 +345,7 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
         mode=chat.mode,
         max_cost_micros=chat.max_cost_micros,
         mcp_server_ids=chat.mcp_server_ids,
+        project_id=chat.project_id,
         last_message_id=last if last > 0 else None,
         last_read_message_id=None if view is None else view.read_up_to or None,
         has_unread=UNSET if view is None else has_unread(chat, view.read_up_to),

@@ -15,6 +15,7 @@ import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NoReturn, get_args
+from uuid import UUID
 
 from msgspec import UNSET, Struct, field
 
@@ -22,7 +23,7 @@ from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import FilePart, FileReferencePart, Part, TextPart, ToolCallPart
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.errors import Conflict, InvalidInput
-from chatd.domain.ids import ChatId, UserId
+from chatd.domain.ids import ChatId, ProjectId, UserId
 from chatd.domain.text import model_text, parse_json
 
 MAX_INDEXED_CHARS: Final = 100_000
@@ -332,8 +333,9 @@ def _is_within_word(folded: str, at: int) -> bool:
 # The query language of the chat list and of the search within a chat, and the order of pinned
 # chats.
 #
-# A query is a list of terms, all of which must match: `title:`, `archived:`, `label:`, `source:`
-# and `status:` with a value, and words or quoted phrases of the text. A value may be quoted too.
+# A query is a list of terms, all of which must match: `title:`, `archived:`, `label:`, `project:`,
+# `source:` and `status:` with a value, and words or quoted phrases of the text. A value may be
+# quoted too.
 
 MAX_QUERY_CHARS: Final = 1000
 MAX_QUERY_TERMS: Final = 30
@@ -343,7 +345,7 @@ ChatSource = Literal["mine", "shared", "all"]
 """Own chats, chats of other users that are shared with the user, or both."""
 _SOURCES: Final = get_args(ChatSource)
 _STATUSES: Final = get_args(PublicStatus)
-_KEYS: Final = ("archived", "label", "search", "source", "status", "title")
+_KEYS: Final = ("archived", "label", "project", "search", "source", "status", "title")
 _TERM: Final = re.compile(
     r"(?:(?P<key>[A-Za-z_]+):)?(?:\"(?P<quoted>[^\"]*)(?P<close>\"?)|(?P<plain>[^\s\"]*))"
 )
@@ -360,6 +362,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     status: PublicStatus | None = None
     source: ChatSource | None = None
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    project_id: ProjectId | None = None
 
 
 def parse_query(text: str) -> SearchQuery:
@@ -395,6 +398,7 @@ class _Terms:
         self._archived: bool | None = None
         self._status: PublicStatus | None = None
         self._source: ChatSource | None = None
+        self._project: ProjectId | None = None
 
     def add(self, at: int, key: str | None, value: str) -> None:
         if not value.strip():
@@ -412,6 +416,8 @@ class _Terms:
                 self._add_status(at, value)
             case "source":
                 self._add_source(at, value)
+            case "project":
+                self._add_project(at, value)
             case _:
                 known = ", ".join(f"{name}:" for name in _KEYS)
                 _refuse(at, f"there is no {key}: term, only {known}; quote text with a colon")
@@ -446,6 +452,15 @@ class _Terms:
             _refuse(at, "source: cannot have two values")
         self._source = source
 
+    def _add_project(self, at: int, value: str) -> None:
+        try:
+            project = ProjectId(UUID(value))
+        except ValueError:
+            _refuse(at, "project: is the id of a project")
+        if self._project not in (None, project):
+            _refuse(at, "project: cannot have two values")
+        self._project = project
+
     def query(self) -> SearchQuery:
         return SearchQuery(
             texts=tuple(self._texts),
@@ -454,6 +469,7 @@ class _Terms:
             status=self._status,
             source=self._source,
             labels=self._labels,
+            project_id=self._project,
         )
 
 

@@ -11,6 +11,8 @@ ConfigKind = Literal[
     "credential",
     "host_credential",
     "share",
+    "project",
+    "project_access",
     "provider",
     "user_key",
     "model",

@@ -44,7 +44,8 @@ _MAX_CODE_CHARS: Final = 1000
 """Of code within a line, so that many backticks take linear time."""
 _OUR_TAG: Final = re.compile(
     r"<(?=\s{0,9}/?\s{0,9}"
-    r"(?:workspace-context|user-instructions|instructions-update|available-skills)(?![\w-]))",
+    r"(?:workspace-context|user-instructions|user-notes|instructions-update|available-skills"
+    r"|project-instructions|project-files)(?![\w-]))",
     re.IGNORECASE,
 )
 _OUR_HEAD: Final = re.compile(r"^(?=Source:)", re.MULTILINE)
@@ -89,8 +90,9 @@ class Instructions(Struct, frozen=True, kw_only=True):
 
     None: not known now, so what was told before stands. An empty text: there is nothing, and what
     was told before no longer applies. `workspace` is its state, `files` are its instruction files.
-    `deployment` is told only at the beginning of a chat. `modes` are overlays such as plan mode;
-    they may contain PLAN_PATH_PLACEHOLDER.
+    `project` and `project_files` are those of the chat's project. `deployment` is told only at the
+    beginning of a chat. `modes` are overlays such as plan mode; they may contain
+    PLAN_PATH_PLACEHOLDER.
     """
 
     deployment: str | None = None
@@ -98,6 +100,8 @@ class Instructions(Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     files: str | None = None
     skills: str | None = None
+    project: str | None = None
+    project_files: str | None = None
     user: str | None = None
     modes: tuple[str, ...] = ()
     plan_path: str | None = None
@@ -110,6 +114,8 @@ class Instructions(Struct, frozen=True, kw_only=True):
             "workspace": self.workspace,
             "files": self.files,
             "skills": self.skills,
+            "project": self.project,
+            "project_files": self.project_files,
             "user": None if self.user is None else _user_block(self.user),
             "modes": "\n\n".join(self.modes),
         }
@@ -129,6 +135,8 @@ _TITLES: Final[Mapping[str, str]] = {
     "workspace": "state of the workspace",
     "files": "instruction files of the workspace",
     "skills": "skills",
+    "project": "instructions of the project",
+    "project_files": "files of the project",
     "user": "user's instructions",
     "modes": "instructions of the chat's mode",
 }
@@ -168,8 +176,12 @@ def _source(file: ContextFilePart) -> str:
 
 
 def _content(file: ContextFilePart) -> str:
-    visible = strip_comments(strip_invisible(file.context_file_content or ""))
-    return _OUR_HEAD.sub(r"\\", _OUR_TAG.sub("&lt;", strip_invisible(visible)))
+    return quoted_text(strip_comments(strip_invisible(file.context_file_content or "")))
+
+
+def quoted_text(text: str) -> str:
+    """For the body of a block: it can neither close the block nor begin another source."""
+    return _OUR_HEAD.sub(r"\\", _OUR_TAG.sub("&lt;", strip_invisible(text)))
 
 
 def one_line(text: str) -> str:

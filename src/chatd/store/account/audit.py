@@ -79,6 +79,7 @@ def _page(condition: LiteralString) -> LiteralString:
             WHEN 'webhook' THEN k.detail ->> 'host'
             WHEN 'hook' THEN k.detail ->> 'name'
             WHEN 'repository_connection' THEN k.detail ->> 'name'
+            WHEN 'project' THEN k.detail ->> 'name'
             WHEN 'group' THEN coalesce(k.detail #>> '{{before,name}}',
                 k.detail #>> '{{after,name}}', (
                 SELECT g.detail #>> '{{before,name}}' FROM audit_log g

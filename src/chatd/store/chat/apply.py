@@ -159,20 +159,25 @@ _CHANGED_WITH_QUEUE: Final = """
 # A subagent needs an unarchived root and parent. Both are locked, in the order of `lock_tree`, so
 # that neither is archived before the new chat is visible. With a fence the parent must still be run
 # by that worker, at that history. What it inherits is read here: the parent may have gained a
-# workspace since its worker read the row.
+# workspace since its worker read the row. A subagent is in the project of its root. A root chat is
+# created in a project only while its owner may put chats there: a removal of the owner waits.
 _CREATED: Final = """
 WITH family AS MATERIALIZED (
-    SELECT f.id, f.workspace_id, f.mcp_server_ids FROM chats f
+    SELECT f.id, f.workspace_id, f.mcp_server_ids, f.project_id FROM chats f
     WHERE f.id IN (:root_chat_id::uuid, :parent_chat_id::uuid) AND f.root_chat_id = :root_chat_id
       AND NOT f.archived AND (:fence_worker::uuid IS NULL OR f.id <> :parent_chat_id OR (
           f.worker_id = :fence_worker AND f.epoch = :fence_epoch::bigint AND f.status = 'running'
           AND f.history_version = :fence_history::bigint AND f.mode IS DISTINCT FROM 'explore'))
     ORDER BY (f.id <> f.root_chat_id), f.id FOR SHARE),
+member AS MATERIALIZED (
+    SELECT m.project_id FROM project_members m
+    WHERE m.project_id = :project_id::uuid AND m.user_id = :owner_id AND m.role <> 'reader'
+    FOR KEY SHARE),
 changed AS (
     INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, model_config_id,
         reasoning_effort, model_required, labels, workspace_id, mode, client_tools,
-        max_cost_micros, mcp_server_ids, status, snapshot_version, history_version, attempt,
-        next_message_id, pending_calls, turn_message_id, turn_no, run_no, worker_id, epoch,
+        max_cost_micros, mcp_server_ids, project_id, status, snapshot_version, history_version,
+        attempt, next_message_id, pending_calls, turn_message_id, turn_no, run_no, worker_id, epoch,
         runnable_at, recent_changes)
     SELECT :chat_id::uuid, :owner_id, :root_chat_id::uuid, :parent_chat_id::uuid, :title,
         :model_config_id, :reasoning_effort, :model_required, :labels, coalesce(:workspace_id::uuid,
@@ -180,12 +185,16 @@ changed AS (
         :mode, :client_tools,
         :max_cost_micros, coalesce(:mcp_server_ids::uuid[],
             (SELECT f.mcp_server_ids FROM family f WHERE f.id = :parent_chat_id)),
+        coalesce((SELECT f.project_id FROM family f WHERE f.id = :root_chat_id),
+            (SELECT project_id FROM member)),
         :status::text, 1, :history_version, :attempt,
         :next_message_id, :pending_calls, :turn_message_id, 1, (:worker_id::uuid IS NOT NULL)::int,
         :worker_id::uuid, :epoch,
         CASE WHEN :worker_id::uuid IS NULL THEN now() END, ARRAY[:change_id::bigint]
-    WHERE :parent_chat_id IS NULL OR (SELECT count(*) FROM family)
-        = CASE WHEN :parent_chat_id = :root_chat_id THEN 1 ELSE 2 END
+    WHERE CASE WHEN :parent_chat_id IS NULL
+        THEN :project_id::uuid IS NULL OR EXISTS (SELECT FROM member)
+        ELSE (SELECT count(*) FROM family)
+            = CASE WHEN :parent_chat_id = :root_chat_id THEN 1 ELSE 2 END END
     ON CONFLICT (id) DO NOTHING
     RETURNING *),
 bound AS (
@@ -405,7 +414,8 @@ RUN_NAMES: Final = (
 # A timestamp costs the driver as much as ten other values. created_at and updated_at are known: the
 # ones from before, or `written_at`.
 _RESULT: Final = """
-SELECT id, worker_id, title, labels, pin_order, workspace_id, mode, mcp_server_ids, diff_status,
+SELECT id, worker_id, title, labels, pin_order, workspace_id, mode, mcp_server_ids, project_id,
+    diff_status,
     model_config_id, reasoning_effort, model_required, runnable_at, action_deadline,
     interrupt_deadline, now() AS written_at, takeover
 """

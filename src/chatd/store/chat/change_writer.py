@@ -99,7 +99,8 @@ async def apply(
 def _is_shared(change: Change, statement: LiteralString) -> bool:
     """Whether it may share a transaction: it locks no row but the chat's own."""
     if change.before is None:
-        return change.request is None and change.after.parent_chat_id is None
+        after = change.after
+        return change.request is None and after.parent_chat_id is None and after.project_id is None
     return statement in _STEPS
 
 
@@ -131,6 +132,7 @@ def _chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
         pin_order=row["pin_order"],
         workspace_id=row["workspace_id"],
         mcp_server_ids=read_mcp_servers(row["mcp_server_ids"]),
+        project_id=row["project_id"],
         mode=row["mode"],
         diff_status=read_diff_status(row["diff_status"]),
         model_config_id=row["model_config_id"],
@@ -287,6 +289,7 @@ def _new_chat(change: Change) -> _Values:
         "client_tools": json_or_none(row.client_tools),
         "max_cost_micros": row.max_cost_micros,
         "mcp_server_ids": row.mcp_server_ids,
+        "project_id": row.project_id,
         "fence_worker": fence.worker_id if fence else None,
         "fence_epoch": fence.epoch if fence else None,
         "fence_history": fence.history_version if fence else None,

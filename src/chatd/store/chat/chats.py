@@ -26,7 +26,7 @@ from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.takeover import LostOwner, Takeover
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat_views.search import ChatSource
-from chatd.domain.ids import ChangeId, ChatId, McpServerId, MessageId, UserId
+from chatd.domain.ids import ChangeId, ChatId, McpServerId, MessageId, ProjectId, UserId
 from chatd.store.chat.messages import (
     MAX_READ_BYTES,
     MESSAGE_COLUMNS,
@@ -322,6 +322,7 @@ class ChatListFilter(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     status: PublicStatus | None = None
     pinned: bool | None = None
+    project_id: ProjectId | None = None
     after: tuple[datetime, ChatId] | None = None
     limit: int = 50
 
@@ -391,6 +392,16 @@ LIST_ALL_RARE: Final[LiteralString] = f"""
 LIST_ALL_MOST: Final[LiteralString] = f"""
     SELECT * FROM (({LIST_MOST}) UNION ALL ({LIST_SHARED})) either
     ORDER BY updated_at DESC, id DESC LIMIT $5"""
+# $9: whether chats of others are listed, $10: whether own ones are, $11: the project.
+IN_PROJECT: Final[LiteralString] = """
+    project_id = $11 AND parent_chat_id IS NULL
+      AND (owner_id = $1 AND $10::boolean OR owner_id <> $1 AND $9::boolean AND EXISTS (
+          SELECT FROM project_members m WHERE m.project_id = $11 AND m.user_id = $1))"""
+LIST_IN_PROJECT: Final[LiteralString] = f"""
+    SELECT * FROM chats WHERE {IN_PROJECT} AND archived = $2 AND deleted_at IS NULL
+      AND (updated_at, id) < (coalesce($3, 'infinity'::timestamptz), coalesce($4, $1))
+      AND {FILTERS}
+    ORDER BY updated_at DESC, id DESC LIMIT $5"""
 LIST_PINNED: Final[LiteralString] = """
     SELECT * FROM chats WHERE owner_id = $1 AND pin_order > 0 ORDER BY pin_order, id LIMIT 200"""
 LIST_CHILDREN: Final[LiteralString] = f"""
@@ -401,9 +412,15 @@ LIST_CHILDREN: Final[LiteralString] = f"""
 
 
 async def list_roots(conn: Conn, actor: UserActor, list_filter: ChatListFilter) -> list[Chat]:
-    """The user's own chats, or those that are shared with the user by name or by a group, or both;
+    """The user's own chats, or those that are shared with the user by name, by a group or by a
+    project, or both;
     newest first. The order is total, so pages neither repeat nor skip an unchanged chat."""
     values = filter_values(actor, list_filter)
+    if list_filter.project_id is not None:
+        others = actor.reads_shared and list_filter.source != "mine"
+        own = list_filter.source != "shared"
+        which = (*values, others, own, list_filter.project_id)
+        return [chat_from_row(row) for row in await conn.fetch(LIST_IN_PROJECT, *which)]
     statement, count = _list_statement(list_filter)
     rows = await conn.fetch(statement, *(*values, actor.reads_shared)[:count])
     return [chat_from_row(row) for row in rows]

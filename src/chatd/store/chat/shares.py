@@ -129,7 +129,9 @@ _READERS: Final[LiteralString] = """
     CROSS JOIN LATERAL (
         SELECT s.user_id FROM chat_shares s WHERE s.chat_id = c.id AND s.user_id = ANY ($2)
         UNION SELECT m.user_id FROM chat_shares s JOIN group_members m ON m.group_id = s.group_id
-        WHERE s.chat_id = c.id AND m.user_id = ANY ($2)) r"""
+        WHERE s.chat_id = c.id AND m.user_id = ANY ($2)
+        UNION SELECT m.user_id FROM project_members m
+        WHERE m.project_id = c.project_id AND m.user_id = ANY ($2)) r"""
 LIST_READERS: Final[LiteralString] = f"""
     SELECT c.id, r.user_id FROM chats c {_READERS}
     WHERE c.id = ANY ($1::uuid[]) AND c.deleted_at IS NULL AND c.owner_id <> r.user_id

@@ -8,6 +8,7 @@ after a lost reply finds out whether the earlier one was applied.
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from chatd.domain.access.permissions import Permission, SystemActor, is_allowed, require_allowed
@@ -235,6 +236,8 @@ class OperationRun:
             return replay
         if chat is None:
             await self._check_parent(change)
+            if change.after.parent_chat_id is None and change.after.project_id is not None:
+                raise NotFound("There is no such project.")
             raise Conflict("The parent chat is archived or deleted.", code="parent_archived")
         if chat.owner_id != change.after.owner_id:
             raise Conflict("There is another chat with this id.", code="chat_exists")
@@ -284,7 +287,11 @@ class OperationRun:
     async def _lock(self, session: DatabaseSession, command: TreeCommand) -> list[Chat]:
         """Lock the chats that the command may change, among them the addressed one."""
         operation = self._operation
-        is_single = isinstance(command, UpdateChat) and command.archived is None
+        is_single = (
+            isinstance(command, UpdateChat)
+            and command.archived is None
+            and command.project_id is UNSET
+        )
         if isinstance(command, UpdateChat) and command.pin_order is not None:
             await updates.lock_pins(session, operation.chat_id)
         if is_single:

@@ -377,7 +377,7 @@ def _columns(batch: Sequence[MessageLine]) -> tuple[list[object], ...]:
 # The database copies the messages, so that their content is the same byte for byte. Ids count from
 # 1 without the deleted messages. Usage stays with the source; the token counts of the answers are
 # copied, because the size of the prompt is computed from them. The fork has the budget of the tree
-# of its source, for calls of its own, its tool policy, and the order of its tools.
+# of its source, for calls of its own, its tool policy, the order of its tools, and its project.
 
 # The lock keeps the messages as they are until the copy is complete.
 LOCK_SOURCE: Final[LiteralString] = """
@@ -403,12 +403,12 @@ COPY: Final[LiteralString] = f"""
     made AS (
         INSERT INTO chats (id, owner_id, root_chat_id, title, model_config_id, reasoning_effort,
             model_required, labels, workspace_id, mode, client_tools, max_cost_micros,
-            mcp_server_ids, status, snapshot_version, history_version, next_message_id,
-            recent_changes, forked_from_chat_id, forked_from_message_id)
+            mcp_server_ids, project_id, status, snapshot_version, history_version,
+            next_message_id, recent_changes, forked_from_chat_id, forked_from_message_id)
         SELECT $3, owner_id, $3, $4, model_config_id, reasoning_effort, model_required, labels,
             workspace_id, mode, client_tools,
             (SELECT r.max_cost_micros FROM chats r WHERE r.id = chats.root_chat_id),
-            {keep_usable("chats.mcp_server_ids")}, 'waiting', 1, 1, kept + added + 1,
+            {keep_usable("chats.mcp_server_ids")}, project_id, 'waiting', 1, 1, kept + added + 1,
             ARRAY[$5::bigint], id, $2
         FROM chats, total WHERE id = $1
         ON CONFLICT (id) DO NOTHING

@@ -14,6 +14,7 @@ from chatd.domain.chat_views.public_chat import ReaderView
 from chatd.domain.chat_views.search import place_pin
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChatId, McpServerId, MessageId, UserId, WorkspaceId
+from chatd.store import projects
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.conn import Conn, DatabaseSession, json_text, strip_unstorable
 from chatd.store.row_access import SHARING_ENABLED, chat_condition, chat_reach
@@ -69,6 +70,8 @@ async def update_chat(
         await _bind(session, actor, chat, command.workspace_id)
     elif _sets_nothing(command):
         return chat, ()
+    if not isinstance(command.project_id, UnsetType):
+        await projects.put_chats(session, chat.owner_id, chat.id, command.project_id)
     places: dict[ChatId, int] = {}
     if command.pin_order is not None:
         pinned = [ChatId(row["id"]) for row in await session.fetch(LIST_PINS, chat.owner_id)]
@@ -91,7 +94,8 @@ def _sets_nothing(command: UpdateChat) -> bool:
         *(command.title, command.labels, command.pin_order),
         *(command.mode, command.model_required),
     )
-    return command.mcp_server_ids is UNSET and all(value is None for value in values)
+    chosen = (command.mcp_server_ids, command.project_id)
+    return all(one is UNSET for one in chosen) and all(value is None for value in values)
 
 
 async def set_mcp_servers(
@@ -149,7 +153,9 @@ MOVE_READ_MARK: Final[LiteralString] = f"""
 LIST_VIEWS: Final[LiteralString] = f"""
     SELECT w.user_id, c.id AS chat_id, c.owner_id = w.user_id AS is_owner,
         u.username AS owner_username, coalesce(m.message_id, 0) AS read_up_to,
-        EXISTS (SELECT FROM chat_shares s WHERE s.chat_id = c.root_chat_id)
+        (EXISTS (SELECT FROM chat_shares s WHERE s.chat_id = c.root_chat_id)
+            OR EXISTS (SELECT FROM project_members pm
+                       WHERE pm.project_id = c.project_id AND pm.user_id <> c.owner_id))
             AND {SHARING_ENABLED} AS shared
     FROM unnest($1::uuid[], $2::uuid[]) AS w (user_id, chat_id)
     JOIN chats c ON c.id = w.chat_id

@@ -404,6 +404,7 @@ CREATE TABLE mcp_tool_lists (
 -- The row decides: it holds what should happen to a chat and which worker does it. Every change raises
 -- `snapshot_version` by one and names itself in `recent_changes`; the other versions are the snapshot at
 -- which that part last changed. A subagent is a chat with a parent; a root chat is its own root.
+-- 0016 adds `project_id`, the project that a tree of chats belongs to.
 CREATE TABLE chats (
     id                   uuid PRIMARY KEY,
     owner_id             uuid NOT NULL CONSTRAINT chats_have_an_owner REFERENCES users (id),

@@ -52,6 +52,7 @@ _SCREENS: Final[Mapping[CommandName, ScreenName]] = {
 
 
 MAX_FOUND_READERS: Final = 20
+MAX_SHOWN_PROJECTS: Final = 200
 MAX_LISTED_GROUPS: Final = 200
 """Messages with versions; a longer list has its newest left out."""
 MAX_EXPORT_BYTES: Final = 256 * 1024 * 1024
@@ -143,6 +144,7 @@ class CommandRunner:
             "unpin": lambda _: self._update(ChatChange(pin_order=0), "Unpinned."),
             "share": self._share,
             "unshare": self._unshare,
+            "project": self._project,
             "export": self._export,
         }
 
@@ -312,6 +314,27 @@ class CommandRunner:
             raise NotDone("From whom? /unshare name.")
         known = await self._set_role(await self._api.get_acl(self._chat), name, "")
         self._say(f"{known} can no longer read this chat.")
+
+    async def _project(self, name: str) -> None:
+        """Of this chat, or of the new one that is being written."""
+        known = await self._api.list_projects().items(MAX_SHOWN_PROJECTS)
+        if not name:
+            shown = safe_line(", ".join(one.name for one in known), 200) or "none"
+            self._say(f"Your projects: {shown}. /project name puts the chat into one.")
+            return
+        found = next((one for one in known if one.name.lower() == name.lower()), None)
+        if found is None and name != "none":
+            raise NotDone(f"There is no project {safe_line(name, 60)}. /project lists them.")
+        project_id = None if found is None else found.id
+        done = "In no project." if found is None else f"In {safe_line(found.name, 60)}."
+        if self._chat_id is not None:
+            others = found is not None and found.member_count > 1
+            told = " Its members can read this chat." if others else ""
+            await self._update(ChatChange(project_id=project_id), f"{done}{told}")
+            return
+        text = "" if project_id is None else str(project_id)
+        self._opened.change_draft(lambda was: replace(was, project_id=text), self._opened.key)
+        self._say(f"The new chat will be: {done}")
 
     async def _set_role(self, found: Directory, name: str, role: str) -> str:
         """Of the user or group with that name among those found; returns the name."""

@@ -97,7 +97,7 @@ CommandName = Literal[
     "new", "connect", "model", "effort", "mode", "plan", "workspace", "attach", "mcp", "policy",
     "busy", "continue", "edit", "regenerate", "version", "unsent", "retry", "interrupt", "hold",
     "queue", "compact", "diff", "undo", "usage", "fork", "rename", "archive", "unarchive", "pin",
-    "unpin", "share", "unshare", "export", "resume", "theme", "help", "quit",
+    "unpin", "share", "unshare", "project", "export", "resume", "theme", "help", "quit",
 ]  # fmt: skip
 
 Need = Literal["nothing", "chat", "idle chat", "busy chat"]
@@ -219,6 +219,11 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
         name="share", argument="[name]", effect="Let a user or a group read this chat", need="chat"
     ),
     SlashCommand(name="unshare", argument="name", effect="Stop sharing with them", need="chat"),
+    SlashCommand(
+        name="project",
+        argument="[name|none]",
+        effect="Put this chat into a project, or out of it; without a name, list them",
+    ),
     SlashCommand(
         name="export",
         argument="[path]",

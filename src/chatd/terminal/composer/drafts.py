@@ -61,6 +61,7 @@ class WrittenDraft(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workspace_id: str = ""
     workspace_name: str = ""
     mcp_server_ids: tuple[str, ...] | None = None
+    project_id: str = ""
 
     @property
     def is_empty(self) -> bool:

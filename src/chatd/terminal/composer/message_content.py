@@ -14,7 +14,7 @@ from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.messages import PublicMessage, ends_early
 from chatd.domain.chat.parts import FilePart, FileReferencePart, KnownPart, TextPart, UnknownPart
 from chatd.domain.chat.states import PublicStatus
-from chatd.domain.ids import FileId, McpServerId, WorkspaceId
+from chatd.domain.ids import FileId, McpServerId, ProjectId, WorkspaceId
 from chatd.terminal.composer.drafts import Attachment, WrittenDraft
 from chatd.terminal.composer.text_box import MAX_TEXT_CHARS
 from chatd.terminal.session import Session
@@ -101,6 +101,7 @@ def make_draft(written: WrittenDraft, text: str, behaviour: WhenBusy, *, is_new:
         workspace_id=WorkspaceId(UUID(place))
         if is_new and (place := written.workspace_id)
         else None,
+        project_id=ProjectId(UUID(project)) if is_new and (project := written.project_id) else None,
         mcp_server_ids=None
         if servers is None
         else tuple(McpServerId(UUID(one)) for one in servers),
