@@ -42,7 +42,12 @@ def missing_namespace() -> str:
     """Why there is none here; empty if there is one."""
     if os.geteuid() != 0:
         return "only root makes the namespace in which its commands cannot harm the host"
-    return "" if shutil.which("unshare") and shutil.which("setsid") else "unshare is not installed"
+    if not shutil.which("unshare") or not shutil.which("setsid"):
+        return "unshare is not installed"
+    tried = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, check=False
+    )
+    return "" if tried.returncode == 0 else "this root may make no process namespace"
 
 
 class ContainedSupervisorClient(SupervisorClient):
