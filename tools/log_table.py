@@ -25,6 +25,7 @@ MEANINGS: Final = {
     "chat_list_poll_failed": "the database did not answer; lists of chats are late",
     "chat_list_read_failed": "the database did not answer; lists of chats are late",
     "chat_list_unreadable": "a row of a chat cannot be read: a bug; other chats go on",
+    "answer_rated": "a user rated an answer",
     "chat_not_removed": "a deleted chat could not be removed; tried again",
     "chat_started": "a worker has begun to run a chat",
     "chat_task_crashed": "a bug ended the task of a chat; it is tried again, then fails",

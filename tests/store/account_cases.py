@@ -26,7 +26,7 @@ from chatd.store.account.credentials import NewCredential
 from chatd.store.account.host_credentials import NewStoredCredential
 from chatd.store.account.runtime_settings import StoredDeployment
 from chatd.store.account.users import NewUser, UserChanges
-from chatd.store.chat import shares
+from chatd.store.chat import ratings, shares
 from chatd.store.conn import DatabaseSession
 from chatd.store.hooks import HookChanges
 from chatd.store.model import costs, spend
@@ -70,6 +70,11 @@ def _token(number: int, user_id: UserId = OWNER) -> NewCredential:
 
 async def _revoke_runner_token(session: DatabaseSession, who: UserActor) -> object:
     return await runners.revoke_token(session, who, token_id(1)) or False
+
+
+async def _record_ratings_export(session: DatabaseSession, who: UserActor) -> object:
+    await ratings.record_export(session, who, ratings.RatingFilter(), ip=None)
+    return True
 
 
 async def _is_readable(pool: Pool, who: UserActor) -> object:
@@ -157,6 +162,10 @@ OWN_ACCOUNT: Final[Mapping[str, Case]] = {
 
 ADMINISTRATION: Final[Mapping[str, Case]] = {
     "backups.confirm_restore": in_transaction(backups.confirm_restore),
+    "chat.ratings.list_all": lambda pool, who, _: ratings.list_all(
+        pool, who, ratings.RatingFilter(), before=None, limit=9
+    ),
+    "chat.ratings.record_export": in_transaction(_record_ratings_export),
     "account.audit.list_page": lambda pool, who, _: audit.list_page(
         pool, who, audit.AuditFilter(), before=None, limit=9
     ),

@@ -37,6 +37,7 @@ from chatd.store.chat import (
     model_calls,
     operation,
     public_links,
+    ratings,
     runs,
     shares,
     subagents,
@@ -157,6 +158,11 @@ async def _insert_link(pool: Pool, who: UserActor, number: int = 90) -> object:
 async def _update_link(pool: Pool, who: UserActor) -> object:
     async with pool.transaction() as session:
         return await public_links.update(session, who, LINK)
+
+
+async def _remove_rating(pool: Pool, who: UserActor) -> object:
+    await ratings.delete(pool, who, CHAT, MessageId(3))
+    return True
 
 
 async def _revoke_link(pool: Pool, who: UserActor) -> object:
@@ -319,6 +325,13 @@ CASES: Final[Mapping[str, Case]] = {
     "workspace.bindings.bind": lambda pool, who, _: bindings.bind(
         pool, who, CHAT, expected=None, workspace_id=workspace_id(1)
     ),
+    "chat.ratings.save": lambda pool, who, _: ratings.save(
+        pool, who, CHAT, MessageId(3), value="up", comment=""
+    ),
+    "chat.ratings.delete": lambda pool, who, _: _remove_rating(pool, who),
+    "chat.ratings.list_page": lambda pool, who, _: ratings.list_page(
+        pool, who, CHAT, after=0, limit=9
+    ),
     "chat.public_links.insert": lambda pool, who, _: _insert_link(pool, who, 91),
     "chat.public_links.list_of_chat": lambda pool, who, _: public_links.list_of_chat(
         pool, who, CHAT
@@ -460,6 +473,7 @@ async def prepare(pool: Pool) -> Chat:
         "UPDATE chat_messages SET deleted_at = now() WHERE chat_id = $1 AND id = 1", CHAT
     )
     await _insert_link(pool, member())
+    await ratings.save(pool, member(), CHAT, MessageId(3), value="up", comment="")
     call = debug_call(ModelRequest(model="m", messages=()), Answer(content=()))
     await model_calls.insert_debug_call(pool, call, build_document(call))
     while await search.index_batch(pool):

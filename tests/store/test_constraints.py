@@ -260,6 +260,16 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
         """INSERT INTO preview_shares (chat_id, workspace_id, port) SELECT id, id, 0 FROM chats""",
     ),
     (
+        "a_rating_is_up_or_down",
+        """INSERT INTO message_ratings (chat_id, message_id, user_id, value)
+           SELECT id, 1, owner_id, 'fine' FROM chats""",
+    ),
+    (
+        "a_rating_has_a_short_comment",
+        """INSERT INTO message_ratings (chat_id, message_id, user_id, value, comment)
+           SELECT id, 1, owner_id, 'up', repeat('x', 2001) FROM chats""",
+    ),
+    (
         "an_answer_link_has_a_digest",
         """INSERT INTO answer_links (id, chat_id, tool_call_id, user_id, fingerprint, secret_sha256,
                expires_at)

@@ -98,6 +98,26 @@ async def test_a_turn_is_answered_again_and_the_first_answer_is_shown_again(
         await until_shown(pilot, "the first answer")
 
 
+async def test_the_last_answer_is_rated_and_the_rating_is_taken_back(
+    server: TerminalServer,
+) -> None:
+    server.will_answer("the answer")
+    chat_id = await server.create_chat("a question", "scripted")
+    await until_status(server, chat_id, "waiting")
+    path = f"/chats/{chat_id}/ratings"
+    async with run_terminal(server, chat_id, size=SMALL) as pilot:
+        await until_shown(pilot, "the answer")
+        await run_command(pilot, "/rate fine")
+        await until_shown(pilot, "Say /rate up, /rate down or /rate none")
+        await run_command(pilot, "/rate down It forgot the tests.")
+        await until_shown(pilot, "Rated: thumb down.")
+        (rated,) = (await server.call("GET", path))["items"]
+        assert (rated["value"], rated["comment"]) == ("down", "It forgot the tests.")
+        await run_command(pilot, "/rate none")
+        await until_shown(pilot, "The rating is taken back.")
+        assert (await server.call("GET", path))["items"] == []
+
+
 async def test_a_command_does_not_stop_the_one_before_it_and_both_say_what_they_did(
     server: TerminalServer, pool: Pool
 ) -> None:

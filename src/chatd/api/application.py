@@ -78,6 +78,7 @@ from chatd.api.routes.messages import MessageRoutes, QueueRoutes
 from chatd.api.routes.projects import ProjectRoutes
 from chatd.api.routes.prompts import PromptRoutes
 from chatd.api.routes.public_links import PublicLinkRoutes
+from chatd.api.routes.ratings import RatingRoutes
 from chatd.api.routes.runs import RunRoutes
 from chatd.api.routes.shares import ShareRoutes
 from chatd.api.routes.tool_policies import ToolPolicyRoutes
@@ -203,6 +204,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ToolPolicyRoutes(deps).routes(),
         *QueueRoutes(deps).routes(),
         *VersionRoutes(deps).routes(),
+        *RatingRoutes(deps).routes(),
         *ShareRoutes(deps).routes(),
         *PublicLinkRoutes(deps).routes(),
         *PromptRoutes(deps).routes(),

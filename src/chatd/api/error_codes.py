@@ -399,6 +399,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "The chat shares 20 previews with its readers.",
         "Stop sharing one first.",
     ),
+    "not_an_answer": ErrorCode(
+        409, "The chat shows no answer with this id.", "Rate a message of the role `assistant`."
+    ),
     "public_links_off": ErrorCode(
         403,
         "Public links are disabled on this server.",

@@ -345,6 +345,12 @@ class Telemetry:
             ["cause"],
             registry=registry,
         )
+        self._ratings = Counter(
+            "chatd_ratings",
+            "Thumbs that users gave to answers, by value; a changed one counts again.",
+            ["value"],
+            registry=registry,
+        )
         self._lost_tokens = Counter(
             "chatd_prompt_lost_tokens",
             "Estimated tokens of previous prompts that the provider could not read from its cache.",
@@ -374,9 +380,9 @@ class Telemetry:
         if event == "usage_recorded":
             self._count_usage(fields)
         if event == "prompt_extended":
-            cause, lost = str(fields["cause"]), fields["lost_tokens"]
-            self._prompts.labels(cause).inc()
-            self._lost_tokens.labels(cause).inc(lost if isinstance(lost, int) else 0)
+            self._count_prompt(fields)
+        if event == "answer_rated":
+            self._ratings.labels(str(fields["value"])).inc()
         if isinstance(kind := fields.get("error_kind"), str):
             self._errors.labels(event, kind).inc()
             if event == "model_failed":
@@ -391,6 +397,11 @@ class Telemetry:
             level = _DEFAULT_LEVEL
         if log.isEnabledFor(level):
             self._write(level, event, fields)
+
+    def _count_prompt(self, fields: Mapping[str, object]) -> None:
+        cause, lost = str(fields["cause"]), fields["lost_tokens"]
+        self._prompts.labels(cause).inc()
+        self._lost_tokens.labels(cause).inc(lost if isinstance(lost, int) else 0)
 
     def _count_usage(self, fields: Mapping[str, object]) -> None:
         labels = str(fields["provider"]), str(fields["model"])

@@ -334,6 +334,17 @@ class ServerApi:
         path = f"/chats/{chat_id}/messages/{message_id}/version"
         return self._put(path, None, Chat)
 
+    def rate_answer(
+        self, chat_id: ChatId, message_id: MessageId, value: Literal["up", "down"], comment: str
+    ) -> Call[None]:
+        path = f"/chats/{chat_id}/messages/{message_id}/rating"
+        body = {"value": value, "comment": comment}
+        sent = msgspec.json.encode(body)
+        return Call(self._requests, Operation(method="PUT", path=path, body=sent), NoneType)
+
+    def remove_rating(self, chat_id: ChatId, message_id: MessageId) -> Call[None]:
+        return self._delete(f"/chats/{chat_id}/messages/{message_id}/rating")
+
     def answer_calls(
         self, chat_id: ChatId, answers: Sequence[CallAnswer], *, key: str | None = None
     ) -> Call[Chat]:

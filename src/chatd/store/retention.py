@@ -75,6 +75,9 @@ CLEAR_DELETED_MESSAGES: Final[LiteralString] = """
         UPDATE chat_messages SET content = '[]', usage = NULL, deleted_at = NULL
         WHERE ctid = ANY (ARRAY(SELECT at FROM sized WHERE before < $2))
         RETURNING chat_id, id),
+    unrated AS (
+        DELETE FROM message_ratings r USING cleared c
+        WHERE r.chat_id = c.chat_id AND r.message_id = c.id),
     ended AS (
         DELETE FROM chat_message_versions v USING cleared c
         WHERE v.chat_id = c.chat_id AND (v.message_id = c.id OR c.id = ANY (v.hidden)))

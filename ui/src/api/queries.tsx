@@ -38,6 +38,7 @@ export const queryKeys = {
   directory: (text: string) => ["directory", text],
   /** `rewrites`: how often messages of the chat were replaced while it was open. */
   versions: (chatId: string, rewrites: number) => ["timeline", "versions", chatId, rewrites],
+  ratings: (chatId: string) => ["timeline", "ratings", chatId],
   takeovers: (chatId: string, version: unknown) => ["timeline", "takeovers", chatId, version],
   processes: (chatId: string) => ["timeline", "processes", chatId],
   anyChanges: (chatId: string) => ["panel", "changes", chatId],

@@ -452,6 +452,70 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/messages/{message_id}/rating": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put: operations["rate_answer"];
+        post?: never;
+        delete: operations["remove_rating"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/chats/{chat_id}/ratings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_ratings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/ratings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_all_ratings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/ratings/export.csv": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["export_ratings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/acl": {
         parameters: {
             query?: never;
@@ -4209,6 +4273,12 @@ export interface components {
             /** @default false */
             allow_private?: boolean;
         };
+        GivenRating: {
+            /** @enum {unknown} */
+            value: "down" | "up";
+            /** @default  */
+            comment?: string;
+        };
         GivenWarning: {
             percent: number;
             at: string;
@@ -5482,6 +5552,38 @@ export interface components {
             /** Format: uuid */
             chat_id: string;
             queued_messages: components["schemas"]["PublicQueuedMessage"][];
+        };
+        Rating: {
+            message_id: number;
+            /** @enum {unknown} */
+            value: "down" | "up";
+            comment: string;
+            updated_at: string;
+        };
+        RatingPage: {
+            items: components["schemas"]["Rating"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        RatingRecord: {
+            message_id: number;
+            /** @enum {unknown} */
+            value: "down" | "up";
+            comment: string;
+            updated_at: string;
+            /** Format: uuid */
+            chat_id: string;
+            /** Format: uuid */
+            user_id: string;
+            username: string;
+            model_config_id: string | null;
+            model: string;
+            template: string;
+        };
+        RatingRecordPage: {
+            items: components["schemas"]["RatingRecord"][];
+            has_more: boolean;
+            next_cursor: string | null;
         };
         ReadBody: {
             message_id: number;
@@ -7801,6 +7903,122 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PublicChat"];
+                };
+            };
+        };
+    };
+    rate_answer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+                message_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GivenRating"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rating"];
+                };
+            };
+        };
+    };
+    remove_rating: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+                message_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    list_ratings: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RatingPage"];
+                };
+            };
+        };
+    };
+    list_all_ratings: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+                since?: string;
+                value?: "down" | "up";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RatingRecordPage"];
+                };
+            };
+        };
+    };
+    export_ratings: {
+        parameters: {
+            query?: {
+                since?: string;
+                value?: "down" | "up";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
                 };
             };
         };

@@ -86,6 +86,7 @@ TAGS: Final[Mapping[str, str]] = {
     "workers": "The processes of the server that run chats.",
     "webhooks": "URLs of yours that are called when a turn of your chats ends.",
     "hooks": "URLs that are asked while a turn waits, for administrators.",
+    "ratings": "What users think of answers, for administrators.",
     "public": "What public links show, for readers without an account.",
     "repository-connections": "Git hosts whose issues and pull requests start chats.",
     "push": "Browsers of yours that are notified when a turn of your chats ends.",

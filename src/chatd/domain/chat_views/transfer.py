@@ -51,6 +51,7 @@ from chatd.domain.chat_views.imported_content import (
     imported_message,
     shown_summary,
 )
+from chatd.domain.chat_views.ratings import GivenRating
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import McpServerId, ModelConfigId, ToolCallId
 from chatd.domain.text import Json, clip
@@ -118,6 +119,8 @@ class MessageLine(_Line, frozen=True, kw_only=True, tag="message"):
     provider_response_id: ShortText | None = None
     finish_reason: ShortText | UnsetType | None = UNSET
     created_at: Time
+    rating: GivenRating | None = None
+    """Of an answer, by the owner of the chat."""
 
     @property
     def stored_finish_reason(self) -> str | None:
@@ -256,6 +259,8 @@ class TransferReader:
             raise self._wrong(f"content_version must be {CONTENT_VERSION}")
         if line.usage is not UNSET:
             self._check_usage(line.usage)
+        if line.rating is not None and line.role != "assistant":
+            raise self._wrong("only an answer has a rating")
         parts = self._parts(line)
         self._check_content(line, parts)
         self._store(line, parts)

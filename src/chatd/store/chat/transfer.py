@@ -24,6 +24,7 @@ from chatd.domain.chat.messages import (
 )
 from chatd.domain.chat.parts import NoticePart, UnknownPart
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.ratings import GivenRating
 from chatd.domain.chat_views.transfer import (
     ChatLine,
     MessageLine,
@@ -66,7 +67,10 @@ LOAD_SUBAGENTS: Final[LiteralString] = """
 # Also messages that were deleted after the version with which the export began.
 _MESSAGES: Final[LiteralString] = """
     SELECT id, role, visibility, content, content_version, compressed, model_config_id,
-        reasoning_effort, usage, provider_response_id, finish_reason, created_at
+        reasoning_effort, usage, provider_response_id, finish_reason, created_at,
+        (SELECT json_build_object('value', r.value, 'comment', r.comment)
+         FROM message_ratings r JOIN chats c ON c.id = r.chat_id AND c.owner_id = r.user_id
+         WHERE r.chat_id = chat_messages.chat_id AND r.message_id = chat_messages.id) AS rating
     FROM chat_messages
     WHERE chat_id = $1 AND id > $2 AND id < $3 AND (NOT deleted OR revision > $4)
     ORDER BY id LIMIT $5"""
@@ -96,6 +100,11 @@ INSERT_MESSAGES: Final[LiteralString] = """
         AS m (chat_id, id, role, visibility, content, content_version, compressed,
             model_config_id, reasoning_effort, usage, provider_response_id, finish_reason,
             created_at)"""
+INSERT_RATINGS: Final[LiteralString] = """
+    INSERT INTO message_ratings (chat_id, message_id, user_id, value, comment)
+    SELECT r.chat_id, r.message_id, $1, r.value, r.comment
+    FROM unnest($2::uuid[], $3::bigint[], $4::text[], $5::text[])
+        AS r (chat_id, message_id, value, comment)"""
 LOAD_RULES: Final[LiteralString] = "SELECT policy FROM tool_policies WHERE chat_id = $1"
 INSERT_RULES: Final[LiteralString] = """
     INSERT INTO tool_policies (chat_id, policy, updated_by) VALUES ($1, $2::jsonb, $3)"""
@@ -127,6 +136,7 @@ class ExportedMessage(Struct, frozen=True, kw_only=True):
     provider_response_id: str | None
     finish_reason: str | None
     created_at: datetime
+    rating: GivenRating | None = None
 
     def message(self) -> Message:
         return Message(
@@ -153,6 +163,7 @@ class ExportedMessage(Struct, frozen=True, kw_only=True):
             content=Raw(encode_parts(known).encode()),
             compressed=False,  # the summary that replaces it is not exported
             provider_response_id=None,
+            rating=None,
         )
 
 
@@ -268,6 +279,7 @@ def message_line(message: ExportedMessage, chat: int, number: int) -> MessageLin
         provider_response_id=message.provider_response_id,
         finish_reason=message.finish_reason if message.role == "assistant" else UNSET,
         created_at=message.created_at,
+        rating=message.rating,
     )
     return msgspec.structs.replace(line, **content_fields(message.content))
 
@@ -308,6 +320,15 @@ async def _insert(
         await session.execute(
             INSERT_MESSAGES, root, owner, request.change_id, ids, *_columns(batch)
         )
+        if rated := [(line, given) for line in batch if (given := line.rating) is not None]:
+            await session.execute(
+                INSERT_RATINGS,
+                owner,
+                [request.ids[line.chat - 1] for line, _ in rated],
+                [line.id for line, _ in rated],
+                [given.value for _, given in rated],
+                [strip_unstorable(given.comment) for _, given in rated],
+            )
     if request.file_ids:
         await session.execute(LINK_FILES, root, owner, request.file_ids, max_files)
     if rules := without_permissions(request.chats[0].tool_rules):

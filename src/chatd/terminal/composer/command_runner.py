@@ -132,6 +132,7 @@ class CommandRunner:
             "hold": lambda _: self._interrupt("hold"),
             "regenerate": self._regenerate,
             "version": self._version,
+            "rate": self._rate,
             "undo": self._undo,
             "compact": self._compact,
             "fork": self._fork,
@@ -256,6 +257,22 @@ class CommandRunner:
             raise NotDone(f"There are the versions 1 to {count}.")
         await self._api.choose_version(self._chat, MessageId(ids[int(word) - 1]))
         self._say(f"Version {int(word)} of {count}. Files of the workspace stay as they are.")
+
+    async def _rate(self, words: str) -> None:
+        thumb, _, comment = words.partition(" ")
+        if thumb not in ("up", "down", "none"):
+            raise NotDone("Say /rate up, /rate down or /rate none; a comment may follow.")
+        chat = self._opened.chat
+        messages = () if chat is None or chat.chat_id != self._chat_id else chat.shown.messages
+        last = next((one for one in reversed(messages) if one.role == "assistant"), None)
+        if last is None:
+            raise NotDone("There is no answer to rate.")
+        if thumb == "none":
+            await self._api.remove_rating(self._chat, last.id)
+            self._say("The rating is taken back.")
+            return
+        await self._api.rate_answer(self._chat, last.id, thumb, comment.strip())
+        self._say(f"Rated: thumb {thumb}. /rate none takes it back.")
 
     async def _undo(self, _: str) -> None:
         files = undoable(await self._api.get_diff(self._chat, "turn"))

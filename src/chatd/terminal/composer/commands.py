@@ -95,9 +95,9 @@ class BusyChoice(Struct, frozen=True, kw_only=True):
 
 CommandName = Literal[
     "new", "connect", "model", "effort", "mode", "plan", "workspace", "attach", "mcp", "policy",
-    "busy", "continue", "edit", "regenerate", "version", "unsent", "retry", "interrupt", "hold",
-    "queue", "compact", "diff", "undo", "usage", "fork", "rename", "archive", "unarchive", "pin",
-    "unpin", "share", "unshare", "project", "export", "resume", "theme", "help", "quit",
+    "busy", "continue", "edit", "regenerate", "version", "rate", "unsent", "retry", "interrupt",
+    "hold", "queue", "compact", "diff", "undo", "usage", "fork", "rename", "archive", "unarchive",
+    "pin", "unpin", "share", "unshare", "project", "export", "resume", "theme", "help", "quit",
 ]  # fmt: skip
 
 Need = Literal["nothing", "chat", "idle chat", "busy chat"]
@@ -174,6 +174,12 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
         argument="[number]",
         effect="Show another version of the last message that was edited or answered again",
         need="idle chat",
+    ),
+    SlashCommand(
+        name="rate",
+        argument="up|down [comment]",
+        effect="Rate the last answer; `none` takes the rating back",
+        need="chat",
     ),
     SlashCommand(name="unsent", effect="Take back a message that was refused", need="chat"),
     SlashCommand(name="retry", effect="Send refused messages again", need="chat"),

@@ -11,6 +11,7 @@ import { Button, IconButton, Menu, MenuHeading, MenuItem } from "@/components";
 import { useChatDetails } from "@/connection";
 import { announce } from "@/platform/toasts";
 import { told, useTimelineActions } from "../actions";
+import { RatingControl } from "./rating-control";
 import type { Versions } from "./versions";
 
 const PAGE = 200;
@@ -30,7 +31,13 @@ export default function VersionPart(props: ReaderProps | { readonly versions: Ve
   if ("onRead" in props) return <VersionReader {...props} />;
   const { versions, messageId } = props;
   if (messageId !== null) return <VersionSteps versions={versions} messageId={messageId} />;
-  return versions.repeatable === null ? null : <AnswerAgain versions={versions} messageId={versions.repeatable} />;
+  if (versions.repeatable === null) return null;
+  return (
+    <>
+      {versions.rateable !== null && <RatingControl messageId={versions.rateable} />}
+      <AnswerAgain versions={versions} messageId={versions.repeatable} />
+    </>
+  );
 }
 
 /** Reads the versions of the chat, again whenever messages of it were replaced. Shows nothing. */
@@ -49,11 +56,13 @@ function VersionReader({ state, onRead }: ReaderProps) {
   const busy = isBusy(state.status);
   const prompt = state.messages.findLast((message) => message.role === "user");
   const repeatable = isOwner && !busy && state.status === "waiting" ? (prompt?.id ?? null) : null;
+  const last = state.messages.findLast((message) => message.role !== "system");
+  const rateable = repeatable !== null && last?.role === "assistant" ? last.id : null;
   const modelId = details?.last_model_config_id ?? null;
   const versions = useMemo<Versions>(() => {
     const groups = new Map((data ?? []).flatMap((group) => group.versions.map((version) => [version.message_id, group] as const)));
-    return { groups, isBusy: busy, repeatable, modelId };
-  }, [data, busy, repeatable, modelId]);
+    return { groups, isBusy: busy, repeatable, rateable, modelId };
+  }, [data, busy, repeatable, rateable, modelId]);
   useEffect(() => onRead(versions), [versions, onRead]);
   return null;
 }
