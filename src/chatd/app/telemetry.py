@@ -374,9 +374,7 @@ class Telemetry:
     def __call__(self, event: str, **fields: object) -> None:
         self._events.labels(event).inc()
         if event == "results_cleared":
-            for name, counter in self._cleared.items():
-                if isinstance(count := fields.get(name), int):
-                    counter.inc(count)
+            self._count_cleared(fields)
         if event == "usage_recorded":
             self._count_usage(fields)
         if event == "prompt_extended":
@@ -397,6 +395,11 @@ class Telemetry:
             level = _DEFAULT_LEVEL
         if log.isEnabledFor(level):
             self._write(level, event, fields)
+
+    def _count_cleared(self, fields: Mapping[str, object]) -> None:
+        for name, counter in self._cleared.items():
+            if isinstance(count := fields.get(name), int):
+                counter.inc(count)
 
     def _count_prompt(self, fields: Mapping[str, object]) -> None:
         cause, lost = str(fields["cause"]), fields["lost_tokens"]
