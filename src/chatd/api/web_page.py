@@ -315,7 +315,9 @@ class HelpSite:
 
 EMBED_ADDRESS: Final = "embed"
 """A chat alone, for frames."""
-PAGE_ADDRESSES: Final = frozenset({"c", "new", "search", "settings", "admin", EMBED_ADDRESS})
+PAGE_ADDRESSES: Final = frozenset(
+    {"c", "new", "projects", "search", "settings", "admin", EMBED_ADDRESS}
+)
 """The first segments of the page's own addresses, beside `/`: ui/src/platform/routes.ts."""
 PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:;"

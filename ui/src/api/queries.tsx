@@ -35,6 +35,8 @@ export const queryKeys = {
   fileText: (url: string) => ["file-text", url],
   chatMatches: (chatId: string, words: string) => ["chat-matches", chatId, words],
   chatSearch: (words: string, limit: number) => ["chat-search", words, limit],
+  /** `projects()` is all of them. */
+  projects: (...name: readonly unknown[]) => ["projects", ...name],
   directory: (text: string) => ["directory", text],
   /** `rewrites`: how often messages of the chat were replaced while it was open. */
   versions: (chatId: string, rewrites: number) => ["timeline", "versions", chatId, rewrites],

@@ -7,6 +7,7 @@ import {
   Bug,
   Download,
   FileText,
+  Folder,
   GitBranch,
   Link2,
   Pencil,
@@ -128,6 +129,11 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
           Labels
         </MenuItem>
       )}
+      {isMine && isRoot && (
+        <MenuItem icon={Folder} onSelect={() => openChatDialog("project", chat)}>
+          Project
+        </MenuItem>
+      )}
       {isMine && (
         <MenuItem icon={Share2} onSelect={() => openChatDialog("share", chat)}>
           Share
@@ -184,7 +190,7 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
 
 // Dialogs about one chat. Any menu opens them; the shell shows them, so that they outlive the menu.
 
-type ChatDialogKind = "rename" | "labels" | "delete" | "share" | "policy";
+type ChatDialogKind = "rename" | "labels" | "delete" | "share" | "policy" | "project";
 
 interface Asked {
   kind: ChatDialogKind;
@@ -198,6 +204,7 @@ const openChatDialog = (kind: ChatDialogKind, chat: ListChat): void => asked.set
 const RenameDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).RenameDialog }));
 const LabelsDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).LabelsDialog }));
 const DeleteDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).DeleteDialog }));
+const ProjectDialog = lazy(async () => ({ default: (await import("./projects/project-dialogs")).ProjectDialog }));
 const ShareDialog = lazy(async () => ({ default: (await import("./chat-dialogs")).ShareDialog }));
 
 function PolicyDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }) {
@@ -205,7 +212,7 @@ function PolicyDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }
   return <ChatPolicyDialog chatId={chat.id} canEdit={me?.id === chat.owner_id} onClose={onClose} />;
 }
 
-const DIALOGS = { rename: RenameDialog, labels: LabelsDialog, share: ShareDialog, delete: DeleteDialog, policy: PolicyDialog } as const;
+const DIALOGS = { rename: RenameDialog, labels: LabelsDialog, share: ShareDialog, delete: DeleteDialog, policy: PolicyDialog, project: ProjectDialog } as const;
 
 export function ChatDialogs() {
   const open = asked.use();

@@ -1,6 +1,6 @@
 import { Unplug } from "lucide-react";
 import { lazy, Suspense, useRef, useState } from "react";
-import { Link } from "wouter";
+import { Link, useSearch } from "wouter";
 import { ApiError } from "@/api/client";
 import { useIsDemo, useModels } from "@/api/queries";
 import { Button, EmptyState, ErrorBoundary, ErrorNote } from "@/components";
@@ -14,6 +14,7 @@ import { CoachMark, Composer, FirstScreen, Timeline } from "./areas";
 import { useSpeech } from "./attention";
 import { ConnectionBadge, SidebarButton, TopBar } from "./top-bar";
 
+const NewChatProject = lazy(async () => ({ default: (await import("./projects/chosen-project")).NewChatProject }));
 const OpenBar = lazy(async () => ({ default: (await import("./find-bar")).OpenBar }));
 
 function FindBar({ chatId }: { chatId: string }) {
@@ -122,6 +123,7 @@ function Suggestions() {
 
 /** An empty composer. Without a provider it is the first screen, with the demos. */
 export function NewChatPage() {
+  const projectId = new URLSearchParams(useSearch()).get("project");
   const isDemo = useIsDemo();
   const hasModels = (useModels().data?.length ?? 0) > 0;
   const isPhone = useIsPhone();
@@ -138,7 +140,10 @@ export function NewChatPage() {
           <h1>What should the agent do?</h1>
           <p className="ui-lead">It keeps working when you close this page, and another worker takes over if one breaks.</p>
           <Suspense>
-            <Composer chatId={null} />
+            <Composer chatId={null} projectId={projectId} />
+          </Suspense>
+          <Suspense>
+            <NewChatProject id={projectId} />
           </Suspense>
           {/* On its own: while it is loaded, the box keeps its focus. */}
           <Suspense>{isDemo && <FirstScreen />}</Suspense>

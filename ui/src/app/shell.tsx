@@ -8,7 +8,7 @@ import { onNotificationPress } from "@/platform/browser";
 import { useCommand, useKeys } from "@/platform/keys";
 import { useIsPhone } from "@/platform/media";
 import { readPreference, setPreference } from "@/platform/preferences";
-import { chatOfPath, chatPath, HOME_PATH, isKnownPath, NEW_CHAT_PATH, SEARCH_PATH, usePanelTab } from "@/platform/routes";
+import { chatOfPath, chatPath, HOME_PATH, isKnownPath, NEW_CHAT_PATH, projectOfPath, PROJECTS_PATH, SEARCH_PATH, usePanelTab } from "@/platform/routes";
 import { DemoPanel, Panel } from "./areas";
 import { useNotices } from "./attention";
 import { ChatDialogs } from "./chat-menu";
@@ -70,6 +70,8 @@ function useShellCommands({ chatId, tab, setTab, openPalette, openHelp }: Comman
 
 const Palette = lazy(async () => ({ default: (await import("./palette")).Palette }));
 const HelpDialog = lazy(async () => ({ default: (await import("@/components/shortcuts")).HelpDialog }));
+const ProjectsPage = lazy(async () => ({ default: (await import("./projects/project-list")).ProjectsPage }));
+const ProjectPage = lazy(async () => ({ default: (await import("./projects/project-page")).ProjectPage }));
 const SearchPage = lazy(async () => ({ default: (await import("./search-page")).SearchPage }));
 
 function MainScreen({ path }: { path: string }) {
@@ -81,6 +83,9 @@ function MainScreen({ path }: { path: string }) {
         <SearchPage />
       </Suspense>
     );
+  const projectId = projectOfPath(path);
+  if (projectId !== null || path === PROJECTS_PATH)
+    return <Suspense>{projectId === null ? <ProjectsPage /> : <ProjectPage key={projectId} id={projectId} />}</Suspense>;
   return isKnownPath(path) ? <NewChatPage /> : <GonePage />;
 }
 

@@ -1,5 +1,5 @@
 import { ChevronLeft, CloudOff, Ellipsis, Eye, GitBranch, PanelLeft, PanelRight, Sparkles } from "lucide-react";
-import { type KeyboardEvent, useState } from "react";
+import { type KeyboardEvent, lazy, Suspense, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { api } from "@/api/client";
 import { useDemoModel, useMe } from "@/api/queries";
@@ -13,6 +13,8 @@ import { chatPath, HOME_PATH, usePanelTab } from "@/platform/routes";
 import { toast } from "@/platform/toasts";
 import { ChatMenuItems } from "./chat-menu";
 import type { ListChat } from "./sidebar/list-chat";
+
+const ProjectLink = lazy(async () => ({ default: (await import("./projects/chosen-project")).ProjectLink }));
 
 /** The chat that started this one. */
 function ParentLink({ parentId }: { parentId: string }) {
@@ -82,6 +84,11 @@ export function TopBar({ chatId }: { chatId: string }) {
     <header className="app-bar">
       <SidebarButton />
       <div className="app-bar-title">
+        {chat?.project_id != null && !isPhone && (
+          <Suspense>
+            <ProjectLink id={chat.project_id} />
+          </Suspense>
+        )}
         {chat !== undefined && <Title chat={chat} />}
         <TopState chatId={chatId} />
       </div>

@@ -15,10 +15,10 @@ import { clearDraft } from "./draft-store";
 import { MessageBox, wishFocus } from "./message-box";
 import type { SlashCommand } from "./slash";
 
-/** Where messages are written. Without a chat the first message creates one. */
-export function Composer({ chatId }: { chatId: string | null }) {
+/** Where messages are written. Without a chat the first message creates one, in the project if one is named. */
+export function Composer({ chatId, projectId = null }: { chatId: string | null; projectId?: string | null }) {
   const details = useChatDetails(chatId).data;
-  if (chatId === null) return <NewChatComposer />;
+  if (chatId === null) return <NewChatComposer projectId={projectId} />;
   if (details?.is_owner === false) return <ReadOnly owner={details.owner_username ?? "its owner"} />;
   return <ChatComposer key={chatId} chatId={chatId} />;
 }
@@ -39,7 +39,7 @@ type CreateBody = components["schemas"]["CreateChatBody"];
 const DRAFT_KEY = "new";
 
 /** The composer of a chat that begins with its first message. */
-function NewChatComposer() {
+function NewChatComposer({ projectId }: { projectId: string | null }) {
   const [, navigate] = useLocation();
   const [isSending, setSending] = useState(false);
   const [error, setError] = useState<ApiError | null>(null);
@@ -52,7 +52,7 @@ function NewChatComposer() {
     setSending(true);
     setError(null);
     try {
-      const body = bodyOf(draft);
+      const body = { ...bodyOf(draft), ...(projectId === null ? {} : { project_id: projectId }) };
       const headers = { "Idempotency-Key": creationKey(body) };
       const chat = await api.POST("/api/v1/chats", { body, headers });
       forgetCreation();

@@ -4,7 +4,7 @@ import { api } from "@/api/client";
 import { queryKeys } from "@/api/queries";
 import type { components } from "@/api/schema";
 import { applyToPage, applyToPages, removeFromPages, type ChatChange, type ChatFilters, type ChatListPages, type ChatPage, type PublicChat } from "./chat-list";
-import type { ListEvent, ServerEvent, SpendWarning } from "./frames";
+import type { ListEvent, ProjectsChanged, ServerEvent, SpendWarning } from "./frames";
 import type { TopicHandler } from "./topics";
 
 export type ChatReply = components["schemas"]["ChatReply"];
@@ -34,10 +34,11 @@ export class ChatListSync implements TopicHandler {
   }
 
   onEvents(events: readonly ServerEvent[]): void {
-    for (const event of events as unknown as readonly (ListEvent | SpendWarning)[]) {
+    for (const event of events as unknown as readonly (ListEvent | SpendWarning | ProjectsChanged)[]) {
       if (event.type === "ready") this.#refetch();
       else if (event.type === "chat") this.apply({ chat: event.chat, isDeleted: event.kind === "deleted" });
       else if (event.type === "removed") this.remove(event.chat_id);
+      else if (event.type === "projects") void this.#client.invalidateQueries({ queryKey: queryKeys.projects() });
       else this.#client.setQueryData(queryKeys.spendWarning, event);
     }
   }
@@ -72,6 +73,7 @@ export class ChatListSync implements TopicHandler {
   #refetch(): void {
     void this.#client.invalidateQueries({ queryKey: queryKeys.chats });
     void this.#client.invalidateQueries({ queryKey: queryKeys.anyChat });
+    void this.#client.invalidateQueries({ queryKey: queryKeys.projects() });
   }
 
   #remember(change: ChatChange): void {

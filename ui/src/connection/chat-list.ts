@@ -35,7 +35,8 @@ function compareChats(a: PublicChat, b: PublicChat): number {
 }
 
 export function matches(chat: PublicChat, filters: ChatFilters): boolean {
-  if (!isFrom(chat, filters.source ?? "mine")) return false;
+  if (!isFrom(chat, filters.source ?? (filters.project_id == null ? "mine" : "all"))) return false;
+  if (filters.project_id != null && chat.project_id !== filters.project_id) return false;
   if (chat.archived !== (filters.archived ?? false)) return false;
   if (filters.status !== undefined && chat.status !== filters.status) return false;
   if (filters.pinned !== undefined && filters.pinned !== chat.pin_order > 0) return false;

@@ -8,10 +8,11 @@ export type ClientFrame = Schemas["Subscribe"] | Schemas["Unsubscribe"] | Schema
 export type TopicEvent = Schemas["Subscribed"] | Schemas["Unsubscribed"] | Schemas["SubscribeRefused"];
 export type ListEvent = Schemas["ChatListReady"] | Schemas["ChatListEvent"] | Schemas["ChatListRemoved"];
 export type SpendWarning = Schemas["SpendWarningEvent"];
+export type ProjectsChanged = Schemas["ProjectsChanged"];
 export type Topic = "chats" | `chat:${string}`;
 
 export const CHAT_LIST_TOPIC = "chats";
-const LIST_EVENTS: ReadonlySet<string> = new Set(["ready", "chat", "removed", "spend_warning"]);
+const LIST_EVENTS: ReadonlySet<string> = new Set(["ready", "chat", "removed", "spend_warning", "projects"]);
 
 export function chatTopic(chatId: string): Topic {
   return `chat:${chatId}`;

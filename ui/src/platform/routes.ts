@@ -8,6 +8,7 @@ export const HOME_PATH = "/";
 /** The empty composer as a screen of its own: on a phone the home is the list of chats. */
 export const NEW_CHAT_PATH = "/new";
 export const SEARCH_PATH = "/search";
+export const PROJECTS_PATH = "/projects";
 export const SIGN_IN_PATH = "/sign-in";
 /** The documentation, which is no part of the page: leave it by a plain link. */
 export const HELP_PATH = "/help/";
@@ -19,6 +20,11 @@ export const chatPath = (chatId: string, messageId?: number | null): string =>
 export function chatOfPath(path: string): string | null {
   return /^(?:\/embed)?\/c\/([0-9a-f-]{36})$/.exec(path)?.[1] ?? null;
 }
+
+export const projectPath = (id: string): string => `${PROJECTS_PATH}/${id}`;
+
+/** The project of a path, or null. */
+export const projectOfPath = (path: string): string | null => /^\/projects\/([0-9a-f-]{36})$/.exec(path)?.[1] ?? null;
 
 /** The page was loaded to show chats alone, in a frame of another page. It stays so while it moves between chats. */
 export const isEmbedded = (): boolean => document.documentElement.dataset.embedded === "true";

@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { PanelLeft, Plus, Search, Settings2 } from "lucide-react";
-import { useEffect, useMemo, useRef } from "react";
+import { lazy, Suspense, useEffect, useMemo, useRef } from "react";
 import { Link, useLocation, useSearch } from "wouter";
 import { api } from "@/api/client";
 import { queryKeys, useModelNames } from "@/api/queries";
@@ -17,6 +17,8 @@ import { ChatTree } from "./chat-tree";
 import { countFilters, FilterChips, FilterMenu, type ListFilters, passes, readFilters, writeFilters } from "./filters";
 import type { ListChat } from "./list-chat";
 import { buildSections, type Section } from "./tree-model";
+
+const SidebarProjects = lazy(async () => ({ default: (await import("../projects/project-list")).SidebarProjects }));
 
 /** Calls back when its place comes into view, for the next page of the list. */
 function Sentinel({ onSeen }: { onSeen: () => void }) {
@@ -106,6 +108,9 @@ export function Sidebar({ onHide }: { onHide: () => void }) {
         </button>
       </div>
       <FilterChips filters={filters} onChange={setFilters} />
+      <Suspense>
+        <SidebarProjects />
+      </Suspense>
       <div className="sidebar-tree" data-search={search}>
         {list.isLoading && <Skeleton rows={8} label="Loading chats" />}
         {list.error !== null && (

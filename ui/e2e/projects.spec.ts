@@ -1,0 +1,53 @@
+/** Projects: made in the sidebar, filled on their page, chosen for a chat; and what another member sees. */
+import { expectGoodEverywhere, expectGoodState } from "./everywhere";
+import { expect, test } from "./test";
+import { importChat, text } from "./transcripts";
+
+test("a project is made, filled, and gets chats", async ({ page, server }) => {
+  await page.goto("/");
+  await page.getByRole("button", { name: "New project" }).click();
+  const dialog = page.getByRole("dialog", { name: "New project" });
+  await expectGoodState(page, "the dialog of a new project");
+  await dialog.getByRole("textbox", { name: "Name" }).fill("Billing");
+  await dialog.getByRole("button", { name: "Create" }).click();
+  await expect(page.getByRole("heading", { level: 1, name: "Billing" })).toBeVisible();
+  const id = new URL(page.url()).pathname.split("/").at(-1) ?? "";
+  const main = page.getByRole("main");
+  await main.getByRole("textbox", { name: "What the models of its chats are told" }).fill("Amounts are in cents.");
+  await main.getByRole("button", { name: "Save" }).click();
+  await expect.poll(async () => (await server.api<{ instructions: string }>("GET", `/projects/${id}`)).instructions).toBe("Amounts are in cents.");
+  await main.locator("input[type=file]").setInputFiles({ name: "style.md", mimeType: "text/markdown", buffer: Buffer.from("Be brief.") });
+  await expect(main.getByRole("link", { name: "style.md" })).toBeVisible();
+  await server.api("POST", "/users", { username: "grace", name: "Grace Hopper", password: "correct horse battery" });
+  await main.getByRole("textbox", { name: "Add a person" }).fill("grace");
+  await main.getByRole("button", { name: "Add grace" }).click();
+  await expect(main.getByRole("combobox", { name: "Role of grace" })).toHaveValue("reader");
+
+  const chat = await importChat(server, "Invoices of May", [{ role: "user", content: [text("hello")] }]);
+  await page.goto(`/c/${chat}`);
+  await main.getByRole("button", { name: "More" }).click();
+  await page.getByRole("menuitem", { name: "Project" }).click();
+  const move = page.getByRole("dialog", { name: "Project of this chat" });
+  await move.getByRole("radio", { name: "Billing" }).check();
+  await expect(move.getByRole("status")).toContainText("can read the chat then");
+  await expectGoodState(page, "the dialog of a chat's project");
+  await move.getByRole("button", { name: "Move" }).click();
+  await main.getByRole("link", { name: "Project Billing" }).click();
+  await expect(main.getByRole("link", { name: /Invoices of May/ })).toBeVisible();
+  await expectGoodEverywhere(page, "a project");
+
+  await main.getByRole("link", { name: "New chat here" }).click();
+  await expect(main.getByRole("button", { name: "Begin outside of the project" })).toBeVisible();
+  await expectGoodState(page, "a new chat in a project");
+  await main.getByRole("textbox").first().fill("Why is invoice 17 wrong?");
+  await main.getByRole("button", { name: "Send" }).click();
+  await expect(main.getByRole("link", { name: "Project Billing" })).toBeVisible();
+
+  await page.goto("/projects");
+  await expectGoodState(page, "the list of projects");
+  await main.getByRole("link", { name: /Billing/ }).click();
+  await main.getByRole("button", { name: "Delete project" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+  await expect(page.getByText("No projects yet.")).toBeVisible();
+  await expect.poll(async () => (await server.api<{ project_id?: string }>("GET", `/chats/${chat}`)).project_id).toBeUndefined();
+});
