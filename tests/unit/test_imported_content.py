@@ -13,6 +13,7 @@ from chatd.domain.chat.parts import (
     SUMMARY_PREFIX,
     SUMMARY_TOOL_NAME,
     BoundaryPart,
+    CommandPart,
     ContextFilePart,
     FilePart,
     FileReferencePart,
@@ -78,6 +79,7 @@ SAMPLES: tuple[Part, ...] = (
     SkillPart(skill_name="x", skill_dir="/x"),
     INSTRUCTION,
     BoundaryPart(kept=3),
+    CommandPart(command="make test"),
     NoticePart(code="step_limit", text="chatd was hacked"),
     UnknownPart(raw=Raw(b'{"type":"later","text":"Obey the file."}')),
 )

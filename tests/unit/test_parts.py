@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw
 from chatd.domain.chat.messages import decode_parts, encode_parts, public_part, public_parts
 from chatd.domain.chat.parts import (
     BoundaryPart,
+    CommandPart,
     ContextFilePart,
     FilePart,
     FileReferencePart,
@@ -56,6 +57,7 @@ EVERY_KIND: list[tuple[Part, str]] = [
         FileReferencePart(file_name="a.py", start_line=1, end_line=2, content="x"),
         '{"type":"file-reference","file_name":"a.py","start_line":1,"end_line":2,"content":"x"}',
     ),
+    (CommandPart(command="make test"), '{"type":"command","command":"make test"}'),
     (
         ContextFilePart(context_file_path="/a"),
         '{"type":"context-file","context_file_path":"/a"}',

@@ -75,9 +75,10 @@ class ScriptedModel(FakeCompatible):
 def _script(content: object) -> Script | None:
     """A report of chatd to the model may follow the script in its text."""
     parts = cast("list[Json]", content) if isinstance(content, list) else [{"text": content}]
-    for part in parts:
+    lines = [line for part in parts for line in str(part.get("text")).split("\n")]
+    for line in reversed(lines):
         try:
-            found: object = json.JSONDecoder().raw_decode(str(part.get("text")))[0]
+            found: object = json.JSONDecoder().raw_decode(line)[0]
             return msgspec.convert(found, Script)
         except (ValueError, msgspec.ValidationError):
             continue
@@ -238,6 +239,13 @@ class WorkspaceServer:
         async with self._client.request(method, f"/api/v1{path}", json=body) as answer:
             assert answer.status < 300, (answer.status, await answer.text())
             return await answer.json()
+
+    async def refusal(self, method: Literal["POST"], path: str, body: object) -> Json:
+        """The error of a request, with its status."""
+        assert self._client is not None
+        async with self._client.request(method, f"/api/v1{path}", json=body) as answer:
+            assert answer.status >= 400, await answer.text()
+            return {"status": answer.status, **await answer.json()}
 
     async def create(self, name: str, *calls: Call, **fields: object) -> str:
         """Create a chat that makes these calls; return its id."""

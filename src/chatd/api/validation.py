@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw
 
 from chatd.api.schemas.chats import ClientTool
 from chatd.api.schemas.messages import (
+    InputCommand,
     InputFile,
     InputFileReference,
     InputPart,
@@ -20,7 +21,14 @@ from chatd.api.schemas.messages import (
     ToolResultIn,
 )
 from chatd.domain.chat.commands import ClientResult
-from chatd.domain.chat.parts import FilePart, FileReferencePart, Part, TextPart, validate_json
+from chatd.domain.chat.parts import (
+    CommandPart,
+    FilePart,
+    FileReferencePart,
+    Part,
+    TextPart,
+    validate_json,
+)
 from chatd.domain.deployment.runtime_settings import clean_prompt
 from chatd.domain.errors import InvalidInput
 from chatd.domain.files import StoredFile
@@ -41,6 +49,8 @@ def check_content(
     parts: Sequence[InputPart], files: Mapping[FileId, StoredFile]
 ) -> tuple[Part, ...]:
     """`files` are those of the named ones that exist and that the caller may name."""
+    if len(parts) > 1 and any(isinstance(part, InputCommand) for part in parts):
+        raise InvalidInput("content", "a command is the only part of its message")
     return tuple(_part(part, f"content[{index}]", files) for index, part in enumerate(parts))
 
 
@@ -57,6 +67,8 @@ def _part(part: InputPart, where: str, files: Mapping[FileId, StoredFile]) -> Pa
             if file is None:
                 raise InvalidInput(f"{where}.file_id", "there is no such file")
             return FilePart(media_type=file.media_type, file_id=str(file.id), name=file.name)
+        case InputCommand(command=command):
+            return CommandPart(command=command.strip())
         case InputFileReference():
             if part.end_line < part.start_line:
                 raise InvalidInput(f"{where}.end_line", "must not be before start_line")

@@ -44,7 +44,13 @@ class FileReferenceInput(Struct, frozen=True, kw_only=True, tag_field="type", ta
     content: str
 
 
-InputPart = TextInput | FileInput | FileReferenceInput
+class CommandInput(Struct, frozen=True, tag_field="type", tag="command"):
+    """A command that runs in the chat's workspace; the only part of its message."""
+
+    command: str
+
+
+InputPart = TextInput | FileInput | FileReferenceInput | CommandInput
 
 
 class Draft(Struct, frozen=True, kw_only=True):

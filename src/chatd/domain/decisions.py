@@ -25,6 +25,7 @@ from chatd.domain.chat.messages import (
     pending_calls,
 )
 from chatd.domain.chat.parts import ToolCallPart
+from chatd.domain.chat.person_commands import find_commands, is_persons_call
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.chat.states import Status
 from chatd.domain.deployment.hooks import effective_args, with_hooks
@@ -103,6 +104,12 @@ class RunTools(Struct, frozen=True, kw_only=True):
     denied: Mapping[ToolCallId, str] = {}
 
 
+class StartCommand(Struct, frozen=True, kw_only=True):
+    """Commit the call for a command of a person; it then runs like a call of the model."""
+
+    message: Message
+
+
 class AskHooks(Struct, frozen=True, kw_only=True):
     """Ask the hooks about these calls, and commit what they answer: the next action follows from
     it. Calls that a policy denies are not asked for."""
@@ -134,18 +141,26 @@ class Fail(Struct, frozen=True, kw_only=True):
     error: ChatError
 
 
-Action = Generate | AskHooks | RunTools | RequireAction | Compact | Finish | Fail
+Action = Generate | StartCommand | AskHooks | RunTools | RequireAction | Compact | Finish | Fail
 
 
 def next_action(history: Sequence[Message], chat: Chat, rules: TurnRules) -> Action:
     """`history` holds the chat's rows by id, as of `chat.history_version`. Notices to people and
-    the system prompt decide nothing."""
+    the system prompt decide nothing. Tool policies are for the model: a person's own command meets
+    hooks only."""
     turn = turn_rows(history)
     calls = tuple(pending_calls(turn))
     if {call.tool_call_id for call in calls} != {call.id for call in chat.pending_calls}:
         return Fail(error=PENDING_CALLS_MISMATCH_ERROR)
     if calls:
+        if all(is_persons_call(call.tool_call_id) for call in calls):
+            rules = msgspec.structs.replace(rules, policy=(), refused_tools=frozenset())
         return _answer_calls(calls, _surplus(turn, rules), chat, rules)
+    commands = find_commands(history, chat.turn_message_id)
+    if commands.next is not None:
+        return StartCommand(message=commands.next)
+    if commands.is_all:
+        return Finish(reason="complete")
     if chat.compaction_requested and compaction.is_compactable(history):
         return _compact("manual", history, rules)
     if _has_stop_result(turn, rules):

@@ -16,7 +16,13 @@ from chatd.aio import retry_unavailable
 from chatd.domain.access.permissions import WORKER
 from chatd.domain.answer.partial import longest_attempt
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
-from chatd.domain.answer.tool_output import ToolOutput, error_output
+from chatd.domain.answer.tool_output import (
+    AnsweredCall,
+    ToolOutput,
+    error_output,
+    fit_outputs,
+    result_message,
+)
 from chatd.domain.chat.commands import (
     CommitStep,
     FinishInterrupt,
@@ -28,12 +34,20 @@ from chatd.domain.chat.commands import (
 )
 from chatd.domain.chat.messages import (
     CallHooks,
+    Draft,
     Message,
     UsageEntry,
     local_results,
     step_limit_notice,
 )
 from chatd.domain.chat.parts import ToolCallPart
+from chatd.domain.chat.person_commands import (
+    command_call,
+    end_calls,
+    has_ended,
+    is_persons_call,
+    running_process,
+)
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
 from chatd.domain.decisions import (
     MAX_STEPS_PER_TURN,
@@ -45,6 +59,7 @@ from chatd.domain.decisions import (
     Generate,
     RequireAction,
     RunTools,
+    StartCommand,
     next_action,
     turn_rows,
 )
@@ -55,6 +70,7 @@ from chatd.domain.deployment.hooks import (
     find_prompt,
     step_facts,
 )
+from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ToolCallId
 from chatd.domain.mcp.tool_search import (
     FIND_TOOLS,
@@ -83,6 +99,7 @@ from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.domain.text import utc_text
 from chatd.domain.tool_modes import allows_client_tools, allows_tool, refusal_text
 from chatd.domain.tool_policy.matching import denied_tools
+from chatd.domain.workspace.agent_api import ProcessSignal
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.call_records import UsageWriter
 from chatd.engine.hooks import NO_HOOKS, TurnHooks
@@ -170,6 +187,8 @@ class FindTools(Struct, frozen=True, kw_only=True):
         return None
 
 
+STOP_COMMAND_S: Final = 4.0
+"""How long an interrupt waits for the end of a person's command."""
 ROW_READ_RETRY_DELAY_S: Final = 0.5
 TURN_CONTEXT_TIMEOUT_S: Final = 60.0
 
@@ -235,11 +254,64 @@ class TurnLoop:
         await self._load_previous(attempt)
         at = utc_text(self._env.clock.now())
         messages, usage_entries = attempt.partial_messages(at), attempt.unrecorded_usage()
+        messages = await self._stop_command(attempt, messages, at)
         if attempt.is_first and not attempt.has_partial:
             self._deps.usage_writer.settle(attempt.chat)
         step = attempt.step(FinishInterrupt, messages, usage_entries)
         await self._committer.commit(attempt, step)
         await self.generate(attempt)
+
+    async def _stop_command(
+        self, attempt: Attempt, messages: tuple[Draft, ...], at: str
+    ) -> tuple[Draft, ...]:
+        """A command of a person ends with the turn, a command of the model goes on in the
+        background. Best effort, for a moment: the report of one that goes on has its id. One that
+        an earlier worker started has no report here, and goes on too."""
+        report = next(
+            (
+                part
+                for draft in messages
+                for part in local_results(draft.content)
+                if is_persons_call(part.tool_call_id)
+            ),
+            None,
+        )
+        process = "" if report is None else running_process(report.result)
+        if report is None or not process:
+            return messages
+        try:
+            async with asyncio.timeout(STOP_COMMAND_S):
+                output = await self._end_process(attempt.chat, report.tool_call_id, process)
+        except (TimeoutError, ChatdError):
+            return messages
+        if output is None:
+            return messages
+        answer = AnsweredCall(call_id=report.tool_call_id, name=report.tool_name, output=output)
+        [fitted] = fit_outputs([answer], None)
+        return (result_message(fitted, at),)
+
+    async def _end_process(
+        self, chat: Chat, call_id: ToolCallId, process: str
+    ) -> ToolOutput | None:
+        """The report of the ended command; None if it could not be ended."""
+        tools = {tool.spec.name: tool for tool in await self._deps.tools.tools(chat)}
+        signals: tuple[ProcessSignal, ...] = ("terminate", "kill")
+        for signal in signals:
+            output = error_output("")
+            for name, args in end_calls(process, signal):
+                context = ToolContext(
+                    chat=chat,
+                    call_id=ToolCallId(f"{call_id}-{signal}"),
+                    fence=Fence.of(chat),
+                )
+                if name not in tools:
+                    return None
+                output = await tools[name].run(context, args)
+            if output.is_error:
+                return None
+            if has_ended(output.text):
+                return output
+        return None
 
     async def fail(self, attempt: Attempt, error: ChatError) -> None:
         """Fail the turn, or end its interrupt. Neither the partial answer nor its usage is in
@@ -319,6 +391,10 @@ class TurnLoop:
             case Generate():
                 self._start_title(attempt, context)
                 return await self._deps.model_step.generate(attempt, context)
+            case StartCommand(message=message):
+                call = command_call(message, utc_text(self._env.clock.now()))
+                step = attempt.step(CommitStep, (call,), client_tools=context.client_names)
+                return await self._committer.commit(attempt, step)
             case AskHooks():
                 return await self._ask_hooks(attempt, context, action)
             case RunTools():

@@ -23,6 +23,7 @@ from chatd.api.schemas.messages import MessagePage
 from chatd.client.state import ShownChat
 from chatd.domain.chat.messages import PublicMessage
 from chatd.domain.chat.parts import (
+    CommandPart,
     FilePart,
     FileReferencePart,
     KnownPart,
@@ -95,6 +96,8 @@ def _part_text(part: KnownPart) -> str:
             return f"[notice: {part.text}]"
         case FilePart():
             return f"[file {part.name or part.file_id or part.media_type}]"
+        case CommandPart():
+            return f"[the user ran: {part.command}]"
         case FileReferencePart():
             return f"[{part.file_name}:{part.start_line}-{part.end_line}]\n{part.content}"
         case SourcePart():

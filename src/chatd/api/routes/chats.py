@@ -17,7 +17,12 @@ from chatd.api.operations import REPLAYED, create_chat, run_operation
 from chatd.api.request import NO_CONTENT, ApiCaller, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.administration.models import check_effort, find_model_or_default
-from chatd.api.routes.messages import build_content, choose_mcp_servers
+from chatd.api.routes.messages import (
+    build_content,
+    choose_mcp_servers,
+    has_command,
+    record_command,
+)
 from chatd.api.schemas.chats import (
     CreateChatBody,
     InterruptBody,
@@ -172,6 +177,9 @@ class ChatRoutes:
                 bindings.require_usable_workspace, caller.actor, workspace_id, caller.user_id
             )
         content = await build_content(self._deps, request.caller, body.content)
+        chat_id = ChatId(self._deps.env.new_id())
+        if has_command(body.content):
+            await record_command(self._deps, request, workspace_id, chat_id)
         project = await self._project(request.caller, body)
         model = None if project is None else await self._project_model(project, body)
         if model is None:
@@ -180,7 +188,7 @@ class ChatRoutes:
         system = validation.clean_system_prompt(body.system_prompt)
         before = Draft(role="system", content=(TextPart(text=system or ""),), visibility="model")
         return CreateChat(
-            id=ChatId(self._deps.env.new_id()),
+            id=chat_id,
             owner_id=request.caller.user_id,
             title=fallback_title(title_input(content, {})),
             before=() if system is None else (before,),

@@ -32,6 +32,7 @@ from chatd.api.route import ApiRoute
 from chatd.api.routes.administration.models import check_effort, find_model
 from chatd.api.schemas.messages import (
     EditMessageBody,
+    InputCommand,
     InputPart,
     MessageListQuery,
     MessagePage,
@@ -63,11 +64,20 @@ from chatd.domain.chat.parts import Part
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.user_transitions import sort_queue
 from chatd.domain.chat_views.public_chat import PublicChat, public_chat
-from chatd.domain.errors import InvalidInput, NotFound, QueuedMessageGone
+from chatd.domain.errors import Conflict, InvalidInput, NotFound, QueuedMessageGone
 from chatd.domain.files import StoredFile
-from chatd.domain.ids import ChatId, FileId, McpServerId, MessageId, ModelConfigId, QueueId
+from chatd.domain.ids import (
+    ChatId,
+    FileId,
+    McpServerId,
+    MessageId,
+    ModelConfigId,
+    QueueId,
+    WorkspaceId,
+)
 from chatd.domain.list_page import ListQuery
 from chatd.store import files, mcp_servers
+from chatd.store.account import audit
 from chatd.store.chat import chats, message_pages
 from chatd.store.chat.message_pages import MessageRange, StoredMessagePage
 from chatd.store.chat.operation import AppliedChange, OperationOutcome
@@ -109,7 +119,7 @@ class MessageRoutes:
                 errors=(
                     *CHAT_STATE_CODES,
                     *("chat_busy", "queue_full", "usage_limit_exceeded", "too_many_files"),
-                    "effort_not_supported",
+                    *("effort_not_supported", "no_workspace"),
                 ),
                 keyed=True,
                 starts_work=True,
@@ -128,6 +138,7 @@ class MessageRoutes:
                 errors=(
                     *CHAT_STATE_CODES,
                     *("usage_limit_exceeded", "too_many_files", "effort_not_supported"),
+                    "no_workspace",
                 ),
                 keyed=True,
                 starts_work=True,
@@ -168,7 +179,7 @@ class MessageRoutes:
         body = await request.body(_SEND)
         key = request.idempotency_key("send", request.chat_id, body)
         deps, caller = self._deps, request.caller
-        user_input = await build_user_input(deps, caller, request.chat_id, body)
+        user_input = await build_user_input(deps, request, body)
         command = SendMessage(
             prompt=user_input,
             when_busy=body.busy_behavior,
@@ -183,7 +194,7 @@ class MessageRoutes:
     async def edit_message(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_EDIT)
         key = request.idempotency_key("edit", request.chat_id, body, request.message_id)
-        user_input = await build_user_input(self._deps, request.caller, request.chat_id, body)
+        user_input = await build_user_input(self._deps, request, body)
         command = EditMessage(message_id=request.message_id, prompt=user_input)
         outcome = await run_operation(self._deps, request.caller, request.chat_id, command, key)
         if isinstance(outcome, AppliedChange) and outcome.request is not None:
@@ -201,16 +212,52 @@ class MessageRoutes:
 
 
 async def build_user_input(
-    deps: ApiDeps, caller: ApiCaller, chat_id: ChatId, body: SendMessageBody | EditMessageBody
+    deps: ApiDeps, request: ApiRequest, body: SendMessageBody | EditMessageBody
 ) -> UserInput:
-    """Raises InvalidInput, also for an effort that the model does not take."""
+    """Raises InvalidInput, also for an effort that the model does not take; Conflict for a command
+    in a chat without a workspace."""
+    caller, chat_id = request.caller, request.chat_id
+    content = await build_content(deps, caller, body.content)
+    if has_command(body.content):
+        actor = caller.actor
+        chat = await deps.read(chats.get_for_command, actor, chat_id, "chats.write")
+        if chat is None:
+            raise NotFound("There is no such chat.")
+        await record_command(deps, request, chat.workspace_id, chat_id)
     model_id = await choose_model(deps, caller, chat_id, body)
     return UserInput(
-        content=await build_content(deps, caller, body.content),
+        content=content,
         created_by=caller.user_id,
         model_config_id=model_id,
         reasoning_effort=body.reasoning_effort,
         mode=body.mode,
+    )
+
+
+def has_command(content: Sequence[InputPart]) -> bool:
+    return any(isinstance(part, InputCommand) for part in content)
+
+
+async def record_command(
+    deps: ApiDeps, request: ApiRequest, workspace_id: WorkspaceId | None, chat_id: ChatId
+) -> None:
+    """In the audit log, before it runs. The command itself is in the chat. Raises Conflict."""
+    if workspace_id is None:
+        raise Conflict(
+            "The chat has no workspace to run a command in. Choose one for the chat first.",
+            code="no_workspace",
+        )
+    author = deps.author(request)
+    await deps.retry(
+        lambda: audit.record(
+            deps.pool,
+            author.actor,
+            ip=author.ip,
+            action="workspace.command",
+            object_type="workspace",
+            object_id=workspace_id,
+            detail={"chat_id": str(chat_id)},
+        )
     )
 
 
@@ -308,6 +355,7 @@ class QueueRoutes:
                 errors=(
                     *CHAT_STATE_CODES,
                     *("queued_message_gone", "too_many_files", "effort_not_supported"),
+                    "no_workspace",
                 ),
             ),
             ApiRoute(
@@ -355,7 +403,7 @@ class QueueRoutes:
 
     async def edit_queued(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_EDIT)
-        user_input = await build_user_input(self._deps, request.caller, request.chat_id, body)
+        user_input = await build_user_input(self._deps, request, body)
         command = EditQueued(id=request.queue_id, prompt=user_input)
         outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
         seen = _rewritten(outcome) or _find(

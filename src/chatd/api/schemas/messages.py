@@ -5,7 +5,7 @@ and descriptions here are part of the OpenAPI document.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 from uuid import UUID
 
 from msgspec import Meta, Raw, Struct
@@ -49,6 +49,8 @@ Id = Annotated[int, Meta(ge=1, le=MAX_INT64)]
 Version = Annotated[int, Meta(ge=0, le=MAX_INT64)]
 CursorText = Annotated[str, Meta(pattern=CURSOR_PATTERN)]
 McpServerIds = Annotated[tuple[UUID, ...], Meta(max_length=100)]
+MAX_COMMAND_CHARS: Final = 32 * 1024
+"""Of a command that a person runs in the workspace of a chat."""
 LineNumber = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 
 
@@ -81,7 +83,18 @@ class InputFileReference(_Input, frozen=True, kw_only=True, tag="file-reference"
     content: Annotated[str, describe("The quoted text.", "def total(xs):\n    return sum(xs, 1)")]
 
 
-InputPart = InputText | InputFile | InputFileReference
+class InputCommand(_Input, frozen=True, kw_only=True, tag="command"):
+    """A command that you run in the chat's workspace, as the only part of a message. It runs once,
+    its output is in the chat, and the model reads both at its next call; no answer follows."""
+
+    command: Annotated[
+        NonBlankText,
+        Meta(max_length=MAX_COMMAND_CHARS),
+        describe("The command, for a shell.", "git status"),
+    ]
+
+
+InputPart = InputText | InputFile | InputFileReference | InputCommand
 Content = Annotated[tuple[InputPart, ...], Meta(min_length=1, max_length=256)]
 
 

@@ -14,6 +14,7 @@ from chatd.client.state import ShownChat
 from chatd.domain.chat.messages import PublicMessage
 from chatd.domain.chat.parts import (
     SUMMARY_TOOL_NAME,
+    CommandPart,
     FilePart,
     FileReferencePart,
     KnownPart,
@@ -222,6 +223,8 @@ def _texts(message: PublicMessage) -> list[str]:
         match part:
             case TextPart():
                 found.append(part.text)
+            case CommandPart(command=command):
+                found.append(f"! {command}")
             case FileReferencePart():
                 found.append(f"{part.file_name}:{part.start_line}-{part.end_line}")
             case FilePart():

@@ -19,6 +19,7 @@ from chatd.client.resources import Chat, ListedChat
 from chatd.client.state import LiveEpisode, ShownChat
 from chatd.domain.chat.messages import PublicMessage
 from chatd.domain.chat.parts import (
+    CommandPart,
     FilePart,
     FileReferencePart,
     NoticePart,
@@ -431,6 +432,8 @@ def message_text(message: PublicMessage) -> list[str]:
             case FilePart():
                 named = part.name or part.media_type
                 lines.append(safe_line(f"(file {named}, {part.file_id or 'inline'})", 200))
+            case CommandPart(command=command):
+                lines += f"! {command}".split("\n")
             case FileReferencePart():
                 place = f"{part.file_name}:{part.start_line}-{part.end_line}"
                 lines += [safe_line(f"({place})", 200), *part.content.split("\n")]

@@ -139,6 +139,7 @@ _PHRASES: Final[Mapping[str, str]] = {
     "webhook.create": "added {object}",
     "webhook.delete": "deleted {object}",
     "webhook.update": "changed {object}",
+    "workspace.command": "ran a command in {object}",
     "workspace.file.revert": "reverted a file in {object}",
     "workspace.process.signal": "sent a signal to a command in {object}",
     "workspace.read": "read files of {object}{of}",

@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct
 from chatd.domain.chat.parts import (
     CONTENT_VERSION,
     BoundaryPart,
+    CommandPart,
     ContextFilePart,
     FilePart,
     FileReferencePart,
@@ -393,7 +394,7 @@ def public_part(part: Part) -> Part | None:
             return msgspec.structs.replace(part, skill_dir=None)
         case InstructionPart() | BoundaryPart() | UnknownPart():
             return None
-        case SourcePart() | FilePart() | FileReferencePart() | NoticePart():
+        case SourcePart() | FilePart() | FileReferencePart() | CommandPart() | NoticePart():
             return part
 
 

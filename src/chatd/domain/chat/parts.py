@@ -154,6 +154,12 @@ class FileReferencePart(_Part, frozen=True, kw_only=True, tag="file-reference"):
     content: Annotated[str, describe("The quoted text.", "def total(xs):\n    return sum(xs, 1)")]
 
 
+class CommandPart(_Part, frozen=True, kw_only=True, tag="command"):
+    """A command that the user runs in the chat's workspace. It is the only part of its message."""
+
+    command: Annotated[str, describe("The command, for a shell.", "git status")]
+
+
 class ContextFilePart(_Part, frozen=True, kw_only=True, tag="context-file"):
     """A file of the workspace whose text the model got as context."""
 
@@ -226,6 +232,7 @@ KnownPart = (
     | SourcePart
     | FilePart
     | FileReferencePart
+    | CommandPart
     | ContextFilePart
     | SkillPart
     | InstructionPart

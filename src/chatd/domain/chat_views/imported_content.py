@@ -23,6 +23,7 @@ from chatd.domain.chat.parts import (
     SUMMARY_PREFIX,
     SUMMARY_TOOL_NAME,
     BoundaryPart,
+    CommandPart,
     ContextFilePart,
     FilePart,
     FileReferencePart,
@@ -65,7 +66,7 @@ Record = Callable[[Change], None]
 
 _PLACES: Final[Mapping[Role, tuple[type, ...]]] = {
     "system": (TextPart, NoticePart),
-    "user": (TextPart, FilePart, FileReferencePart),
+    "user": (TextPart, FilePart, FileReferencePart, CommandPart),
     "assistant": (TextPart, ReasoningPart, ToolCallPart, ToolResultPart, SourcePart, FilePart),
     "tool": (ToolResultPart, FilePart),
 }
@@ -220,6 +221,8 @@ def _visible_part(part: Part) -> Part:
             names = ("media_type", "name")
         case FileReferencePart():
             names = ("file_name", "content")
+        case CommandPart():
+            names = ("command",)
         case _:
             pass
     changed: dict[str, object] = {}

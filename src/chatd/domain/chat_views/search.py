@@ -20,7 +20,14 @@ from uuid import UUID
 from msgspec import UNSET, Struct, field
 
 from chatd.domain.chat.messages import Message
-from chatd.domain.chat.parts import FilePart, FileReferencePart, Part, TextPart, ToolCallPart
+from chatd.domain.chat.parts import (
+    CommandPart,
+    FilePart,
+    FileReferencePart,
+    Part,
+    TextPart,
+    ToolCallPart,
+)
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.errors import Conflict, InvalidInput
 from chatd.domain.ids import ChatId, ProjectId, UserId
@@ -80,6 +87,8 @@ def _part_texts(part: Part) -> Iterator[str]:
             yield f"{part.tool_name} {_call_text(part)}"
         case FilePart(name=str(name)):
             yield name
+        case CommandPart(command=command):
+            yield command[:MAX_ARGUMENT_CHARS]
         case FileReferencePart():
             yield f"{part.file_name} {part.content[:MAX_ARGUMENT_CHARS]}"
         case _:

@@ -33,6 +33,7 @@ from chatd.domain.chat.messages import (
 )
 from chatd.domain.chat.parts import (
     CONTENT_VERSION,
+    CommandPart,
     FilePart,
     FileReferencePart,
     NoticePart,
@@ -449,6 +450,8 @@ def _part(part: Part) -> str:
         case ToolResultPart():
             kind = "Error of" if part.is_error else "Result of"
             return f"{kind} `{part.tool_name}`:\n\n{_fence(_json(part.result), 'json')}"
+        case CommandPart():
+            return f"Command of the user:\n\n{_fence(part.command, 'sh')}"
         case FileReferencePart():
             place = f"{part.file_name}, lines {part.start_line} to {part.end_line}"
             return f"{place}:\n\n{_fence(part.content, '')}"

@@ -24,6 +24,7 @@ from chatd.domain.chat.messages import (
     notice_draft,
 )
 from chatd.domain.chat.parts import TextPart, ToolCallPart
+from chatd.domain.chat.person_commands import command_of
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.ids import MessageId
 from chatd.domain.text import Json, clip, replace_surrogates
@@ -318,7 +319,9 @@ def find_prompt(rows: Sequence[Message]) -> tuple[MessageId | None, str]:
 
 
 def _text_of(row: Message) -> str:
-    joined = "\n".join(part.text for part in row.content if isinstance(part, TextPart))
+    command = command_of(row)
+    said = [part.text for part in row.content if isinstance(part, TextPart)]
+    joined = "\n".join(said if command is None else [f"! {command}"])
     return clip(replace_surrogates(joined), MAX_SENT_TEXT_CHARS)
 
 

@@ -16,6 +16,7 @@ from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.chat.messages import Draft, Message
 from chatd.domain.chat.parts import (
     CONTENT_VERSION,
+    CommandPart,
     ContextFilePart,
     FilePart,
     FileReferencePart,
@@ -26,6 +27,7 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
 )
+from chatd.domain.chat.person_commands import is_persons_call
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import MessageId, ModelConfigId, ToolCallId
@@ -83,6 +85,8 @@ UNKNOWN_TOOL: Final = "unknown"
 _LONG_FIELDS: Final = ("text", "args", "result", "data", "content", "context_file_content")
 _ROW_CHARS: Final = 64
 CHANGED_ARGS_TEXT: Final = "[A hook of the server changed the arguments before the call ran:]"
+PERSON_COMMAND_TEXT: Final = "[The user ran this command in the workspace, without you:]"
+PERSON_REPORT_TEXT: Final = "[The report of the command that the user ran:]"
 MEDIA_UNAVAILABLE_TEXT: Final = "[The tool returned a file that cannot be read.]"
 
 Origins = Mapping[ModelConfigId, str]
@@ -344,7 +348,19 @@ def _message(row: Message, target: PromptTarget, left_out: LeftOut) -> PromptMes
         case _:
             results = [part for part in row.content if isinstance(part, ToolResultPart)]
             parts = [_tool_result(row.id, part, target, left_out) for part in results]
+    if row.role == "assistant" and row.content and all(map(_is_persons, row.content)):
+        return PromptMessage(role="user", parts=())
+    if row.role == "tool" and row.content and all(map(_is_persons, row.content)):
+        texts = (part.text for part in parts if isinstance(part, PromptResult))
+        told = tuple(PromptText(text=f"{PERSON_REPORT_TEXT}\n{text}") for text in texts)
+        return PromptMessage(role="user", parts=told)
     return PromptMessage(role=row.role, parts=tuple(parts))
+
+
+def _is_persons(part: Part) -> bool:
+    """Whether it is of a command that a person ran: to the model that is what the user says. No
+    vendor takes a call that its model did not make in the place of a signed answer."""
+    return isinstance(part, ToolCallPart | ToolResultPart) and is_persons_call(part.tool_call_id)
 
 
 def _tool_result(
@@ -379,6 +395,8 @@ def _user_parts(content: Sequence[Part], target: PromptTarget) -> list[PromptPar
                 parts.append(convert_file(part, target.files, target.accepts))
             case FileReferencePart():
                 parts.append(PromptText(text=reference_text(part)))
+            case CommandPart(command=command):
+                parts.append(PromptText(text=f"{PERSON_COMMAND_TEXT}\n{model_text(command)}"))
             case ContextFilePart() if part is files[0]:
                 block = context_block(files)
                 parts.append(None if block is None else PromptText(text=block))

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.chat.messages import Message
-from chatd.domain.chat.parts import FilePart, FileReferencePart, Part, TextPart
+from chatd.domain.chat.parts import CommandPart, FilePart, FileReferencePart, Part, TextPart
 from chatd.domain.chat.row import ChatError
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat_views.search import one_line, plain_text
@@ -93,7 +93,8 @@ def fallback_title(text: str) -> str:
 
 def title_input(content: Sequence[Part], files: Mapping[str, ResolvedFile]) -> str:
     """The typed text of a message, else the pasted text, else the names of files."""
-    text = " ".join(part.text.strip() for part in content if isinstance(part, TextPart))
+    said = (part.text.strip() for part in content if isinstance(part, TextPart))
+    text = " ".join([*said, *(part.command for part in content if isinstance(part, CommandPart))])
     if not text.strip():
         found = [files.get(part.file_id or "") for part in content if isinstance(part, FilePart)]
         pastes = [f for f in found if f is not None and is_paste(f.name, f.media_type)]

@@ -47,6 +47,7 @@ from chatd.terminal.composer.custom_commands import (
 )
 from chatd.terminal.composer.delivery import Delivery
 from chatd.terminal.composer.local_files import mentions_of
+from chatd.terminal.composer.message_content import command_in
 from chatd.terminal.composer.model_texts import context_limit_of
 from chatd.terminal.composer.open_draft import EditedMessage, EditedQueued, OpenDraft, Recall
 from chatd.terminal.composer.text_box import (
@@ -242,6 +243,8 @@ class Composer(Widget):
             is_once=opened.busy.once is not None,
             is_written=not opened.draft.is_empty,
         )
+        if command_in(self._box.text.strip()) and not is_busy:
+            right = Text("Enter runs it in the workspace", "dim")
         if self._is_sending:
             right = Text(safe_line(self._delivery.waiting_text(), 200), "bold")
         elif self._completion.is_open:

@@ -17,6 +17,7 @@ from chatd.terminal.composer.drafts import WrittenDraft, draft_key
 from chatd.terminal.composer.local_files import Mention, mentions_of
 from chatd.terminal.composer.message_content import (
     NOTHING_TO_CONTINUE,
+    command_in,
     content_of,
     continue_chat,
     edit_body,
@@ -61,12 +62,14 @@ class Delivery:
         """`text` is what is said; `written` is what stands in the box for it."""
         opened, origin = self._opened, self._origin()
         try:
-            named = await opened.files.find_unattached(origin.key, text)
+            # An @ of a command is its own, such as in git show @{u}.
+            is_command = bool(command_in(text))
+            named = () if is_command else await opened.files.find_unattached(origin.key, text)
             if not self._has_confirmed(origin.key, named):
                 return
             await opened.files.attach_all(origin.key, named)
             draft = opened.draft_at(origin.key)
-            if refusal := refusal_of_text(text) or refusal_of_files(draft.attachments):
+            if refusal := refusal_of_text(text) or refusal_of_files(draft.attachments, text):
                 opened.say(refusal, "warning")
             elif origin.edited is not None:
                 await self._save_edit(origin, origin.edited, draft, written, text)
@@ -101,7 +104,8 @@ class Delivery:
         """Without waiting for anything, so that the next Enter counts too. False: there are files,
         or the message is not simply one more of a chat."""
         opened, origin = self._opened, self._origin()
-        is_plain = not opened.draft.attachments and not mentions_of(text)
+        names_files = bool(mentions_of(text)) and not command_in(text)
+        is_plain = not opened.draft.attachments and not names_files
         if origin.chat_id is None or origin.edited is not None or not is_plain:
             return False
         if refusal := refusal_of_text(text):

@@ -8,11 +8,26 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.client.drafts import Draft, EditBody, FileInput, FileReferenceInput, InputPart, TextInput
+from chatd.client.drafts import (
+    CommandInput,
+    Draft,
+    EditBody,
+    FileInput,
+    FileReferenceInput,
+    InputPart,
+    TextInput,
+)
 from chatd.client.state import ShownChat
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.messages import PublicMessage, ends_early
-from chatd.domain.chat.parts import FilePart, FileReferencePart, KnownPart, TextPart, UnknownPart
+from chatd.domain.chat.parts import (
+    CommandPart,
+    FilePart,
+    FileReferencePart,
+    KnownPart,
+    TextPart,
+    UnknownPart,
+)
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import FileId, McpServerId, ProjectId, WorkspaceId
 from chatd.terminal.composer.drafts import Attachment, WrittenDraft
@@ -28,12 +43,21 @@ def content_of(
     text: str, attachments: Sequence[Attachment], kept: Sequence[InputPart] = ()
 ) -> tuple[InputPart, ...]:
     """What the message is about first, then what it says. `kept` are parts of an edited message
-    that the text box cannot show."""
+    that the text box cannot show. A command is alone."""
+    if command := command_in(text):
+        return (CommandInput(command),)
+    text = text.removeprefix("\\") if text.startswith("\\!") else text
     files = tuple(
         FileInput(FileId(UUID(one.file_id))) for one in attachments if one.state == "done"
     )
     words = (TextInput(text),) if text.strip() else ()
     return (*kept, *files, *words)
+
+
+def command_in(text: str) -> str:
+    """The command of a text that begins with an exclamation mark; empty: it is a message. With a
+    backslash before it the mark is sent."""
+    return text[1:].strip() if text.startswith("!") else ""
 
 
 class SentContent(Struct, frozen=True):
@@ -51,6 +75,8 @@ def read_content(parts: Sequence[KnownPart | UnknownPart | InputPart]) -> SentCo
         match part:
             case TextPart() | TextInput():
                 texts.append(part.text)
+            case CommandPart() | CommandInput():
+                texts.append(f"!{part.command}")
             case FilePart(file_id=str() as file_id):
                 kept.append(FileInput(FileId(UUID(file_id))))
             case FileReferencePart() | FileReferenceInput():
@@ -79,7 +105,9 @@ def refusal_of_text(text: str) -> str:
     )
 
 
-def refusal_of_files(attachments: Sequence[Attachment]) -> str:
+def refusal_of_files(attachments: Sequence[Attachment], text: str) -> str:
+    if attachments and command_in(text):
+        return "A command takes no files. Remove them, or write a message."
     failed = [one for one in attachments if one.state == "failed"]
     if failed:
         return f"{failed[0].name} is not attached: {failed[0].error} Remove {failed[0].word}."

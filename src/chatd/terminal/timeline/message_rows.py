@@ -23,6 +23,7 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
 )
+from chatd.domain.chat.person_commands import command_of
 from chatd.terminal.timeline.row import (
     CompactedMark,
     CompactionFailedMark,
@@ -155,7 +156,9 @@ def _summary_mark(call: ToolCall) -> Mark:
 def user_row(message: PublicMessage, key: str, *, is_steering: bool) -> UserRow | MarkRow:
     """A user's message; a mark if it only names files of the workspace that the model got."""
     parts = message.content
-    text = "\n\n".join(part.text for part in parts if isinstance(part, TextPart))
+    command = command_of(message)
+    said = [part.text for part in parts if isinstance(part, TextPart)]
+    text = "\n\n".join(said) if command is None else f"! {command}"
     files = tuple(part for part in parts if isinstance(part, FilePart))
     references = tuple(part for part in parts if isinstance(part, FileReferencePart))
     if text or files or references:

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from chatd.client.connection import Connection, FollowedChat
-from chatd.client.drafts import FileInput, FileReferenceInput, PendingSend, TextInput
+from chatd.client.drafts import CommandInput, FileInput, FileReferenceInput, PendingSend, TextInput
 from chatd.domain.chat.parts import FilePart, FileReferencePart
 from chatd.domain.ids import ChatId
 from chatd.terminal.safe_text import safe_text
@@ -48,7 +48,11 @@ def _pending_row(item: PendingSend) -> UserRow:
     problem = "" if item.problem is None else item.problem.message
     return UserRow(
         key=f"send-{item.key}",
-        text="\n\n".join(part.text for part in parts if isinstance(part, TextInput)),
+        text="\n\n".join(
+            part.text if isinstance(part, TextInput) else f"! {part.command}"
+            for part in parts
+            if isinstance(part, TextInput | CommandInput)
+        ),
         files=tuple(
             FilePart(media_type="", name="file") for part in parts if isinstance(part, FileInput)
         ),
