@@ -85,6 +85,12 @@ async def test_the_changes_of_a_turn_the_chat_and_the_working_tree_are_shown(
             assert await changed_files(server, chat_id) == 0
             await pilot.press(*"/undo", "enter")
             await until_shown(pilot, "The last turn has changed no")
+            await pilot.press(*"!echo $((6 * 7)) @apples")
+            await until_shown(pilot, "Enter runs it in the workspace")
+            await pilot.press("enter")
+            shown = await until_shown(pilot, "42 @apples")
+            assert "! echo $((6 * 7)) @apples" in shown
+            await until_status(server, chat_id, "waiting")
 
 
 async def changed_files(server: TerminalServer, chat_id: ChatId) -> int:

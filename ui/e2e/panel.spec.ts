@@ -64,6 +64,18 @@ test("the panel shows what the agent changed, who ran it, its files, a shell, it
     await expectGoodState(page, "terminal");
   });
 
+  await test.step("a command of the person, in the chat", async () => {
+    await page.getByRole("button", { name: /^Remove basket\.py/ }).click();
+    await chat.box.fill("!echo $((6 * 7)) apples");
+    await expect(page.getByText(/Runs in the chat’s workspace/)).toBeVisible();
+    await chat.box.press("Enter");
+    await expect(chat.log).toContainText("! echo $((6 * 7)) apples");
+    await expect(chat.log).toContainText("42 apples");
+    await chat.waitUntilIdle();
+    await expectGoodState(page, "own command");
+    await page.setViewportSize(WIDE);
+  });
+
   await test.step("files, with a name that tries to run", async () => {
     await openTab(page, /^Files/);
     const tree = page.getByRole("tree", { name: "Files of the workspace" });

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.chat.person_commands import is_persons_call
 from chatd.domain.ports import Clock, ToolContext, WorkspaceAccess
 from chatd.domain.workspace.agent_api import (
     AgentApi,
@@ -243,7 +244,8 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
                 note="Read its output with process_output, end it with process_signal.",
             )
             return json_output(report)
-        advice = read_file_advice(parsed.command)
+        by_person = is_persons_call(context.call_id)
+        advice = "" if by_person else read_file_advice(parsed.command)
         if started.output is not None:
             took_ms = round((clock.monotonic() - began_at) * 1000)
             return report_output(finished_report(started.output, took_ms, advice))

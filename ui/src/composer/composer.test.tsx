@@ -8,6 +8,7 @@ import { editMessage, insertReference, openModelPicker } from "@/platform/action
 import { runCommand } from "@/platform/keys";
 import { setPreference } from "@/platform/preferences";
 import { Toasts } from "@/platform/toasts";
+import { draftOf } from "./draft";
 import { unreadableFiles } from "./model-choice";
 import { TestPage } from "./testing";
 
@@ -126,6 +127,17 @@ test("lines of a file go with the message as a chip", async () => {
   await userEvent.type(box(), "why?{Enter}");
   expect(page.sent[0]?.body.content.map((part) => part.type)).toEqual(["file-reference", "text"]);
   expect(screen.queryByText("claims.sql:10")).toBeNull();
+});
+
+test("a text after an exclamation mark runs in the workspace", async () => {
+  await page.show(CHAT_ID, idle);
+  await userEvent.type(box(), "!git status");
+  expect(screen.getByText(/Runs in the chat’s workspace/)).toBeTruthy();
+  await userEvent.type(box(), "{Enter}");
+  expect(page.sent[0]?.body.content).toEqual([{ type: "command", command: "git status" }]);
+  expect(draftOf(page.sent[0]?.body.content ?? []).text).toBe("!git status");
+  await userEvent.type(box(), "!{Enter}");
+  expect(page.sent[1]?.body.content).toEqual([{ type: "text", text: "!" }]);
 });
 
 test("the model and effort of a message can be chosen", async () => {

@@ -60,8 +60,18 @@ export function hasFailedUpload(draft: MessageDraft): boolean {
   return draft.attachments.some((one) => one.state === "failed");
 }
 
-/** The parts of the message: what it is about first, then what it says. */
+/** The command of a text that begins with an exclamation mark; null: it is a message. */
+export function commandOf(draft: MessageDraft): string | null {
+  const text = draft.text.trim();
+  const command = text.startsWith("!") ? text.slice(1).trim() : "";
+  const isAlone = draft.attachments.length === 0 && draft.references.length === 0;
+  return command !== "" && isAlone ? command : null;
+}
+
+/** The parts of the message: what it is about first, then what it says. A command is alone. */
 export function contentOf(draft: MessageDraft): InputPart[] {
+  const command = commandOf(draft);
+  if (command !== null) return [{ type: "command", command }];
   const references = draft.references.map((part): InputPart => ({
     type: "file-reference",
     file_name: part.file_name,
@@ -85,6 +95,7 @@ export function draftOf(content: readonly KnownParts[]): MessageDraft {
   const attachments: Attachment[] = [];
   for (const part of content as readonly (InputPart | FileOfMessage)[]) {
     if (part.type === "text") texts.push(part.text);
+    else if (part.type === "command") texts.push(`!${part.command}`);
     else if (part.type === "file-reference") references.push(part);
     else if (isStoredFile(part)) attachments.push(storedAttachment(part));
   }

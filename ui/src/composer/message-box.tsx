@@ -1,4 +1,4 @@
-import { FileText, Image as ImageIcon, MessageSquareText, Paperclip, TriangleAlert, X } from "lucide-react";
+import { FileText, Image as ImageIcon, MessageSquareText, Paperclip, Terminal, TriangleAlert, X } from "lucide-react";
 import { type ClipboardEvent, type KeyboardEvent, lazy, type ReactNode, Suspense, useCallback, useRef, useState } from "react";
 import type { BusyBehavior } from "@/chat-state/outbox";
 import type { SettledState } from "@/chat-state/types";
@@ -7,7 +7,7 @@ import { useAction } from "@/platform/actions";
 import { usePreference } from "@/platform/preferences";
 import { toast } from "@/platform/toasts";
 import { ContextRing, contextUse, CostChip } from "./context-and-cost";
-import { type Attachment, hasFailedUpload, isEmpty, isUploading, type MessageDraft } from "./draft";
+import { type Attachment, commandOf, hasFailedUpload, isEmpty, isUploading, type MessageDraft } from "./draft";
 import { addFiles, isLongPaste, pastedFile, removeFile, useDraft } from "./draft-store";
 import { contextLimitOf, unreadableFiles } from "./model-choice";
 import { ModelPicker, useModelChoice } from "./model-picker";
@@ -87,6 +87,7 @@ export function MessageBox(props: MessageBoxProps) {
     box.current?.focus();
   });
   const refusal = sendRefusal(draft);
+  const command = commandOf(draft);
   const send = (as: BusyBehavior) => {
     if (refusal !== null || props.isSending) return;
     history.forget();
@@ -141,6 +142,12 @@ export function MessageBox(props: MessageBoxProps) {
               {choice.model?.display_name} cannot read {unreadable.join(", ")}: it is told only that the file is there. Choose another model, or remove the
               file.
             </span>
+          </div>
+        )}
+        {command !== null && (
+          <div className="composer-note" role="status">
+            <Icon of={Terminal} size="sm" />
+            <span className="ui-grow">Runs in the chat’s workspace. The model reads the output with your next message.</span>
           </div>
         )}
         <div className={classes("composer-box", isDropping && "is-dropping")}>

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from rich.text import Text
 
+from chatd.domain.chat.person_commands import is_persons_call
 from chatd.terminal.timeline.agent_cards import (
     DENIED_TEXT,
     denied_card,
@@ -52,7 +53,9 @@ def command_card(facts: CallFacts) -> Card:
         verb=verb,
         subject=joined(text_of(facts.args, "process_id" if is_wait else "command")),
         meta=f"{ended}{took}" if ended else None,
-        opens=facts.state == "failed" or (facts.state == "running" and facts.live_output != ""),
+        opens=facts.state == "failed"
+        or is_persons_call(facts.call.id)
+        or (facts.state == "running" and facts.live_output != ""),
         body=(lambda inner: _body(facts, inner)) if has_body else None,
         foot=_foot(facts),
     )

@@ -295,8 +295,18 @@ const GENERIC: ToolRule = {
   isOpen: (call) => call.state === "failed" || call.isMedia,
 };
 
+/** The ids of calls that run commands of a person begin so. */
+const PERSONS_CALL = "person-command-";
+
 const TOOLS: ReadonlyMap<string, ToolRule> = new Map<string, ToolRule>([
-  ["execute", { ...COMMAND, titles: commandTitles }],
+  [
+    "execute",
+    {
+      ...COMMAND,
+      titles: commandTitles,
+      isOpen: (call, result) => call.id.startsWith(PERSONS_CALL) || (COMMAND.isOpen?.(call, result) ?? false),
+    },
+  ],
   ["process_output", { ...COMMAND, titles: ["Waiting for", "Output of", "Output of"] }],
   [
     "process_list",

@@ -120,6 +120,7 @@ function userRow(message: Message, key: string, isSteering: boolean): UserRow | 
   const skills: string[] = [];
   for (const part of message.content) {
     if (part.type === "text") texts.push(part.text);
+    if (part.type === "command") texts.push(`! ${part.command}`);
     if (part.type === "file") files.push(part);
     if (part.type === "file-reference") references.push(part);
     if (part.type === "context-file" && part.context_file_path !== "") context.push(part.context_file_path);

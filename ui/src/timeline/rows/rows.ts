@@ -355,6 +355,7 @@ function pendingSendOf(item: OutboxItem): PendingSend {
   const references: Reference[] = [];
   for (const part of item.draft.content) {
     if (part.type === "text") texts.push(part.text);
+    if (part.type === "command") texts.push(`! ${part.command}`);
     if (part.type === "file") files.push({ type: "file", file_id: part.file_id, media_type: "application/octet-stream" });
     if (part.type === "file-reference") references.push(part);
   }
