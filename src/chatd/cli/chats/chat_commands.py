@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, TextIO
+from typing import Annotated, Final, Literal, NoReturn, TextIO
 from uuid import UUID
 
 import typer
@@ -65,6 +65,10 @@ def chat(
     continue_last: Annotated[
         bool, typer.Option("--continue", "-c", help="With --here: the last chat of this directory")
     ] = False,
+    inline: Annotated[
+        bool,
+        typer.Option("--inline", help="One chat, line by line: the screen and scrollback stay"),
+    ] = False,
     here: Here = False,
     network: HereNetwork = None,
     no_sandbox: NoSandbox = False,
@@ -75,6 +79,8 @@ def chat(
     Chats run on the server. Ctrl-D leaves, and they go on; F1 shows all keys. With --here new
     chats work in the current directory.
     """
+    if inline:
+        _chat_inline(chat_id, url, token_file, profile, data_dir, here=here)
     from chatd.cli import api_session, process, target, terminal_ui
     from chatd.cli.chats import here_commands
 
@@ -99,6 +105,34 @@ def chat(
             work = here_commands.open_terminal(flags, choice, options, continues=continue_last)
         code = process.run_to_completion(work)
     raise typer.Exit(code)
+
+
+def _chat_inline(
+    chat_id: str | None,
+    url: str | None,
+    token_file: Path | None,
+    profile: str | None,
+    data_dir: str | None,
+    *,
+    here: bool,
+) -> NoReturn:
+    from chatd.cli import api_session, target, terminal_ui
+    from chatd.cli.chats import inline_chat
+
+    with api_session.report_errors():
+        if here:
+            raise api_session.UsageProblem("--inline has no --here: chatd run --here works there")
+        if not inline_chat.has_terminal():
+            terminal_ui.refuse_no_screen()
+        server = target.find_server(url, token_file, profile, data_dir).server
+        given = None if chat_id is None else terminal_ui.read_chat_id(chat_id)
+        flags = {"url": url, "token_file": token_file, "profile": profile, "data_dir": data_dir}
+        chat = inline_chat.InlineChat(
+            server,
+            inline_chat.Spot(chat_id=given),
+            lambda name: f"chatd chat --inline{return_flags(flags)} {name}",
+        )
+        raise typer.Exit(chat.run())
 
 
 def has_screen(stdin: TextIO, stdout: TextIO, env: Mapping[str, str]) -> bool:

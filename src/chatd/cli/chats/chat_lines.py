@@ -190,8 +190,9 @@ MAX_NOTICE: Final = 400
 
 
 class ProgressLines:
-    def __init__(self, sent: SentMessage) -> None:
+    def __init__(self, sent: SentMessage, *, tells_messages: bool = True) -> None:
         self._sent = sent
+        self._tells_messages = tells_messages
         self._told_up_to = 0
         self._retry: RetryState | None = None
         self._waits_for = ""
@@ -206,7 +207,8 @@ class ProgressLines:
         if self._is_first:
             # A takeover of an earlier turn stays in the state.
             self._is_first, self._takeover = False, shown.takeover
-        return [*self._queue_lines(shown), *self._message_lines(shown), *self._event_lines(shown)]
+        messages = self._message_lines(shown) if self._tells_messages else ()
+        return [*self._queue_lines(shown), *messages, *self._event_lines(shown)]
 
     def _queue_lines(self, shown: ShownChat) -> Iterator[str]:
         ids = (at for at, one in enumerate(shown.queue) if one.id == self._sent.queue_id)

@@ -14,6 +14,7 @@ from chatd.cli.api_session import ExitCode, exit_code_of_error
 from chatd.client.state import ShownChat
 from chatd.domain.chat.messages import PublicMessage, early_end
 from chatd.domain.chat.parts import KnownPart, NoticePart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.person_commands import command_of
 from chatd.domain.chat.row import ChatError
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat_views.events import RequestedCall
@@ -142,9 +143,17 @@ def _has_ended(turn: Sequence[PublicMessage]) -> bool:
     """Whether no step follows: else a further message of the user steers."""
     said = _without_notices(turn)
     last = said[-1]
+    if last.role == "tool" and _is_command(said):
+        return True
     if last.role != "assistant" or last.finish_reason == "pause":
         return find_plan(said) is not None
     return not any(isinstance(part, ToolCallPart) and _is_ours(part) for part in last.content)
+
+
+def _is_command(turn: Sequence[PublicMessage]) -> bool:
+    """Whether its user has said nothing but commands, which no model answers."""
+    said = [one for one in turn if one.role == "user"]
+    return bool(said) and all(command_of(one) is not None for one in said)
 
 
 def _without_notices(turn: Sequence[PublicMessage]) -> tuple[PublicMessage, ...]:
@@ -174,6 +183,8 @@ def _ended(turn: Sequence[PublicMessage], early: NoticePart | None) -> TurnOutco
             message_id=last.id,
             plan_file_id=plan,
         )
+    if last.role == "tool" and _is_command(turn):
+        return TurnOutcome(ending="done", exit_code=ExitCode.DONE, message_id=last.id)
     if last.role != "assistant" or last.finish_reason is None:
         return TurnOutcome(
             ending="interrupted",
