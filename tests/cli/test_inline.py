@@ -16,7 +16,7 @@ from chatd.domain.ids import MessageId, ToolCallId
 from tests.support.command_line import CHATD, ServerProcess
 from tests.support.eventually import eventually
 from tests.support.shown_chats import CHAT, NOW, answered, called, live, returned, said, shown
-from tests.support.tmux import WAIT_S, tmux_terminal
+from tests.support.tmux import PROMPT, WAIT_S, TmuxTerminal, tmux_terminal
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -112,6 +112,23 @@ def test_a_command_of_the_person_shows_its_output_and_ends_its_turn(
     assert (outcome.ending, int(outcome.exit_code)) == ("done", 0)
 
 
+async def scrollback(terminal: TmuxTerminal) -> str:
+    return await terminal.run("capture-pane", "-p", "-J", "-S", "-500")
+
+
+async def until_back(terminal: TmuxTerminal, ended: int) -> str:
+    """Until so many commands have ended and the shell waits; the whole scrollback."""
+    whole = ""
+
+    async def look() -> bool:
+        nonlocal whole
+        whole = await scrollback(terminal)
+        return whole.count("\ncode=") == ended and whole.rstrip().endswith(PROMPT.strip())
+
+    await eventually(look, within_s=WAIT_S)
+    return whole
+
+
 @in_tmux
 async def test_a_chat_goes_into_the_scrollback_and_stays_there(
     server: ServerProcess, tmp_path: Path
@@ -143,15 +160,14 @@ async def test_a_chat_goes_into_the_scrollback_and_stays_there(
         await terminal.press("C-c")
         await terminal.until_shown("Ctrl-C again leaves")
         await terminal.press("C-d")
-        await terminal.until_shown("To come back: ")
-        whole = await terminal.run("capture-pane", "-p", "-J", "-S", "-500")
+        whole = await until_back(terminal, 2)
         places = [
             whole.find(text)
             for text in ("before", "> answer fast", "send you the result.", "Allow list_agents?")
         ]
         assert places == sorted(places)
         assert -1 not in places
-        await terminal.assert_given_back()
+        assert await terminal.state("cursor_flag") == "1"
     server.request("PUT", "/settings/me/tool-policy", {"rules": []})
 
 
@@ -170,16 +186,19 @@ async def test_control_c_interrupts_the_answer_and_a_chat_is_opened_again(
         await terminal.press("C-c")
         await terminal.until_shown("(Interrupted.)")
         await terminal.press("C-d")
-        await terminal.until_shown("To come back: ")
+        await until_back(terminal, 1)
         [chat] = msgspec.convert(server.request("GET", "/chats")["items"], list[Chat])
         await terminal.type_command(str(CHATD), "chat", "--inline", chat.id)
 
+        whole = ""
+
         async def is_opened() -> bool:
-            lines = (await terminal.screen()).rstrip().split("\n")
-            return lines[-1] == ">" and sum("/help shows" in line for line in lines) == 2
+            nonlocal whole
+            whole = await scrollback(terminal)
+            return whole.count("/help shows") == 2 and whole.rstrip().endswith("\n>")
 
         await eventually(is_opened, within_s=WAIT_S)
-        assert (await terminal.screen()).count("tell me a long story") > 1
+        assert whole.count("tell me a long story") > 1
         await terminal.press("C-c")
         await terminal.until_shown("Ctrl-C again leaves; the chat stays.")
 
