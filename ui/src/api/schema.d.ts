@@ -3468,6 +3468,11 @@ export interface components {
             /** @default null */
             timeout_s?: number | null;
         };
+        CommandPart: {
+            /** @enum {unknown} */
+            type: "command";
+            command: string;
+        };
         ConnectionConfig: {
             /** Format: uuid */
             id: string;
@@ -3634,7 +3639,7 @@ export interface components {
             model_config_id?: string | null;
             /** @default null */
             reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
-            content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"])[];
+            content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"] | components["schemas"]["InputCommand"])[];
             /** @default null */
             system_prompt?: string | null;
             labels?: {
@@ -4083,7 +4088,7 @@ export interface components {
             model_config_id?: string | null;
             /** @default null */
             reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
-            content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"])[];
+            content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"] | components["schemas"]["InputCommand"])[];
             /** @default null */
             mode?: ("off" | "plan") | null;
         };
@@ -4447,6 +4452,11 @@ export interface components {
             changes: {
                 [key: string]: number;
             };
+        };
+        InputCommand: {
+            /** @enum {unknown} */
+            type: "command";
+            command: string;
         };
         InputFile: {
             /** @enum {unknown} */
@@ -5218,7 +5228,7 @@ export interface components {
         PartPayload: {
             /** @enum {unknown} */
             role: "assistant" | "system" | "tool" | "user";
-            part: components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"] | components["schemas"]["NoticePart"];
+            part: components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["CommandPart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"] | components["schemas"]["NoticePart"];
             history_version: number;
             attempt: number;
             seq: number;
@@ -5492,7 +5502,7 @@ export interface components {
             chat_id: string;
             /** @enum {unknown} */
             role: "assistant" | "system" | "tool" | "user";
-            content: (components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"] | components["schemas"]["NoticePart"])[];
+            content: (components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["CommandPart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"] | components["schemas"]["NoticePart"])[];
             created_at: string;
             /** @default null */
             created_by?: string | null;
@@ -5507,7 +5517,7 @@ export interface components {
             id: number;
             /** Format: uuid */
             chat_id: string;
-            content: (components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"] | components["schemas"]["NoticePart"])[];
+            content: (components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["CommandPart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"] | components["schemas"]["NoticePart"])[];
             created_at: string;
             /** Format: uuid */
             created_by: string;
@@ -5942,7 +5952,7 @@ export interface components {
             model_config_id?: string | null;
             /** @default null */
             reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
-            content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"])[];
+            content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"] | components["schemas"]["InputCommand"])[];
             /**
              * @default queue
              * @enum {unknown}
