@@ -328,10 +328,10 @@ CASES: Final[Mapping[str, Case]] = {
     "chat.ratings.save": lambda pool, who, _: ratings.save(
         pool, who, CHAT, MessageId(3), value="up", comment=""
     ),
-    "chat.ratings.delete": lambda pool, who, _: _remove_rating(pool, who),
     "chat.ratings.list_page": lambda pool, who, _: ratings.list_page(
         pool, who, CHAT, after=0, limit=9
     ),
+    "chat.ratings.delete": lambda pool, who, _: _remove_rating(pool, who),
     "chat.public_links.insert": lambda pool, who, _: _insert_link(pool, who, 91),
     "chat.public_links.list_of_chat": lambda pool, who, _: public_links.list_of_chat(
         pool, who, CHAT
