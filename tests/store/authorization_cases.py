@@ -161,7 +161,7 @@ async def _update_link(pool: Pool, who: UserActor) -> object:
 
 
 async def _remove_rating(pool: Pool, who: UserActor) -> object:
-    await ratings.delete(pool, who, CHAT, MessageId(3))
+    await ratings.delete(pool, who, CHAT, MessageId(2))
     return True
 
 
