@@ -52,6 +52,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "chat.idempotency.clear_old_request_keys": "maintenance",
     "chat.idempotency.clear_old_tool_outputs": "maintenance",
     "chat.idempotency.mark_tool_started": "fenced: only the worker that owns the chat",
+    "nats.measure_nats": "asks no database",
     "chat.journal": "live parts of the chats that this replica runs or feeds",
     "chat.messages.decode_in_slices": "reads no row",
     "chat.model_calls.forget_unsent": "model calls of workers, for billing",

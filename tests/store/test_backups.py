@@ -42,6 +42,7 @@ from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 from tests.support.stream_replica import Emitted, env_with
+from tests.support.workspaces import insert_workspace
 
 CATALOGUE = """
     SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid)
@@ -97,6 +98,7 @@ class Deployment:
 
     async def fill(self) -> None:
         await insert_seed(self.pool, Seed(state=State.R1, chat_id=CHAT))
+        await insert_workspace(self.pool, 1)
         await prepare_accounts(self.pool)
         await prepare_owned_rows(self.pool)
         for name in (KEY_FILE, "secret", "host-id", "admin-token"):
