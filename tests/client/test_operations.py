@@ -153,6 +153,15 @@ ASKED: dict[str, Ask] = {
     "change_acl": lambda api: api.change_acl(
         CHAT, user_roles={str(ID): "read"}, group_roles={str(ID): ""}
     ),
+    "rate_answer": lambda api: api.rate_answer(CHAT, MessageId(3), "up", "Right."),
+    "remove_rating": lambda api: api.remove_rating(CHAT, MessageId(3)),
+    "create_public_link": lambda api: api.create_public_link(
+        CHAT, days=7, with_tools=True, with_files=True
+    ),
+    "list_public_links": lambda api: api.list_public_links(everyone=True),
+    "list_links_of_chat": lambda api: api.list_links_of_chat(CHAT),
+    "update_public_link": lambda api: api.update_public_link(ID),
+    "revoke_public_link": lambda api: api.revoke_public_link(ID),
     "search_directory": lambda api: api.search_directory("ada", limit=5),
     "get_tool_policy": lambda api: api.get_tool_policy(),
     "get_my_tool_policy": lambda api: api.get_my_tool_policy(),
@@ -320,6 +329,7 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
     ),
     "called by the webhooks of git hosts": ("/repository-connections/{connection_id}/events",),
     "needs a browser": (
+        "/public/",
         "/auth/methods",
         "/auth/oidc",
         "/auth/ticket",
@@ -343,12 +353,14 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
         "/chats/{chat_id}/matches",
         "/chats/{chat_id}/previews",
         "/chats/{chat_id}/queue",
+        "/chats/{chat_id}/ratings",
         "/chats/{chat_id}/runs",
         "/chats/{chat_id}/terminal",
         "/chats/{chat_id}/title/propose",
         "/chats/{chat_id}/tool-results",
         "/chats/{chat_id}/workspace/",
         "/demo",
+        "/ratings",
         "/files",
         "/workspaces",
     ),

@@ -575,8 +575,6 @@ class Directory(Struct, frozen=True, kw_only=True):
 
 
 class PublicLink(Struct, frozen=True, kw_only=True):
-    """`path` is set once, when the link is made."""
-
     id: UUID
     chat_id: ChatId
     chat_title: str = ""
@@ -584,7 +582,12 @@ class PublicLink(Struct, frozen=True, kw_only=True):
     with_tools: bool = False
     with_files: bool = False
     has_newer: bool = False
-    expires_at: datetime
+    expires_at: datetime | None = None
+
+
+class NewPublicLink(PublicLink, frozen=True, kw_only=True):
+    """With its secret, which is told once."""
+
     path: str = ""
 
 

@@ -69,6 +69,7 @@ from chatd.client.resources import (
     ModelChoice,
     ModelFallback,
     NewHook,
+    NewPublicLink,
     NewRepositoryConnection,
     OfferedModel,
     Page,
@@ -396,9 +397,9 @@ class ServerApi:
 
     def create_public_link(
         self, chat_id: ChatId, *, days: int, with_tools: bool = False, with_files: bool = False
-    ) -> Call[PublicLink]:
+    ) -> Call[NewPublicLink]:
         body = {"days": days, "with_tools": with_tools, "with_files": with_files}
-        return self._post(f"/chats/{chat_id}/public-links", body, PublicLink)
+        return self._post(f"/chats/{chat_id}/public-links", body, NewPublicLink)
 
     def list_public_links(self, *, everyone: bool = False) -> ListCall[PublicLink]:
         return self._list("/public-links", Page[PublicLink], everyone=everyone or None)

@@ -555,9 +555,9 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: operations["list_chat_links"];
+        get: operations["list_links_of_chat"];
         put?: never;
-        post: operations["create_link"];
+        post: operations["create_public_link"];
         delete?: never;
         options?: never;
         head?: never;
@@ -571,7 +571,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: operations["list_links"];
+        get: operations["list_public_links"];
         put?: never;
         post?: never;
         delete?: never;
@@ -589,7 +589,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        post: operations["update_link"];
+        post: operations["update_public_link"];
         delete?: never;
         options?: never;
         head?: never;
@@ -606,7 +606,7 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        delete: operations["revoke_link"];
+        delete: operations["revoke_public_link"];
         options?: never;
         head?: never;
         patch?: never;
@@ -8101,7 +8101,7 @@ export interface operations {
             };
         };
     };
-    list_chat_links: {
+    list_links_of_chat: {
         parameters: {
             query?: never;
             header?: never;
@@ -8122,7 +8122,7 @@ export interface operations {
             };
         };
     };
-    create_link: {
+    create_public_link: {
         parameters: {
             query?: never;
             header?: never;
@@ -8148,7 +8148,7 @@ export interface operations {
             };
         };
     };
-    list_links: {
+    list_public_links: {
         parameters: {
             query?: {
                 limit?: number;
@@ -8171,7 +8171,7 @@ export interface operations {
             };
         };
     };
-    update_link: {
+    update_public_link: {
         parameters: {
             query?: never;
             header?: never;
@@ -8192,7 +8192,7 @@ export interface operations {
             };
         };
     };
-    revoke_link: {
+    revoke_public_link: {
         parameters: {
             query?: never;
             header?: never;

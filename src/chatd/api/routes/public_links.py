@@ -191,7 +191,7 @@ class PublicLinkRoutes:
                 endpoint="GET /chats/{chat_id}/public-links",
                 permission="shares.read",
                 summary="List the public links of a chat",
-                handle=self.list_chat_links,
+                handle=self.list_links_of_chat,
                 replies={200: PublicLinkList},
             ),
             ApiRoute(
@@ -204,7 +204,7 @@ class PublicLinkRoutes:
                     " prompts, names of users, models or workspaces. A chat has at most"
                     f" {MAX_LINKS_PER_CHAT} links. Only the owner makes them."
                 ),
-                handle=self.create_link,
+                handle=self.create_public_link,
                 body_spec=_NEW,
                 replies={201: NewPublicLinkReply},
                 errors=("not_a_root_chat", "public_links_off", "too_many_public_links"),
@@ -213,7 +213,7 @@ class PublicLinkRoutes:
                 endpoint="GET /public-links",
                 permission="shares.read",
                 summary="List your public links, or those of all users, newest first",
-                handle=self.list_links,
+                handle=self.list_public_links,
                 query=PublicLinksQuery,
                 replies={200: PublicLinkPage},
             ),
@@ -221,14 +221,14 @@ class PublicLinkRoutes:
                 endpoint=f"POST {one}/update",
                 permission="chats.share",
                 summary="Let a public link show what its chat has now",
-                handle=self.update_link,
+                handle=self.update_public_link,
                 replies={200: PublicLinkReply},
             ),
             ApiRoute(
                 endpoint=f"DELETE {one}",
                 permission="chats.share",
                 summary="Revoke a public link",
-                handle=self.revoke_link,
+                handle=self.revoke_public_link,
                 replies={204: None},
             ),
             ApiRoute(
@@ -256,7 +256,7 @@ class PublicLinkRoutes:
             ),
         )
 
-    async def list_chat_links(self, request: ApiRequest) -> ApiReply:
+    async def list_links_of_chat(self, request: ApiRequest) -> ApiReply:
         deps, actor = self._deps, request.caller.actor
         found = await deps.read(public_links.list_of_chat, actor, request.chat_id)
         rules = await self._rules()
@@ -268,7 +268,7 @@ class PublicLinkRoutes:
             )
         )
 
-    async def create_link(self, request: ApiRequest) -> ApiReply:
+    async def create_public_link(self, request: ApiRequest) -> ApiReply:
         deps, actor, body = self._deps, request.caller.actor, await request.body(_NEW)
         rules = await self._rules()
         new = NewPublicLink(
@@ -285,7 +285,7 @@ class PublicLinkRoutes:
         path = f"{PUBLIC_LINK_PATH}#{new.secret}"
         return reply(from_rows(NewPublicLinkReply, made, path=path), 201)
 
-    async def list_links(self, request: ApiRequest) -> ApiReply:
+    async def list_public_links(self, request: ApiRequest) -> ApiReply:
         query = request.query(PublicLinksQuery)
         paging = Paging(request, query, TimePosition)
         last = paging.position
@@ -299,14 +299,14 @@ class PublicLinkRoutes:
         shown, cursor = paging.cut(found, lambda link: TimePosition(link.created_at, link.id))
         return page_reply(PublicLinkPage, map(_link_reply, shown), cursor)
 
-    async def update_link(self, request: ApiRequest) -> ApiReply:
+    async def update_public_link(self, request: ApiRequest) -> ApiReply:
         deps, actor = self._deps, request.caller.actor
         ip = deps.accounts.site.address(request.scope)
         async with deps.pool.transaction() as session:
             link = await public_links.update(session, actor, request.public_link_id, ip=ip)
         return reply(_link_reply(link))
 
-    async def revoke_link(self, request: ApiRequest) -> ApiReply:
+    async def revoke_public_link(self, request: ApiRequest) -> ApiReply:
         deps, actor = self._deps, request.caller.actor
         ip = deps.accounts.site.address(request.scope)
         async with deps.pool.transaction() as session:

@@ -259,7 +259,7 @@ async def make_link(
         return
     link = await made
     print(f"{api.server.url.rstrip('/')}{link.path}")
-    print_notice(f"ends {link.expires_at:%Y-%m-%d %H:%M} UTC; chatd chats unlink {link.id} ends it")
+    print_notice(f"ends {_end_of(link)} UTC; chatd chats unlink {link.id} ends it")
 
 
 async def list_links(api: ServerApi, name: str | None, *, everyone: bool, as_json: bool) -> None:
@@ -278,10 +278,14 @@ async def list_links(api: ServerApi, name: str | None, *, everyone: bool, as_jso
     print_table(("ID", "ENDS", "SHOWS", "OWNER", "CHAT"), [_link_row(link) for link in links])
 
 
+def _end_of(link: PublicLink) -> str:
+    return "?" if link.expires_at is None else f"{link.expires_at:%Y-%m-%d %H:%M}"
+
+
 def _link_row(link: PublicLink) -> tuple[str, ...]:
     chosen = (("tools", link.with_tools), ("files", link.with_files))
     shows = ", ".join(["texts", *(word for word, is_chosen in chosen if is_chosen)])
-    ends = f"{link.expires_at:%Y-%m-%d %H:%M}"
+    ends = _end_of(link)
     return str(link.id), ends, shows, link.owner_username, link.chat_title
 
 
