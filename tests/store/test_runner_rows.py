@@ -158,7 +158,7 @@ async def test_builds_that_wait_are_those_that_no_worker_has_taken(pool: Pool) -
     await pool.execute("UPDATE template_versions SET spec = $1::json", json_text(spec))
     waiting = await runners.list_waiting(pool, ADMINISTRATOR, limit=9)
     assert [each.id for each in waiting] == [build_id(1), build_id(2), build_id(3)]
-    assert waiting[1].needs == Requirements(backend="fake", pool="build", labels=("gpu",))
+    assert waiting[1].needs == Requirements(backend="sandbox", pool="build", labels=("gpu",))
     assert [each.runner_id for each in waiting] == [HOST, None, "far"]
     mine = await runners.list_waiting(pool, member(), limit=9)
     assert [each.id for each in mine] == [build_id(1), build_id(2)]

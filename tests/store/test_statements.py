@@ -406,13 +406,13 @@ async def test_frequent_statements_read_no_more_than_they_return(dsn: str) -> No
         await session.execute("BEGIN")
         await big_yard(session)
         hosts = f"{{{HOST}}}"
-        places = json_text([BuildPlace(runner_id=RunnerId(HOST), backend="fake")])
+        places = json_text([BuildPlace(runner_id=RunnerId(HOST), backend="sandbox")])
         kinds, slots = "{start,stop,delete}", "{2,2,2}"
         take = (WORKER, places, 30, kinds, "{}", 15, 1, slots)
         assert await rows_read(session, builds.ACQUIRE, *take) <= 12
         assert await rows_read(session, builds.REAP, 1800, "late", 100) <= 4
         assert await rows_read(session, workspaces.LIST_AGENTS_ON_HOST, hosts, 1000) <= 4
-        page = (hosts, "fake", UUID(int=0), 100)
+        page = (hosts, "sandbox", UUID(int=0), 100)
         assert await rows_read(session, workspaces.LIST_ON_HOST, *page) <= 6
         assert await rows_read(session, workspaces.GET_SNAPSHOT, workspace_id(1), OWNER) <= 4
         assert await rows_read(session, builds.LIST_OVERDUE, 600, 50) <= 4

@@ -36,7 +36,7 @@ from tests.support.outcomes import present
 TEMPLATE = TemplateId(UUID(int=0x7E))
 VERSION = VersionId(UUID(int=0x7E1))
 HOST = "this-host"
-BACKEND = "fake"
+BACKEND = "sandbox"
 
 
 def template(**columns: object) -> Template:
