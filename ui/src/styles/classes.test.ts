@@ -4,7 +4,7 @@ import { describe, expect, it } from "vitest";
 
 /** Areas of the page, the shared parts (`ui`), colours of words (`tone`), and states of another class (`is`). */
 const PREFIXES =
-  "app ask audit changes code composer debug demo desktop diff files is markdown mcp panel policy preview runs settings shared sidebar signin terminal timeline tone tool ui usage workspace".split(
+  "app ask audit changes code composer debug demo desktop diff files is markdown mcp panel policy preview projects runs settings shared sidebar signin terminal timeline tone tool ui usage workspace".split(
     " ",
   );
 const SOURCES = join(import.meta.dirname, "..");
