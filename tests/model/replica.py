@@ -28,6 +28,7 @@ from chatd.domain.decisions import (
     RequireAction,
     RestartTask,
     RunTools,
+    StartCommand,
     StopChatTask,
     TaskView,
     TurnRules,
@@ -176,7 +177,7 @@ class ModelReplica:
                 return Transition.SUSPEND
             case RunTools() if not orderly and self._rng.random() < 0.1:
                 return Transition.NOTE_WAITS
-            case RunTools() | Compact():
+            case RunTools() | StartCommand() | Compact():
                 return Transition.COMMIT_STEP
             case AskHooks():
                 return Transition.NOTE_WAITS

@@ -22,6 +22,7 @@ from chatd.domain.decisions import (
     Generate,
     RequireAction,
     RunTools,
+    StartCommand,
     TurnRules,
     next_action,
 )
@@ -181,8 +182,8 @@ class RandomChatRun:
                     for it in calls
                 ]
                 return self._commit(fence, *found)
-            case AskHooks():
-                raise AssertionError("there are no hooks here")
+            case AskHooks() | StartCommand():
+                raise AssertionError("there are no hooks and no commands of a person here")
             case RequireAction(waits=waits):
                 step = Step(fence=fence, waits=waits)
                 return worker_transitions.require_action(self.chat, step)
