@@ -34,7 +34,7 @@ BODIES = [
     (
         CREATE,
         '{"content": [{"type": "song"}]}',
-        "content[0].type: must be one of text, file, file-reference",
+        "content[0].type: must be one of text, file, file-reference, command",
     ),
     (CREATE, '{"content": [{"type": "text", "text": " "}]}', "content[0].text: must not be empty"),
     (CREATE, f'{{{HELLO}, "model": 1}}', "model: must be text or null"),

@@ -280,6 +280,15 @@ def test_two_calls_of_one_id_become_two_calls() -> None:
     assert [p.tool_call_id for p in parts if isinstance(p, ToolCallPart)] == ["a", "a-2", "call"]
 
 
+@pytest.mark.promise("P13")
+def test_no_call_of_a_model_has_the_id_of_a_persons_command() -> None:
+    """Its tool policy would not hold for it."""
+    forged = ToolCallDone(id=ToolCallId("person-command-1"), name="execute", input="{}")
+    parts = content(forged, forged)
+    ids = [part.tool_call_id for part in parts if isinstance(part, ToolCallPart)]
+    assert ids == ["call-person-command-1", "call-person-command-1-2"]
+
+
 @pytest.mark.covers("loop-17")
 def test_an_id_used_by_an_earlier_answer_is_replaced() -> None:
     history = [message(1, "assistant", call("a"), call("b", provider_executed=True))]

@@ -11,6 +11,7 @@ from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import (
     SUMMARY_TOOL_NAME,
     BoundaryPart,
+    CommandPart,
     ContextFilePart,
     FilePart,
     FileReferencePart,
@@ -121,6 +122,7 @@ PARTS: Final[tuple[tuple[Part, object, object], ...]] = (
         {"type": "quote", "file_name": "a.py", "start_line": 3, "content": "x = 1"},
     ),
     (ContextFilePart(context_file_path="/home/SECRET/AGENTS.md"), None, None),
+    (CommandPart(command="SECRET-command"), None, None),
     (SkillPart(skill_name="SECRET-skill"), None, None),
     (InstructionPart(section="user", text="SECRET-prompt"), None, None),
     (BoundaryPart(kept=3), None, None),

@@ -23,6 +23,7 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
     validate_json,
 )
+from chatd.domain.chat.person_commands import is_persons_call
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.failures import ModelError, known_failure
 from chatd.domain.model.protocol import (
@@ -376,6 +377,8 @@ class Assembler:
         given = replace_surrogates(call.id) or "call"
         if call.provider_executed:
             return ToolCallId(given)
+        if is_persons_call(given):  # A provider chooses ids; no tool policy holds for a person's.
+            given = f"call-{given}"
         unique, count = given, self._id_counts.get(given, 1)
         while unique in self._used_ids:
             count += 1
