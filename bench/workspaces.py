@@ -62,7 +62,8 @@ from tests.support.backend_rig import BackendRig
 
 MAX_EXECUTE_OVERHEAD_MS: Final = 15.0
 MAX_FIRST_COMMAND_S: Final = 2.0
-CONCURRENT_COMMANDS: Final = 50
+CONCURRENT_COMMANDS: Final = 32
+"""As many as a chat may run."""
 MAX_TUNNEL_MS: Final = 2.0
 MAX_PEER_MS: Final = 4.0
 MAX_HERE_RATIO: Final = 1.05
