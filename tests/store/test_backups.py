@@ -1,6 +1,7 @@
 """A backup of all rows as of one moment, its restore into an empty database, and the schedule."""
 
 import asyncio
+import io
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -118,6 +119,15 @@ class Deployment:
         async with new_backup_file(target) as stream:
             await write_backup(request or self.request, stream, UUID(int=8), report)
 
+    async def report_backup(self) -> list[tuple[int, int, str]]:
+        reports: list[tuple[int, int, str]] = []
+
+        def note(done: int, expected: int, what: str) -> None:
+            reports.append((done, expected, what))
+
+        await write_backup(self.request, io.BytesIO(), UUID(int=8), note)
+        return reports
+
 
 @pytest.fixture
 async def deployment(pool: Pool, dsn: str, tmp_path: Path) -> Deployment:
@@ -170,6 +180,14 @@ async def test_a_restored_deployment_has_the_same_rows_constraints_and_files(
     assert os.readlink(home / "sub" / "link") == "../note.txt"
     assert not (home / "pipe").exists()
     assert not (target / restores.UNFINISHED_FILE).exists()
+
+
+async def test_the_progress_of_a_backup_rises_to_the_whole(deployment: Deployment) -> None:
+    reports = await deployment.report_backup()
+    done = [part for part, _, _ in reports]
+    assert done == sorted(done)
+    assert {whole for _, whole, _ in reports} == {done[-1]}
+    assert len(set(done)) > 10
 
 
 async def test_a_backup_has_the_rows_of_one_moment_while_users_write(

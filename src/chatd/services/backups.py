@@ -34,7 +34,7 @@ from chatd.services.backup_file import (
 )
 from chatd.services.secret_keys import KEY_FILE, KeySource
 from chatd.store import backups, migrator
-from chatd.store.backups import Snapshot
+from chatd.store.backups import CopiedTable, Snapshot
 from chatd.store.conn import Conn, ConnectConfig
 
 SECRET_FILES: Final = (KEY_FILE, "secret", "host-id", "admin-token")
@@ -78,7 +78,8 @@ class BackupResult(Struct, frozen=True, kw_only=True):
 
 
 Report = Callable[[int, int, str], None]
-"""Is told the bytes that are done, those that are expected in all, and what is copied."""
+"""Called with how much is done, how much there is in all, and what is being copied. Of a backup's
+tables both are sizes on disk, which are known before they are read."""
 
 
 def backup_name(at: datetime) -> str:
@@ -153,22 +154,30 @@ def _place_of_keys(
 async def _write_tables(snapshot: Snapshot, writer: BackupWriter, report: Report) -> int:
     expected, total = sum(table.bytes for table in snapshot.facts.tables), 0
     buffer = bytearray()
-
-    async def write(data: bytes) -> None:
-        buffer.extend(data)
-        if len(buffer) >= BUFFER_BYTES:
-            taken = bytes(buffer)
-            buffer.clear()
-            await asyncio.to_thread(writer.write, taken)
+    done = 0
 
     for table in snapshot.facts.tables:
-        report(writer.bytes, expected, table.name)
+        before = writer.bytes
+
+        async def write(
+            data: bytes, table: CopiedTable = table, done: int = done, before: int = before
+        ) -> None:
+            buffer.extend(data)
+            if len(buffer) >= BUFFER_BYTES:
+                taken = bytes(buffer)
+                buffer.clear()
+                await asyncio.to_thread(writer.write, taken)
+                report(done + min(writer.bytes - before, table.bytes), expected, table.name)
+
+        report(done, expected, table.name)
         writer.begin(EntryStart(kind="table", name=table.name, columns=table.columns))
         rows = await snapshot.copy(table, write)
         await asyncio.to_thread(writer.write, bytes(buffer))
         buffer.clear()
         writer.end(rows)
         total += rows
+        done += table.bytes
+    report(expected, expected, "all tables")
     return total
 
 

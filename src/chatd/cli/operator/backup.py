@@ -50,7 +50,7 @@ class Progress:
         self._is_terminal = sys.stderr.isatty()
 
     def __call__(self, done: int, expected: int, what: str) -> None:
-        percent = min(100 * done // max(expected, 1), 99)
+        percent = min(100 * done // max(expected, 1), 100)
         if self._is_terminal:
             line = f"{self._verb} {percent:3} %  {byte_size(done)}  {what}"
             sys.stderr.write(f"\r\x1b[K{line[:76]}")
