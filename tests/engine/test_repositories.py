@@ -657,6 +657,16 @@ async def test_the_workspace_of_such_a_chat_uses_the_token_for_its_repository_on
     other = await delivery.for_build(WorkspaceId(UUID(int=5)), owner, spec, is_own_runner=False)
     assert other == ()
 
+    async def given_after(patch: ConnectionPatch) -> int:
+        await rig.administration.update(ADMIN, rig.connection.id, patch)
+        return len(await delivery.for_build(workspace_id, owner, spec, is_own_runner=False))
+
+    assert await given_after(ConnectionPatch(repositories=("acme/other",))) == 0
+    assert await given_after(ConnectionPatch(repositories=("acme/*",))) == 2
+    assert await given_after(ConnectionPatch(user_id=ADMIN_USER_ID)) == 0
+    assert await given_after(ConnectionPatch(user_id=owner)) == 2
+    assert await given_after(ConnectionPatch(enabled=False)) == 0
+
 
 async def test_events_beyond_the_limit_are_refused_and_can_be_delivered_again(
     rig: RepositoryRig, host: FakeGitHub, monkeypatch: pytest.MonkeyPatch

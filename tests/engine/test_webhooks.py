@@ -458,22 +458,26 @@ async def test_a_browser_is_told_which_call_waits_and_gets_a_link_only_if_the_se
         await rig.set_policy(ToolRule(tool="echo", action="ask"))
         await subscribe(rig, hook.url, browser, sender)
         secret, chat_id = "", None
-        for number, allowed in enumerate((False, True), 1):
+        told_as = {"git push": "git push", "TOKEN=SECRET git push": "TOKEN=[hidden] git push"}
+        # A person must see all of what runs: a call with a hidden part has no link.
+        rounds = ((False, "git push"), (True, "TOKEN=SECRET git push"), (True, "git push"))
+        for number, (allowed, command) in enumerate(rounds, 1):
             await rig.pool.execute(
                 "INSERT INTO deployment_settings (version, document) VALUES (1, $1::json)"
                 " ON CONFLICT (one) DO UPDATE SET document = excluded.document",
                 json_text({"answer_links": allowed}),
             )
-            rig.call_tools((f"c{number}/é", "echo", '{"command":"TOKEN=SECRET git push"}'))
+            rig.call_tools((f"c{number}/é", "echo", f'{{"command":"{command}"}}'))
             chat_id = await rig.create("go")
             await until_got(hook, number)
             told = browser.read(hook.got[-1][1])
-            assert told["body"] == "Allow echo? TOKEN=[hidden] git push"
+            assert told["body"] == f"Allow echo? {told_as[command]}"
             assert told["url"] == f"/c/{chat_id}?call=c{number}%2F%C3%A9"
             path, _, secret = told.get("answer", "").partition("#")
-            assert (path, len(secret)) == (("/answer", 43) if allowed else ("", 0))
+            has_link = allowed and command == "git push"
+            assert (path, len(secret)) == (("/answer", 43) if has_link else ("", 0))
         found = present(await answer_links.find(rig.pool, secret))
-        assert (found.link.chat_id, found.link.tool_call_id) == (chat_id, "c2/é")
+        assert (found.link.chat_id, found.link.tool_call_id) == (chat_id, "c3/é")
         assert found.actor.user_id == rig.owner
 
 

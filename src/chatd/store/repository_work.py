@@ -14,7 +14,12 @@ from msgspec import Struct
 
 from chatd.domain.access.permissions import Actor, require_permission
 from chatd.domain.chat.row import Chat
-from chatd.domain.deployment.repositories import MAX_WAITING_EVENTS, EventOutcome, HostEvent
+from chatd.domain.deployment.repositories import (
+    MAX_WAITING_EVENTS,
+    EventOutcome,
+    HostEvent,
+    covers,
+)
 from chatd.domain.ids import ChatId, UserId, WorkspaceId
 from chatd.domain.workspace.pull_requests import GitHostKind
 from chatd.store.conn import Conn, Row, json_text
@@ -139,12 +144,14 @@ DELETE_THREADS: Final[LiteralString] = """
         SELECT t.id FROM repository_threads t
         WHERE t.created_at < now() - interval '2 days'
           AND (SELECT c.id FROM chats c WHERE c.id = t.chat_id) IS NULL LIMIT $1)"""
+# Not for workspaces of a user to whom the connection belonged before.
 LIST_WORKSPACE_TOKENS: Final[LiteralString] = """
-    SELECT t.workspace_id, t.repository, c.id, c.vendor, c.url, c.token
+    SELECT t.workspace_id, t.repository, c.id, c.vendor, c.url, c.token, c.repositories
     FROM repository_threads t JOIN repository_connections c ON c.id = t.connection_id
+    JOIN workspaces w ON w.id = t.workspace_id AND w.owner_id = c.user_id
     WHERE t.workspace_id = ANY ($1::uuid[]) AND c.enabled"""
 FIND_CHAT_TOKEN: Final[LiteralString] = """
-    SELECT t.workspace_id, t.repository, c.id, c.vendor, c.url, c.token
+    SELECT t.workspace_id, t.repository, c.id, c.vendor, c.url, c.token, c.repositories
     FROM repository_threads t JOIN repository_connections c ON c.id = t.connection_id
     WHERE t.chat_id = $1 AND c.user_id = $2 AND c.enabled LIMIT 1"""
 
@@ -332,14 +339,17 @@ async def postpone(conn: Conn, thread: StoredThread, after_s: float | None, fail
 async def list_workspace_tokens(
     conn: Conn, workspaces: Sequence[WorkspaceId]
 ) -> Sequence[RepositoryToken]:
+    """Of repositories that their connections still name."""
     rows = await conn.fetch(LIST_WORKSPACE_TOKENS, list(workspaces))
-    return [_token(row) for row in rows]
+    return [_token(row) for row in rows if covers(row["repositories"], row["repository"])]
 
 
 async def find_chat_token(conn: Conn, chat: Chat, owner: UserId) -> RepositoryToken | None:
     """Of a chat that a connection started, while it is its owner's."""
     row = await conn.fetchrow(FIND_CHAT_TOKEN, chat.id, owner)
-    return None if row is None else _token(row)
+    if row is None or not covers(row["repositories"], row["repository"]):
+        return None
+    return _token(row)
 
 
 def _event(row: Row) -> StoredEvent:

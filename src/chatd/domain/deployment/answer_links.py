@@ -52,7 +52,8 @@ LinkDecision = Literal["approve", "deny"]
 
 
 class CallText(Struct, frozen=True, kw_only=True):
-    """A call in plain words, without secrets. `is_whole`: nothing was left out but secrets."""
+    """A call in plain words, without secrets. `is_whole`: nothing was left out or hidden, and a
+    reader sees every character. What looks like a secret may be the part that does harm."""
 
     tool: Annotated[str, describe("The tool.", "execute")]
     text: Annotated[str, describe("What it would do: a command, a path.", "git push")]
@@ -93,13 +94,13 @@ def describe_call(call: PendingCall) -> CallText:
         return CallText(tool=call.name, text="", is_whole=False)
     args = cast("Mapping[str, object]", value)
     command = args.get("command")
-    if isinstance(command, str) and args.keys() <= {"command", "description"}:
-        return CallText(tool=call.name, text=strip_secrets(command))
+    text = msgspec.json.encode(args).decode()
     if isinstance(command, str):
         rest = {name: one for name, one in args.items() if name not in ("command", "description")}
-        text = f"{command}\n{msgspec.json.encode(rest).decode()}"
-        return CallText(tool=call.name, text=strip_secrets(text))
-    return CallText(tool=call.name, text=strip_secrets(msgspec.json.encode(args).decode()))
+        text = f"{command}\n{msgspec.json.encode(rest).decode()}" if rest else command
+    shown = strip_secrets(text)
+    is_plain = all(char.isprintable() or char in "\n\t" for char in text)
+    return CallText(tool=call.name, text=shown, is_whole=shown == text and is_plain)
 
 
 def headline(call: PendingCall) -> str:
