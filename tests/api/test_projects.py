@@ -5,8 +5,11 @@ from uuid import UUID
 
 import pytest
 
+from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.worker_transitions import acquire
+from chatd.domain.ids import ProjectId, UserId
 from chatd.domain.projects import MAX_PROJECT_FILES, MAX_PROJECTS_PER_USER
+from chatd.store import projects
 from tests.api.test_files import upload_id
 from tests.api.test_shares import insert_subagent
 from tests.support.api.accounts import hears, listening_changes
@@ -23,7 +26,9 @@ from tests.support.api.server import (
 )
 from tests.support.api.shares import READER, set_sharing, two_replicas
 from tests.support.api.sse_viewer import SseViewer, event_source, reached
+from tests.support.eventually import eventually
 from tests.support.factories import OWNER, WORKER
+from tests.support.store import has_lock_waiter
 
 NEW: Json = {"name": "Billing", "instructions": "Amounts are in cents."}
 UNKNOWN = "00000000-0000-0000-0000-00000000beef"
@@ -212,6 +217,28 @@ async def test_the_chats_and_files_of_a_member_who_leaves_leave_too(server: ApiS
     assert (await server.ask("GET", f"/projects/{project}/files")).items == []
     owner = await server.ask("DELETE", f"/projects/{project}/members/{OWNER}")
     assert owner.code == (409, "project_owner")
+
+
+@pytest.mark.parametrize("way", ["create", "move"])
+async def test_a_chat_that_comes_while_its_owner_is_removed_is_refused_without_a_deadlock(
+    server: ApiServer, way: str
+) -> None:
+    project = await create_project(server)
+    await join(server, project, "writer")
+    own = await server.ask("POST", "/chats", message_body("mine"), token=OTHER_USER)
+    request = ("PATCH", f"/chats/{own.json['id']}", {"project_id": project})
+    if way == "create":
+        request = ("POST", "/chats", {**message_body("hi"), "project_id": project})
+    owner = UserActor(user_id=OWNER, role="admin")
+    place = ProjectId(UUID(project))
+    async with asyncio.TaskGroup() as group, server.deps.pool.transaction() as session:
+        await session.execute("SET LOCAL deadlock_timeout = '10ms'")  # this one would be the victim
+        await session.fetchval(projects.LOCK, place)
+        coming = group.create_task(server.ask(*request, token=OTHER_USER))
+        await eventually(lambda: has_lock_waiter(server.deps.pool))
+        await projects.remove_member(session, owner, place, UserId(UUID(READER)))
+    assert coming.result().status == 404
+    assert (await server.ask("GET", f"/chats?project_id={project}")).items == []
 
 
 async def test_the_chats_of_a_deleted_project_stay(server: ApiServer) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from chatd.domain.access.permissions import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.commands import DeleteTree
 from chatd.domain.chat.row import Chat, DiffStatus
-from chatd.domain.deployment.repositories import comment_marker
+from chatd.domain.deployment.repositories import MAX_CLAIMS, comment_marker
 from chatd.domain.ids import ChatId, ModelConfigId, WorkspaceId
 from chatd.domain.workspace.entities import GitSeed, Parameter, Template, TemplateSpec
 from chatd.domain.workspace.template_definition import TemplateDefinition
@@ -681,6 +681,67 @@ async def test_events_beyond_the_limit_are_refused_and_can_be_delivered_again(
         "UPDATE repository_events SET due_at = NULL, ended_at = now(), outcome = 'done'"
     )
     assert await rig.deliver("issue_comment", bodies[2])
+
+
+async def test_accounts_that_answer_each_other_for_ever_are_ignored_after_some_requests(
+    rig: RepositoryRig, host: FakeGitHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatd.services.repository_worker.MAX_REQUESTS_PER_HOUR", 2)
+    for number in range(4):
+        rig.engine.answer(f"Answer {number}.")
+        await rig.deliver("issue_comment", host.comment(f"@chatd and {number}?"))
+        await rig.settle()
+        await rig.finish()
+    ended = "2 requests were accepted there within an hour"
+    assert await rig.outcomes() == [("done", "")] * 2 + [("ignored", ended)] * 2
+    await rig.pool.execute(
+        "UPDATE repository_events SET ended_at = ended_at - interval '61 minutes'"
+    )
+    await rig.deliver("issue_comment", host.comment("@chatd later?"))
+    await rig.settle()
+    assert (await rig.outcomes())[-1] == ("done", "")
+
+
+async def test_an_event_whose_attempts_all_die_ends_and_lets_the_next_one_pass(
+    rig: RepositoryRig, host: FakeGitHub
+) -> None:
+    await rig.deliver("issue_comment", host.comment("@chatd poison"))
+    await rig.deliver("issue_comment", host.comment("@chatd hello"))
+    await rig.pool.execute(
+        "UPDATE repository_events SET attempts = $1 WHERE event ->> 'text' LIKE '%poison'",
+        MAX_CLAIMS,
+    )
+    rig.engine.answer("Hello.")
+    await rig.settle()
+    assert [outcome for outcome, _ in await rig.outcomes()] == ["failed", "done"]
+
+
+async def test_an_event_of_a_newer_version_ends_no_work_and_waits_for_a_replica_of_it(
+    rig: RepositoryRig, host: FakeGitHub
+) -> None:
+    await rig.deliver("issue_comment", host.comment("@chatd hello"))
+    await rig.pool.execute(
+        "UPDATE repository_events SET number = 99, event = $1::json",
+        '{"kind":"reaction","key":"k","repository":"acme/app"}',
+    )
+    await rig.deliver("issue_comment", host.comment("@chatd hello"))
+    rig.engine.answer("Hello.")
+    await rig.settle()
+    assert await rig.outcomes() == [("done", "")]
+    assert await rig.pool.fetchval(
+        "SELECT due_at > now() FROM repository_events WHERE number = 99 AND outcome = 'waiting'"
+    )
+
+
+async def test_a_repository_that_the_connection_no_longer_names_starts_nothing(
+    rig: RepositoryRig, host: FakeGitHub
+) -> None:
+    await rig.deliver("issue_comment", host.comment("@chatd hello"))
+    patch = ConnectionPatch(repositories=("acme/other",))
+    await rig.administration.update(ADMIN, rig.connection.id, patch)
+    await rig.settle()
+    assert await rig.outcomes() == [("ignored", "the connection is not for this repository")]
+    assert await rig.chat_ids() == []
 
 
 async def test_a_silent_host_holds_up_no_other_work_for_ever(

@@ -142,6 +142,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "repository_work.delete_ended": "maintenance",
     "repository_work.delete_threads": "maintenance",
     "repository_work.list_workspace_tokens": "the server, for the proxies of workspaces",
+    "repository_work.count_recent": "the server, for the events of a connection",
     "repository_work.find_chat_token": "the worker, for the owner of a chat",
     "mcp_tokens.find_registration": "configuration, no rows of users",
     "mcp_tokens.add_registration": "configuration, no rows of users",

@@ -27,7 +27,8 @@ main { max-width: 36rem; margin: 0 auto; padding: 1.5rem 1.25rem 2rem; display: 
 h1 { margin: 0; font-size: 1.25rem; overflow-wrap: anywhere }
 p { margin: 0 }
 .muted { color: var(--muted); overflow-wrap: anywhere }
-pre { margin: 0; padding: .75rem 1rem; background: var(--surface); border: 1px solid var(--border); border-radius: 10px;
+pre { margin: 0; padding: .75rem 1rem;
+  background: var(--surface); border: 1px solid var(--border); border-radius: 10px;
   font: 14px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere }
 form { display: grid; grid-template-columns: 1fr 1fr; gap: .75rem }
 button { min-height: 48px; font: inherit; font-weight: 600; color: var(--fg); background: var(--bg);

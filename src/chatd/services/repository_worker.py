@@ -22,6 +22,8 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.repositories import (
     BRANCH_PREFIX,
     COMMENT_INTERVAL_S,
+    MAX_CLAIMS,
+    MAX_REQUESTS_PER_HOUR,
     Access,
     EventOutcome,
     HostEvent,
@@ -31,6 +33,7 @@ from chatd.domain.deployment.repositories import (
     clone_url,
     comment_marker,
     comment_text,
+    covers,
     create_command,
     is_final,
     is_stop,
@@ -235,8 +238,12 @@ class RepositoryWorker:
         return error.wait_s
 
     async def _act(self, found: OpenConnection, stored: StoredEvent) -> _Result:
+        if stored.attempts > MAX_CLAIMS:
+            return _Result(outcome="failed", detail=f"{MAX_CLAIMS} attempts did not end")
         if not found.connection.enabled:
             return _Result(outcome="ignored", detail="the connection is disabled")
+        if not covers(found.connection.repositories, stored.event.repository):
+            return _Result(outcome="ignored", detail="the connection is not for this repository")
         if not found.is_active:
             return _Result(outcome="failed", detail="the user of the connection is suspended")
         api, event = self._apis.open(found), stored.event
@@ -248,6 +255,9 @@ class RepositoryWorker:
         thread = await repository_work.find_thread(self._conn, found.connection.id, event)
         if is_stop(event, found.connection.mention):
             return await self._stop(found, thread)
+        if await repository_work.count_recent(self._conn, stored) >= MAX_REQUESTS_PER_HOUR:
+            text = f"{MAX_REQUESTS_PER_HOUR} requests were accepted there within an hour"
+            return _Result(outcome="ignored", detail=text)
         if thread is None:
             thread = await self._place(found, api, event)
         chat_id = await self._ask(found, thread, event)

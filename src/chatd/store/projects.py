@@ -102,11 +102,13 @@ LOCK_CHATS: Final[LiteralString] = """
 RELEASE_CHATS: Final[LiteralString] = """
     UPDATE chats SET project_id = NULL
     WHERE project_id = $1 AND ($2::uuid IS NULL OR owner_id = $2)"""
-# With the membership locked until the transaction has ended.
+# With the membership locked until the transaction has ended; the project first, as `LOCK` does.
 PUT_CHATS: Final[LiteralString] = """
-    WITH member AS MATERIALIZED (
+    WITH place AS MATERIALIZED (SELECT id FROM projects WHERE id = $2 FOR KEY SHARE),
+    member AS MATERIALIZED (
         SELECT m.project_id FROM project_members m
-        WHERE m.project_id = $2 AND m.user_id = $3 AND m.role <> 'reader' FOR KEY SHARE)
+        WHERE m.project_id = (SELECT id FROM place) AND m.user_id = $3 AND m.role <> 'reader'
+        FOR KEY SHARE)
     UPDATE chats SET project_id = $2::uuid
     WHERE root_chat_id = $1 AND owner_id = $3
       AND ($2::uuid IS NULL OR EXISTS (SELECT FROM member))"""

@@ -5,6 +5,7 @@ due again. All is for the server itself, except the list of events for administr
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final, Literal, LiteralString
 from uuid import UUID
@@ -155,6 +156,14 @@ FIND_CHAT_TOKEN: Final[LiteralString] = """
     FROM repository_threads t JOIN repository_connections c ON c.id = t.connection_id
     WHERE t.chat_id = $1 AND c.user_id = $2 AND c.enabled LIMIT 1"""
 
+# Of the latest events of the connection: so many are read, however many there are.
+COUNT_RECENT: Final[LiteralString] = """
+    SELECT count(*) FROM (
+        SELECT repository, number, outcome, ended_at FROM repository_events
+        WHERE connection_id = $1 ORDER BY id DESC LIMIT 500) latest
+    WHERE repository = $2 AND number = $3 AND outcome = 'done'
+      AND ended_at > now() - interval '1 hour'"""
+
 _DECODER: Final = msgspec.json.Decoder(HostEvent)
 StoreResult = Literal["stored", "known", "full"]
 
@@ -228,7 +237,13 @@ async def store_event(
 
 async def claim_events(conn: Conn, *, limit: int, claim_s: float) -> Sequence[StoredEvent]:
     """Those that are due; other replicas get them only after `claim_s`."""
-    return [_event(row) for row in await conn.fetch(CLAIM, limit, claim_s)]
+    return _events(await conn.fetch(CLAIM, limit, claim_s))
+
+
+async def count_recent(conn: Conn, event: StoredEvent) -> int:
+    """How many requests of its issue or pull request were accepted within the last hour."""
+    told = event.event
+    return await conn.fetchval(COUNT_RECENT, event.connection_id, told.repository, told.number)
 
 
 async def end_event(
@@ -250,7 +265,7 @@ async def list_events(
 ) -> Sequence[StoredEvent]:
     """Newest first."""
     require_permission(actor, "config.read")
-    return [_event(row) for row in await conn.fetch(LIST, connection_id, before, limit)]
+    return _events(await conn.fetch(LIST, connection_id, before, limit))
 
 
 async def delete_ended(conn: Conn, *, after_s: float, limit: int) -> int:
@@ -352,10 +367,16 @@ async def find_chat_token(conn: Conn, chat: Chat, owner: UserId) -> RepositoryTo
     return _token(row)
 
 
-def _event(row: Row) -> StoredEvent:
-    values = {name: row[name] for name in StoredEvent.__struct_fields__}
-    values["event"] = _DECODER.decode(row["event"])
-    return StoredEvent(**values)
+def _events(rows: Sequence[Row]) -> Sequence[StoredEvent]:
+    """Without those that a newer version of chatd has stored and this one cannot read: a replica
+    of that version gets them when the claim ends."""
+    found: list[StoredEvent] = []
+    for row in rows:
+        values = {name: row[name] for name in StoredEvent.__struct_fields__}
+        with suppress(msgspec.DecodeError):
+            values["event"] = _DECODER.decode(row["event"])
+            found.append(StoredEvent(**values))
+    return found
 
 
 def _thread(row: Row) -> StoredThread:

@@ -33,6 +33,10 @@ MAX_CHECK_ROUNDS: Final = 20
 DEFAULT_CHECK_ROUNDS: Final = 3
 MAX_WAITING_EVENTS: Final = 500
 """Of one connection. Events beyond them are refused; the host can deliver them again."""
+MAX_REQUESTS_PER_HOUR: Final = 30
+"""Of one issue or pull request. Two accounts that answer each other by themselves end here."""
+MAX_CLAIMS: Final = 30
+"""After so many attempts an event has failed, also if each one ended without a word."""
 MAX_EVENT_BYTES: Final = 2 * 1024 * 1024
 MAX_EVENT_AGE: Final = timedelta(days=7)
 """An older one is ignored: it is a replay. Handled events are known for longer."""

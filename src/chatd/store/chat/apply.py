@@ -160,7 +160,8 @@ _CHANGED_WITH_QUEUE: Final = """
 # that neither is archived before the new chat is visible. With a fence the parent must still be run
 # by that worker, at that history. What it inherits is read here: the parent may have gained a
 # workspace since its worker read the row. A subagent is in the project of its root. A root chat is
-# created in a project only while its owner may put chats there: a removal of the owner waits.
+# created in a project only while its owner may put chats there: a removal of the owner waits. The
+# project is locked before the membership, as by the writes of `store.projects`.
 _CREATED: Final = """
 WITH family AS MATERIALIZED (
     SELECT f.id, f.workspace_id, f.mcp_server_ids, f.project_id FROM chats f
@@ -169,9 +170,10 @@ WITH family AS MATERIALIZED (
           f.worker_id = :fence_worker AND f.epoch = :fence_epoch::bigint AND f.status = 'running'
           AND f.history_version = :fence_history::bigint AND f.mode IS DISTINCT FROM 'explore'))
     ORDER BY (f.id <> f.root_chat_id), f.id FOR SHARE),
+place AS MATERIALIZED (SELECT id FROM projects WHERE id = :project_id::uuid FOR KEY SHARE),
 member AS MATERIALIZED (
     SELECT m.project_id FROM project_members m
-    WHERE m.project_id = :project_id::uuid AND m.user_id = :owner_id AND m.role <> 'reader'
+    WHERE m.project_id = (SELECT id FROM place) AND m.user_id = :owner_id AND m.role <> 'reader'
     FOR KEY SHARE),
 changed AS (
     INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, model_config_id,
