@@ -543,6 +543,28 @@ async def test_checks_of_an_old_commit_or_a_closed_pull_request_are_ignored(
     ]
 
 
+async def test_checks_that_fail_before_the_pull_request_is_opened_are_sent_back_then(
+    rig: RepositoryRig, host: FakeGitHub
+) -> None:
+    gate = Gate()
+    rig.engine.answer(gate, "Done.")
+    await rig.deliver("issue_comment", host.comment("@chatd repair it"))
+    await rig.settle()
+    branch = (await rig.thread())["branch"]
+    host.push(branch)
+    await rig.deliver("check_suite", host.failed_checks(branch, "b" * 40))
+    await rig.deliver("check_suite", host.failed_checks("chatd/other", "c" * 40))
+    await rig.settle()
+    assert [outcome for outcome, _ in await rig.outcomes()] == ["done", "ignored", "ignored"]
+    rig.engine.answer("Repaired.")
+    gate.open()
+    await rig.finish()
+    await rig.later()
+    chat_id = await rig.finish()
+    assert (await rig.outcomes())[1:] == [("done", ""), ("ignored", "no chat has this branch")]
+    assert "This is round 1 of at most 3." in (await rig.engine.transcript(chat_id))[2]
+
+
 async def test_a_comment_on_the_pull_request_continues_the_chat_that_opened_it(
     rig: RepositoryRig, host: FakeGitHub
 ) -> None:

@@ -145,6 +145,9 @@ CHECKS = HostEvent(
         (CHECKS, None),
         (replace(CHECKS, branch="main"), "not a branch of chatd"),
         (replace(CHECKS, commit=""), "not a branch of chatd"),
+        (replace(EVENT, number=2**63), "the event has an unusual id"),
+        (replace(EVENT, number=-1), "the event has an unusual id"),
+        (replace(EVENT, key="k" * 401), "the event has an unusual id"),
     ],
 )
 def test_which_events_count(event: HostEvent, reason: str | None) -> None:

@@ -24,6 +24,7 @@ from chatd.domain.deployment.repositories import (
     COMMENT_INTERVAL_S,
     MAX_CLAIMS,
     MAX_REQUESTS_PER_HOUR,
+    NO_OPEN_PULL,
     Access,
     EventOutcome,
     HostEvent,
@@ -401,7 +402,7 @@ class RepositoryWorker:
             return _Result(outcome="ignored", detail=text)
         pull = await api.find_pull(event.repository, event.branch)
         if pull is None or pull.pull_request.state not in ("open", "draft"):
-            return _Result(outcome="ignored", detail="the branch has no open pull request")
+            return _Result(outcome="ignored", detail=NO_OPEN_PULL)
         if pull.commit != event.commit:
             return _Result(outcome="ignored", detail="the branch has a newer commit")
         most = one.check_rounds

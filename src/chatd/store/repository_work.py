@@ -17,6 +17,7 @@ from chatd.domain.access.permissions import Actor, require_permission
 from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.repositories import (
     MAX_WAITING_EVENTS,
+    NO_OPEN_PULL,
     EventOutcome,
     HostEvent,
     covers,
@@ -129,8 +130,16 @@ TRY_COMMENT: Final[LiteralString] = """
     WHERE id = $1 AND comment_key = $2 AND attempts = $3 RETURNING id"""
 SET_COMMENT: Final[LiteralString] = """
     UPDATE repository_threads SET comment_id = $3 WHERE id = $1 AND comment_key = $2"""
+# Checks may fail before the pull request is opened: of its branch they are read again then.
 SET_PULL: Final[LiteralString] = """
-    UPDATE repository_threads SET pull_number = $2, pull_url = $3 WHERE id = $1"""
+    WITH opened AS (
+        UPDATE repository_threads SET pull_number = $2, pull_url = $3 WHERE id = $1
+        RETURNING connection_id, repository, branch)
+    UPDATE repository_events e SET due_at = now(), ended_at = NULL, outcome = 'waiting',
+        attempts = 0
+    FROM opened o
+    WHERE e.connection_id = o.connection_id AND e.repository = o.repository AND e.number = 0
+      AND e.outcome = 'ignored' AND e.detail = $4 AND e.event ->> 'branch' = o.branch"""
 # Not if another request has begun meanwhile: `request` is then another one.
 SHOWN: Final[LiteralString] = """
     UPDATE repository_threads SET shown_version = $3, is_shown = $4, attempts = 0, failure = '',
@@ -336,7 +345,7 @@ async def set_comment(conn: Conn, thread: StoredThread, comment_id: str) -> None
 
 
 async def set_pull(conn: Conn, thread: StoredThread, number: int, url: str) -> None:
-    await conn.execute(SET_PULL, thread.id, number, url)
+    await conn.execute(SET_PULL, thread.id, number, url, NO_OPEN_PULL)
 
 
 async def set_shown(

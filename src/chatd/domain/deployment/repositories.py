@@ -37,6 +37,9 @@ MAX_REQUESTS_PER_HOUR: Final = 30
 """Of one issue or pull request. Two accounts that answer each other by themselves end here."""
 MAX_CLAIMS: Final = 30
 """After so many attempts an event has failed, also if each one ended without a word."""
+NO_OPEN_PULL: Final = "the branch has no open pull request"
+MAX_KEY_CHARS: Final = 400
+MAX_NUMBER: Final = 2**31
 MAX_EVENT_BYTES: Final = 2 * 1024 * 1024
 MAX_EVENT_AGE: Final = timedelta(days=7)
 """An older one is ignored: it is a replay. Handled events are known for longer."""
@@ -180,6 +183,8 @@ def reason_to_ignore(
         return "the repository has an unusual name"
     if not covers(connection.repositories, event.repository):
         return "the connection is not for this repository"
+    if len(event.key) > MAX_KEY_CHARS or not 0 <= event.number < MAX_NUMBER:
+        return "the event has an unusual id"
     if event.at is not None and event.at < now - MAX_EVENT_AGE:
         return "the event is too old"
     if event.kind == "checks_failed":
