@@ -42,6 +42,7 @@ from tests.support.git_apis import (
     FakeGitHub,
     FakeGitLab,
     FakeHost,
+    Pull,
     running,
 )
 from tests.support.providers.server import Gate
@@ -866,6 +867,27 @@ async def test_other_hosts_find_a_lost_comment_and_open_one_pull_request(
         assert await api.access("acme/app", "ada", 2) == "write"
         assert await api.access("acme/app", "eve", 3) == "read"
         assert await api.access("acme/app", "ada", 99) == ("write" if kind == "gitea" else "none")
+
+
+@pytest.mark.parametrize("kind", ["gitea", "gitlab"])
+async def test_a_stranger_with_a_branch_of_this_name_in_a_fork_takes_no_pull_request(
+    dsn: str, kind: str
+) -> None:
+    host: FakeGitea | FakeGitLab = FakeGitea() if kind == "gitea" else FakeGitLab()
+    async with rig_of(dsn, host, vendor=kind) as rig:
+        gate = Gate()
+        rig.engine.answer(gate, "Done.")
+        event = "issue_comment" if kind == "gitea" else "Note Hook"
+        await rig.deliver(event, host.comment("@chatd repair it"))
+        await rig.settle()
+        branch = (await rig.thread())["branch"]
+        host.push(branch)
+        host.pulls.append(Pull(49, branch, "main", "Mine", "", "e" * 40, is_fork=True))
+        gate.open()
+        await rig.finish()
+        await rig.later()
+        assert [(one.number, one.is_fork) for one in host.pulls] == [(49, True), (51, False)]
+        assert (await rig.thread())["pull_number"] == 51
 
 
 def test_the_marker_of_a_comment_is_invisible() -> None:

@@ -150,7 +150,8 @@ class FakeHost:
         """What is wrong."""
         if branch not in self.branches or base not in self.branches or not title:
             return "Validation Failed: head"
-        if any(pull.branch == branch and pull.state == "open" for pull in self.pulls):
+        own = [pull for pull in self.pulls if not pull.is_fork]
+        if any(pull.branch == branch and pull.state == "open" for pull in own):
             return "A pull request already exists"
         commit = self.branches[str(branch)]
         if commit == self.branches[str(base)]:

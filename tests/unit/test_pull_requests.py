@@ -82,7 +82,7 @@ def test_other_addresses_name_none(address: str) -> None:
             "https://git.test/api/v4",
             (
                 "/projects/team%2Fapp/merge_requests?source_branch=fix%2F1%26x"
-                "&order_by=created_at&sort=desc&per_page=1"
+                "&order_by=created_at&sort=desc&per_page=50"
             ),
         ),
         "gitea": (
@@ -142,6 +142,34 @@ def test_a_branch_without_a_pull_request_has_none() -> None:
     assert read_pull_request("github", APP, "fix", b"[]") is None
     others = json.dumps(github(head={"ref": "other", "sha": SHA})).encode()
     assert read_pull_request("gitea", APP, "fix", others) is None
+
+
+@table(
+    "kind of_fork own",
+    {
+        "gitlab": (
+            "gitlab",
+            gitlab(source_project_id=8, target_project_id=9),
+            gitlab(source_project_id=9, target_project_id=9),
+        ),
+        "gitea": (
+            "gitea",
+            github(head={"ref": "fix", "sha": SHA, "repo": {"full_name": "eve/app"}}),
+            github(head={"ref": "fix", "sha": SHA, "repo": {"full_name": "Team/App"}}),
+        ),
+        "a fork that was deleted": (
+            "gitea",
+            github(head={"ref": "fix", "sha": SHA, "repo": None}),
+            github(),
+        ),
+    },
+)
+def test_a_branch_of_this_name_in_a_fork_is_another_one(
+    kind: GitHostKind, of_fork: list[dict[str, object]], own: list[dict[str, object]]
+) -> None:
+    assert read_pull_request(kind, APP, "fix", json.dumps(of_fork).encode()) is None
+    both = json.dumps([*of_fork, *own]).encode()
+    assert read_pull_request(kind, APP, "fix", both) is not None
 
 
 @pytest.mark.parametrize(

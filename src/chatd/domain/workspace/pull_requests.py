@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from chatd.domain.description import describe
 from chatd.domain.text import clip, model_text
@@ -103,7 +103,7 @@ def search_path(kind: GitHostKind, remote: GitRemote, branch: str) -> str:
             return f"/repos/{remote.path}/pulls?head={owner}:{name}&state=all&per_page=1"
         case "gitlab":
             project = _quote(remote.path)
-            order = "order_by=created_at&sort=desc&per_page=1"
+            order = "order_by=created_at&sort=desc&per_page=50"
             return f"/projects/{project}/merge_requests?source_branch={name}&{order}"
         case "gitea":
             return f"/repos/{remote.path}/pulls?state=all&sort=recentupdate&limit=50"
@@ -121,9 +121,16 @@ def checks_paths(kind: GitHostKind, remote: GitRemote, found: FoundPullRequest) 
             return (f"/repos/{remote.path}/commits/{found.commit}/status",)
 
 
+class _Repository(Struct, frozen=True, kw_only=True):
+    full_name: str = ""
+
+
 class _Head(Struct, frozen=True, kw_only=True):
+    """`repo` is null if the fork was deleted."""
+
     ref: str = ""
     sha: str = ""
+    repo: _Repository | UnsetType | None = UNSET
 
 
 class _Listed(Struct, frozen=True, kw_only=True):
@@ -140,6 +147,8 @@ class _Listed(Struct, frozen=True, kw_only=True):
     merged_at: str | None = None
     head: _Head | None = None
     sha: str | None = None
+    source_project_id: int | None = None
+    target_project_id: int | None = None
 
 
 _LIST: Final = msgspec.json.Decoder(list[_Listed])
@@ -149,11 +158,12 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")
 def read_pull_request(
     kind: GitHostKind, remote: GitRemote, branch: str, body: bytes
 ) -> FoundPullRequest | None:
-    """None if the branch has none. Raises ValueError for a reply of another form."""
+    """None if the branch has none: anybody can have a branch of this name in a fork. Raises
+    ValueError for a reply of another form."""
     for one in _LIST.decode(body):
         head = one.head or _Head(ref=branch, sha=one.sha or "")
         number, url = one.number or one.iid, one.html_url or one.web_url
-        if number is None or (kind == "gitea" and head.ref != branch):
+        if number is None or (kind == "gitea" and head.ref != branch) or _is_of_fork(one, remote):
             continue
         page = _PAGE.fullmatch(url)
         if page is None or page[1].lower() != remote.host:
@@ -168,6 +178,15 @@ def read_pull_request(
         )
         return FoundPullRequest(pull_request=pull_request, commit=head.sha)
     return None
+
+
+def _is_of_fork(one: _Listed, remote: GitRemote) -> bool:
+    if one.source_project_id != one.target_project_id:
+        return True
+    repository = UNSET if one.head is None else one.head.repo
+    if repository is UNSET:
+        return False
+    return repository is None or repository.full_name.lower() != remote.path.lower()
 
 
 def _state(one: _Listed) -> PullRequestState:
