@@ -25,11 +25,13 @@ from chatd.agent.desktop.recorder import RECORDER
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat
 from chatd.domain.computer_use import Screen
-from chatd.domain.ports import Tool, ToolContext, WorkspaceAccess
-from chatd.domain.workspace.agent_api import AgentApi, DesktopPicture
+from chatd.domain.ports import Tool, ToolContext
+from chatd.domain.workspace.agent_api import DesktopPicture
 from chatd.domain.workspace.entities import DEFAULT_SCREEN
 from chatd.tools.browser import browser
 from chatd.tools.computer import computer
+from chatd.tools.tool import WorkspaceAccess
+from chatd.workspaces.agents.agent_client import AgentClient
 
 MAX_ACTION_MS: Final = 150.0
 ROUNDS, QUICK_ROUNDS = 40, 12
@@ -51,7 +53,7 @@ Stages = dict[str, list[float]]
 class _TimedAgent:
     """Notes how long each request takes, and what the agent tells of a screenshot."""
 
-    def __init__(self, agent: AgentApi, stages: Stages) -> None:
+    def __init__(self, agent: AgentClient, stages: Stages) -> None:
         self._agent = agent
         self._stages = stages
 
@@ -81,11 +83,11 @@ class _TimedAccess:
         self._access = access
         self.stages: Stages = defaultdict(list)
 
-    async def connect(self, context: ToolContext) -> AgentApi:
+    async def connect(self, context: ToolContext) -> AgentClient:
         began = time.perf_counter()
         agent = await self._access.connect(context)
         self.stages["connect"].append((time.perf_counter() - began) * 1000)
-        return cast(AgentApi, _TimedAgent(agent, self.stages))
+        return cast(AgentClient, _TimedAgent(agent, self.stages))
 
 
 async def measure_desktop(*, quick: bool) -> list[ReportRow]:

@@ -47,7 +47,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.store.workspace import workspaces
 from chatd.tools.execute import QUICK_COMMAND_S
-from chatd.workspaces.agents.agent_client import HttpAgentClient
+from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
@@ -266,7 +266,7 @@ async def _connected_runner(caller: ToolCaller) -> AsyncGenerator[None]:
         await serving
 
 
-async def _run_command(client: HttpAgentClient) -> None:
+async def _run_command(client: AgentClient) -> None:
     """As the tool does."""
     key = uuid4().hex
     started = await client.start_process("true", key=key, wait_s=QUICK_COMMAND_S)
@@ -288,17 +288,17 @@ async def _tunnel_rows(caller: ToolCaller, database: BenchDatabase, rounds: int)
             "tunnel": (caller.runners, RUNNER),
             "peer": (other, RUNNER),
         }
-        clients: dict[str, HttpAgentClient] = {}
+        clients: dict[str, AgentClient] = {}
         for name, (services, holder) in ways.items():
             endpoint = Endpoint(kind="unix", path=path, host_id=holder)
             connected = await services.connector.connect(row.id, [endpoint])
-            clients[name] = HttpAgentClient(connected, clock)
+            clients[name] = AgentClient(connected, clock)
         # The same socket without anything of runners: what a command cost before there were any.
         bare = AgentConnector(
             secret=SECRET, host_id="", clock=clock, open_stream=caller.runners.open_stream
         )
         here = Endpoint(kind="unix", path=path, host_id="")
-        clients["bare"] = HttpAgentClient(await bare.connect(row.id, [here]), clock)
+        clients["bare"] = AgentClient(await bare.connect(row.id, [here]), clock)
         took: dict[str, list[float]] = {name: [] for name in clients}
         for number in range(rounds + 3):
             # In turn from both ends: a call is slower after one that has used more of the cache.

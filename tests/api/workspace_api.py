@@ -1,7 +1,7 @@
 """An API server with workspaces: a template, and a record of the calls to its control."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import msgspec
@@ -10,20 +10,10 @@ from msgspec.structs import replace
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.domain.workspace.agent_api import (
-    DiffScope,
-    GitChanges,
-    ScopedDiff,
-    TerminalSize,
-    WorkspaceDesktop,
-    WorkspaceEffects,
-    WorkspaceFiles,
-    WorkspaceTerminal,
-)
 from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.network import Refusal
 from chatd.services.runners import RunnerServices, RunnerServicesConfig
-from chatd.services.workspaces import LocalWorkspaceControl
+from chatd.services.workspaces import WorkspaceControl
 from chatd.store.pool import Pool
 from chatd.store.workspace import builds
 from tests.support.api.server import ApiOptions, ApiReply, ApiServer, Json, serve_api
@@ -36,15 +26,13 @@ HERE = "here"
 LIMITS = EffectiveLimits(cpu_weight=0, per_process=("open_files",))
 
 
-class RecordingWorkspaces:
-    """Satisfies `WorkspaceControl` without a build worker, and records the calls."""
+class RecordingWorkspaces(WorkspaceControl):
+    """Has no build worker, and records the calls."""
 
     def __init__(self, pool: Pool) -> None:
         env, config = env_with(SystemClock()), RunnerServicesConfig(host_id=HERE, secret=SECRET)
         runners = RunnerServices(config, env, WORKER, pool, own=None)
-        self._control = LocalWorkspaceControl(env, pool, runners, None, ttl_s=None)
-        self.ports = self._control.ports
-        self.ttl_s: str | None = None
+        super().__init__(env, pool, runners, None, ttl_s=None)
         self.max_copy_bytes = 1 << 30
         self.woken = 0
         self.bound_to: list[tuple[ChatId, WorkspaceId | None]] = []
@@ -58,48 +46,25 @@ class RecordingWorkspaces:
 
     def wake(self) -> None:
         self.woken += 1
-        self._control.wake()
+        super().wake()
 
     async def find_problems(
         self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
     ) -> Sequence[FieldProblem]:
-        return self.wrong or await self._control.find_problems(template, spec, values)
+        return self.wrong or await super().find_problems(template, spec, values)
 
     async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
         self.bound_to.append((chat_id, workspace_id))
-        await self._control.on_bound(chat_id, workspace_id)
+        await super().on_bound(chat_id, workspace_id)
 
     async def refresh_context(self, chat: Chat) -> None:
         """The agents of these tests are rows only."""
         self.refreshed.append(chat.id)
 
-    async def read_diff(self, chat: Chat, scope: DiffScope) -> Sequence[ScopedDiff]:
-        return await self._control.read_diff(chat, scope)
-
-    def git(self, chat: Chat) -> AbstractAsyncContextManager[AsyncGenerator[GitChanges]]:
-        return self._control.git(chat)
-
-    async def effects(self, chat: Chat) -> WorkspaceEffects:
-        return await self._control.effects(chat)
-
-    async def files(self, chat: Chat) -> WorkspaceFiles:
-        return await self._control.files(chat)
-
-    async def workspace_files(self, workspace_id: WorkspaceId) -> WorkspaceFiles:
-        return await self._control.workspace_files(workspace_id)
-
-    async def desktop(self, chat: Chat, person: str) -> WorkspaceDesktop:
-        return await self._control.desktop(chat, person)
-
     async def refusals(self, workspace_id: WorkspaceId) -> Sequence[Refusal]:
         if self.refused is None:
-            return await self._control.refusals(workspace_id)
+            return await super().refusals(workspace_id)
         return self.refused
-
-    async def terminal(
-        self, chat: Chat, terminal_id: UUID, size: TerminalSize
-    ) -> WorkspaceTerminal:
-        return await self._control.terminal(chat, terminal_id, size)
 
 
 class WorkspaceApi:

@@ -30,7 +30,7 @@ LIMIT_ERROR = REFUSAL.error
 
 
 class CallBudget:
-    """Satisfies `ports.Budget`: allows that many calls."""
+    """Satisfies `Budget`: allows that many calls."""
 
     def __init__(self, calls: int) -> None:
         self.left = calls
@@ -56,7 +56,7 @@ class CallBudget:
 
 
 class FailingBudget:
-    """Satisfies `ports.Budget`; its checks hang or fail, and it knows no limit."""
+    """Satisfies `Budget`; its checks hang or fail, and it knows no limit."""
 
     def __init__(self, *, hangs: bool) -> None:
         self.hangs = hangs

@@ -147,7 +147,7 @@ async def test_a_model_that_rejects_the_temperature_is_called_without_it(dsn: st
 
 
 class SpentBudget:
-    """Satisfies `ports.Budget`: allows no call."""
+    """Satisfies `Budget`: allows no call."""
 
     def __init__(self) -> None:
         self.checks = 0

@@ -35,7 +35,7 @@ from chatd.services.runners import LOOPBACK_PEER, RunnerServices, RunnerServices
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.store.workspace import builds, templates, tunnels, workspaces
-from chatd.workspaces.agents.agent_client import HttpAgentClient
+from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.build_backend import BuildContext
 from chatd.workspaces.network.workspace_networks import WorkspaceNetworks
 from chatd.workspaces.runner.backend_calls import BackendCalls
@@ -152,10 +152,10 @@ class ReplicaRig:
     def url(self) -> str:
         return self.server.url
 
-    async def client(self, workspace: WorkspaceId) -> HttpAgentClient:
+    async def client(self, workspace: WorkspaceId) -> AgentClient:
         """Waits for an agent that is just starting."""
 
-        async def connected() -> HttpAgentClient | None:
+        async def connected() -> AgentClient | None:
             snapshot = present(
                 await workspaces.load_snapshot(self.services.pool, HARNESS, workspace)
             )
@@ -164,7 +164,7 @@ class ReplicaRig:
                 return None
             with suppress(Exception):
                 ready = await self.services.connector.connect_agent(agent)
-                return HttpAgentClient(ready, SystemClock())
+                return AgentClient(ready, SystemClock())
             return None
 
         return await eventually(connected, within_s=WAIT_S)

@@ -25,7 +25,7 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.services import runners as runner_services
 from chatd.store.workspace import builds, workspaces
-from chatd.workspaces.agents.agent_client import HttpAgentClient
+from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.build_backend import BuildCancelled, BuildContext, BuildFailed
 from chatd.workspaces.runner.backend_calls import BackendCalls
@@ -304,9 +304,7 @@ async def test_an_agent_whose_clock_is_wrong_by_an_hour_is_used_as_any_other(
                 clock=FastClock(),
                 open_stream=first.services.open_stream,
             )
-            client = HttpAgentClient(
-                await connector.connect_agent(snapshot.agents[0]), SystemClock()
-            )
+            client = AgentClient(await connector.connect_agent(snapshot.agents[0]), SystemClock())
             path = tmp_path / "written"
             await client.write_file(str(path), b"once", key="write")
             assert await asyncio.to_thread(path.read_text) == "once"

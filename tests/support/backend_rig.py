@@ -23,7 +23,7 @@ from chatd.domain.workspace.entities import (
     Workspace,
 )
 from chatd.domain.workspace.host_credentials import HostCredential
-from chatd.workspaces.agents.agent_client import ConnectedAgent, HttpAgentClient
+from chatd.workspaces.agents.agent_client import AgentClient, ConnectedAgent
 from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.agents.agent_session import OpenStream, derive_agent_key
 from chatd.workspaces.build_backend import Backend, BuildContext
@@ -105,8 +105,8 @@ class BackendRig:
             self.context(self.spec, workspace=workspace, build=build, transition="delete")
         )
 
-    async def client(self, running: RunningWorkspace) -> HttpAgentClient:
-        return HttpAgentClient(await self.connect(running), SystemClock())
+    async def client(self, running: RunningWorkspace) -> AgentClient:
+        return AgentClient(await self.connect(running), SystemClock())
 
     async def connect(self, running: RunningWorkspace) -> ConnectedAgent:
         return await self._connector.connect(

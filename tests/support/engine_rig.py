@@ -57,10 +57,10 @@ from chatd.domain.model.failures import (
 )
 from chatd.domain.model.protocol import Effort, ModelConfig, Prices
 from chatd.domain.model.retry import CallLimits
-from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
+from chatd.domain.ports import Clock, Env, ModelChoice, Provider, Tool, ToolSource
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
 from chatd.engine.acquirer import SlotsConfig
-from chatd.engine.budget import SpendLimit
+from chatd.engine.budget import Budget, SpendLimit
 from chatd.engine.hooks import TurnHooks
 from chatd.engine.model_call import AnswerTimes
 from chatd.engine.worker import WorkerConfig

@@ -16,12 +16,12 @@ from chatd.domain.chat.states import State
 from chatd.domain.files import FileLimits
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
-from chatd.domain.workspace.agent_api import AgentApi
 from chatd.store.file_stores import DatabaseFileStore, FileStores
 from chatd.store.pool import Pool
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.files import attach_file, file_tools
 from chatd.tools.plans import propose_plan
+from chatd.workspaces.agents.agent_client import AgentClient
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 from tests.support.stream_replica import env_with
@@ -29,7 +29,7 @@ from tests.workspaces.agent_process import Workbench, new_chat_id
 
 
 class FileToolCaller:
-    """Satisfies `ports.WorkspaceAccess`. `mode` is the chat's."""
+    """Satisfies `WorkspaceAccess`. `mode` is the chat's."""
 
     def __init__(self, bench: Workbench, pool: Pool, chat: Chat, limits: FileLimits) -> None:
         self.bench = bench
@@ -42,7 +42,7 @@ class FileToolCaller:
         tools = (*file_tools(self), propose_plan(self, files), attach_file(self, files))
         self.tools = {tool.spec.name: tool for tool in tools}
 
-    async def connect(self, context: ToolContext) -> AgentApi:
+    async def connect(self, context: ToolContext) -> AgentClient:
         self.connections += 1
         return self.bench.on_behalf(context.chat.id)
 

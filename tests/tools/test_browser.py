@@ -8,9 +8,9 @@ from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
-from chatd.domain.workspace.agent_api import AgentApi
 from chatd.domain.workspace.entities import TemplateSpec
 from chatd.tools.browser import BROWSER_RECHECK_S, BrowserTools, browser
+from chatd.workspaces.agents.agent_client import AgentClient
 from tests.support.clock import FakeClock
 from tests.support.factories import WORKER, chat
 from tests.support.stream_replica import env_with
@@ -23,7 +23,7 @@ MAX_SCHEMA_BYTES = 1600
 class NoWorkspace:
     """Satisfies `WorkspaceAccess`: a call that reaches it has passed the checks of the tool."""
 
-    async def connect(self, context: ToolContext) -> AgentApi:
+    async def connect(self, context: ToolContext) -> AgentClient:
         raise AssertionError(context.call_id)
 
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.agent_api import (
-    AgentApi,
     ConnectFailed,
     StartedProcess,
     WorkspaceUnavailable,
@@ -26,6 +25,7 @@ from chatd.tools.execute import execute, process_tools
 from chatd.tools.files import file_tools
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.agent_client import (
+    AgentClient,
     AgentConnection,
     OutcomeUnknown,
     decode_effect_reply,
@@ -60,7 +60,7 @@ class StoppableWorkspace:
         tools = (*file_tools(self), execute(self, clock), *process_tools(self))
         self.tools = {tool.spec.name: tool for tool in tools}
 
-    async def connect(self, context: ToolContext) -> AgentApi:
+    async def connect(self, context: ToolContext) -> AgentClient:
         return await self.access.connect(context)
 
     async def call(self, name: str, **args: object) -> str:
@@ -140,7 +140,7 @@ async def test_a_call_that_an_earlier_worker_may_have_begun_is_not_said_to_be_wi
     """It ran the command and died with the agent; the next worker does not reach the agent."""
 
     class Gone:
-        async def connect(self, context: ToolContext) -> AgentApi:
+        async def connect(self, context: ToolContext) -> AgentClient:
             del context
             raise lost
 

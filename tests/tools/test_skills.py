@@ -17,7 +17,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.ids import ToolCallId, UserId
 from chatd.domain.ports import ToolContext
 from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.workspace.agent_api import AgentApi, WorkspaceUnavailable
+from chatd.domain.workspace.agent_api import WorkspaceUnavailable
 from chatd.store.account import skills
 from chatd.store.account.skills import SkillPatch
 from chatd.store.chat import chats
@@ -26,6 +26,7 @@ from chatd.store.pool import Pool
 from chatd.store.workspace import bindings
 from chatd.tools.chat_tools import ChatTools
 from chatd.tools.skills import MAX_SKILL_FILE_BYTES, SkillDirectory, SkillTools, no_workspace_skills
+from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.agents.agent_monitor import ContextSync
 from chatd.workspaces.agents.agent_resolver import StoredBindings
 from chatd.workspaces.instructions import WorkspaceInstructions
@@ -50,7 +51,7 @@ NOTES = (
 
 
 class SkillCaller:
-    """Satisfies `ports.WorkspaceAccess`. `is_down`: the workspace does not run."""
+    """Satisfies `WorkspaceAccess`. `is_down`: the workspace does not run."""
 
     def __init__(self, pool: Pool, bench: Workbench | None) -> None:
         self.pool = pool
@@ -65,10 +66,10 @@ class SkillCaller:
         self.family = SkillTools(self.directory, None if bench is None else self)
         self.source = ChatTools([self.family], self.briefings.instructions, self.directory)
 
-    async def connect(self, context: ToolContext) -> AgentApi:
+    async def connect(self, context: ToolContext) -> AgentClient:
         return await self._connect(context.chat)
 
-    async def _connect(self, chat: Chat) -> AgentApi:
+    async def _connect(self, chat: Chat) -> AgentClient:
         del chat
         if self.is_down or self.bench is None:
             raise WorkspaceUnavailable("The workspace is stopped.")

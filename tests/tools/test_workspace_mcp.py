@@ -11,11 +11,12 @@ from msgspec import Raw
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.mcp.servers import MAX_MODEL_NAME_CHARS
-from chatd.domain.ports import AgentApi, ToolContext
+from chatd.domain.ports import ToolContext
 from chatd.domain.tool_policy.decision import decide
 from chatd.domain.tool_policy.rules import PolicyLayer, ToolPolicy, ToolRule
 from chatd.domain.workspace.agent_api import WorkspaceMcpServer, WorkspaceUnavailable
 from chatd.tools.workspaces import WorkspaceMcpTool, WorkspaceMcpTools
+from chatd.workspaces.agents.agent_client import AgentClient
 from tests.support.clock import FakeClock
 from tests.support.factories import chat
 from tests.support.stream_replica import env_with
@@ -29,7 +30,7 @@ LAYER = PolicyLayer(name="user", policy=ToolPolicy(rules=RULES))
 
 
 class StoppedWorkspace:
-    async def connect(self, context: ToolContext) -> AgentApi:
+    async def connect(self, context: ToolContext) -> AgentClient:
         del context
         raise WorkspaceUnavailable("The workspace is stopped.")
 

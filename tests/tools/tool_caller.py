@@ -12,13 +12,13 @@ from chatd.domain.chat.row import Fence
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.agent_api import (
-    AgentApi,
     AgentUnreachable,
     ProcessOutput,
     StartedProcess,
 )
 from chatd.tools.execute import execute, process_tools
 from chatd.tools.files import file_tools
+from chatd.workspaces.agents.agent_client import AgentClient
 from tests.support.factories import WORKER, chat
 from tests.workspaces.agent_process import Workbench
 
@@ -26,15 +26,15 @@ from tests.workspaces.agent_process import Workbench
 class ToolCaller:
     """Satisfies `domain.hands.Hands`. Every call has an id of its own unless a test gives one."""
 
-    def __init__(self, bench: Workbench, agent: AgentApi | None = None) -> None:
+    def __init__(self, bench: Workbench, agent: AgentClient | None = None) -> None:
         self.bench = bench
-        self.agent: AgentApi | Exception = agent or bench.conn
+        self.agent: AgentClient | Exception = agent or bench.conn
         tools = (*file_tools(self), execute(self, SystemClock()), *process_tools(self))
         self.tools = {tool.spec.name: tool for tool in tools}
         self.shown: list[str] = []
         self._calls = 0
 
-    async def connect(self, context: ToolContext) -> AgentApi:
+    async def connect(self, context: ToolContext) -> AgentClient:
         del context
         if isinstance(self.agent, Exception):
             raise self.agent
@@ -66,7 +66,7 @@ class LossyAgent:
     """An agent that loses its first replies about output, which the reply to a start does not
     have."""
 
-    def __init__(self, conn: AgentApi, losses: int) -> None:
+    def __init__(self, conn: AgentClient, losses: int) -> None:
         self._conn = conn
         self._losses = losses
 
@@ -89,5 +89,5 @@ class LossyAgent:
         return found
 
 
-def lossy_agent(conn: AgentApi, losses: int) -> AgentApi:
-    return cast("AgentApi", LossyAgent(conn, losses))
+def lossy_agent(conn: AgentClient, losses: int) -> AgentClient:
+    return cast("AgentClient", LossyAgent(conn, losses))

@@ -15,7 +15,6 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId, ToolCallId, WorkspaceId
 from chatd.domain.ports import Clock, ToolContext
 from chatd.domain.workspace.agent_api import (
-    AgentApi,
     AgentUnreachable,
     ContextResource,
     FileLines,
@@ -26,7 +25,7 @@ from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow
 from chatd.store.pool import Pool
 from chatd.tools.chat_tools import ChatTools, WorkspaceTools
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.agent_client import AgentConnection
+from chatd.workspaces.agents.agent_client import AgentClient, AgentConnection
 from chatd.workspaces.agents.agent_monitor import ContextSync
 from chatd.workspaces.agents.agent_resolver import AgentObservation, StoredBindings
 from chatd.workspaces.agents.agent_session import AgentRequest
@@ -179,10 +178,10 @@ class FakeWorkspaceServices:
         family = WorkspaceTools(self, provisioning, env.clock)
         self.tools = ChatTools([family], self.instructions.instructions)
 
-    async def connect(self, context: ToolContext) -> AgentApi:
+    async def connect(self, context: ToolContext) -> AgentClient:
         return await self.access.connect(context)
 
-    async def _connect(self, chat: Chat) -> AgentApi:
+    async def _connect(self, chat: Chat) -> AgentClient:
         context = ToolContext(chat=chat, call_id=ToolCallId("briefing"), fence=Fence.of(chat))
         return await self.connect(context)
 

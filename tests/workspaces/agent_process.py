@@ -14,7 +14,7 @@ from chatd.clock import SystemClock
 from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import AgentId, Endpoint
-from chatd.workspaces.agents.agent_client import ChatIdentity, ConnectedAgent, HttpAgentClient
+from chatd.workspaces.agents.agent_client import AgentClient, ChatIdentity, ConnectedAgent
 from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.agents.agent_session import derive_agent_key
 from chatd.workspaces.local.kit import agent_zip
@@ -125,10 +125,10 @@ class Workbench:
 
     def on_behalf(
         self, chat_id: ChatId | None = None, *, epoch: int = 1, turn: int | None = None
-    ) -> HttpAgentClient:
+    ) -> AgentClient:
         message = None if turn is None else MessageId(turn)
         identity = ChatIdentity(chat_id=chat_id or self.chat_id, epoch=epoch, turn=message)
-        return HttpAgentClient(self.connected, SystemClock(), identity)
+        return AgentClient(self.connected, SystemClock(), identity)
 
     def key(self, name: str) -> str:
         """A key that no other test uses."""

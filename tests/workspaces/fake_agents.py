@@ -14,11 +14,11 @@ from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import ToolContext
-from chatd.domain.workspace.agent_api import AgentApi, AgentUnreachable, WorkspaceBinding
+from chatd.domain.workspace.agent_api import AgentUnreachable, WorkspaceBinding
 from chatd.domain.workspace.entities import AgentId, AgentRow, BuildId
 from chatd.domain.workspace.rules import choose_agent
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.agent_client import AgentConnection
+from chatd.workspaces.agents.agent_client import AgentClient, AgentConnection
 from chatd.workspaces.agents.agent_resolver import AgentObservation
 from chatd.workspaces.agents.agent_session import KEY_HEADER, AgentRequest, ConnectFailed
 from tests.support import factories
@@ -214,7 +214,7 @@ class AccessRig:
         self.access = AgentAccess(deps)
         self.chat = factories.chat(id=CHAT, workspace_id=HOME)
 
-    async def client(self, *, epoch: int = 1, chat: Chat | None = None) -> AgentApi:
+    async def client(self, *, epoch: int = 1, chat: Chat | None = None) -> AgentClient:
         return await self.access.connect(tool_context(chat or self.chat, epoch))
 
     async def read(self) -> AgentRow:

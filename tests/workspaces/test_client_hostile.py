@@ -18,9 +18,9 @@ from chatd.workspaces.agents.agent_client import (
     MAX_ERROR_CHARS,
     MAX_HELLO_BYTES,
     MIN_POLL_INTERVAL_S,
+    AgentClient,
     AgentHello,
     ConnectedAgent,
-    HttpAgentClient,
     handshake,
 )
 from chatd.workspaces.agents.agent_session import AgentSession, AgentSigner, derive_agent_key
@@ -83,11 +83,9 @@ async def pretending(place: Path, trick: Trick) -> AsyncGenerator[AgentSession]:
             await asyncio.gather(*connections)
 
 
-def client_of(
-    session: AgentSession, clock: Clock | None = None, *, boot: str = "b"
-) -> HttpAgentClient:
+def client_of(session: AgentSession, clock: Clock | None = None, *, boot: str = "b") -> AgentClient:
     hello = AgentHello(agent_id=str(AGENT), boot_id=boot)
-    return HttpAgentClient(ConnectedAgent(session, AGENT, hello), clock or SystemClock())
+    return AgentClient(ConnectedAgent(session, AGENT, hello), clock or SystemClock())
 
 
 async def lost_to(place: Path, trick: Trick, *, within_s: float = WAIT_S) -> AgentUnreachable:

@@ -14,7 +14,7 @@ from chatd.domain.workspace.agent_api import AgentRefused, BrowserAction
 from chatd.domain.workspace.entities import GitSeed
 from chatd.domain.workspace.host_credentials import git_credential, make_credential
 from chatd.domain.workspace.network import Refusal, read_refusals
-from chatd.workspaces.agents.agent_client import ChatIdentity, HttpAgentClient
+from chatd.workspaces.agents.agent_client import AgentClient, ChatIdentity
 from chatd.workspaces.local.local_backend import LocalConfig
 from chatd.workspaces.network import workspace_networks
 from chatd.workspaces.network.inside import INSIDE_NETWORK, REFUSALS_FILE
@@ -193,7 +193,7 @@ async def test_the_browser_trusts_the_authority_and_reaches_allowed_hosts_only(
     ]
     running = await rig.start(rig.template(network="allow", allow=(HOST,), browser=True))
     identity = ChatIdentity(chat_id=new_chat_id(), epoch=1)
-    agent = HttpAgentClient(await rig.connect(running), SystemClock(), identity)
+    agent = AgentClient(await rig.connect(running), SystemClock(), identity)
     action = BrowserAction(action="open", url=f"https://{HOST}/echo")
     opened = await agent.use_browser(action, key="open")
     assert f"authorization: Basic {'*' * 16}" in opened.text, opened

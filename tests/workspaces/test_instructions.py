@@ -9,7 +9,6 @@ import pytest
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.chat.states import State
 from chatd.domain.workspace.agent_api import (
-    AgentApi,
     AgentUnreachable,
     ContextResource,
     WorkspaceContext,
@@ -18,6 +17,7 @@ from chatd.domain.workspace.entities import AgentHealth, AgentRow, BuildTransiti
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, workspaces
+from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.agents.agent_monitor import ContextMonitor, ContextSync
 from chatd.workspaces.agents.agent_resolver import StoredBindings
 from chatd.workspaces.instructions import (
@@ -75,12 +75,12 @@ class Place:
             StoredBindings(pool), self.contexts, self.connect, self.env
         )
 
-    async def connect(self, row: Chat) -> AgentApi:
+    async def connect(self, row: Chat) -> AgentClient:
         del row
         if self.lost:
             self.asked += 1
             raise AgentUnreachable("The agent does not answer.")
-        return cast("AgentApi", self)
+        return cast("AgentClient", self)
 
     async def context(self, *, after: int = 0, wait_s: float = 0) -> WorkspaceContext:
         del after, wait_s

@@ -14,9 +14,10 @@ from chatd.domain.chat.row import Fence
 from chatd.domain.chat.states import State
 from chatd.domain.ids import ToolCallId, WorkerId
 from chatd.domain.ports import ToolContext
-from chatd.domain.workspace.agent_api import AgentApi, AgentRefused, WorkspaceBinding
+from chatd.domain.workspace.agent_api import AgentRefused, WorkspaceBinding
 from chatd.store.pool import Pool
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
+from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.agents.agent_resolver import StoredBindings
 from tests.support import factories
 from tests.support.factories import CHAT
@@ -53,7 +54,7 @@ class OwnedChat:
         connect = connector().connect_agent
         return AgentAccess(AccessDeps(bindings=self.bindings, connect=connect, clock=SystemClock()))
 
-    async def client(self, replica: AgentAccess, epoch: int, worker: WorkerId) -> AgentApi:
+    async def client(self, replica: AgentAccess, epoch: int, worker: WorkerId) -> AgentClient:
         fence = Fence(worker_id=worker, epoch=epoch, status="running", history_version=1)
         context = ToolContext(chat=self.chat, call_id=ToolCallId("call"), fence=fence)
         return await replica.connect(context)

@@ -17,7 +17,7 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import DemoSeed, ResourceLimits, TemplateSpec
-from chatd.workspaces.agents.agent_client import HttpAgentClient
+from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.local.local_backend import LocalConfig
 from chatd.workspaces.local.sandbox_command import IsolationLevel, has_namespaces
 from chatd.workspaces.local.supervisor.seccomp import (
@@ -447,7 +447,7 @@ async def test_the_agent_restarts_after_all_processes_were_killed(pair: Pair) ->
     before = await pair.rig.connect(pair.other)
     (pair.rig.home(pair.other) / "stored").write_text("")
     with contextlib.suppress(AgentUnreachable):
-        await HttpAgentClient(before, SystemClock()).start_process("kill -9 -1", key="all")
+        await AgentClient(before, SystemClock()).start_process("kill -9 -1", key="all")
 
     await pair.rig.wait_new_agent(pair.other, before.hello.boot_id)
     assert await pair.rig.output_of(pair.other, "ls stored") == "stored"

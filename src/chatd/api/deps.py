@@ -1,10 +1,8 @@
 """The collaborators that routes and streams are given."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Concatenate, ParamSpec, Protocol, TypeVar
-from uuid import UUID
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
@@ -17,22 +15,9 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.description import describe
 from chatd.domain.errors import NotFound
 from chatd.domain.files import FileLimits
-from chatd.domain.ids import ChatId, ModelConfigId, WorkspaceId
+from chatd.domain.ids import ChatId, ModelConfigId
 from chatd.domain.model.protocol import ModelCapabilities
 from chatd.domain.ports import Env
-from chatd.domain.workspace.agent_api import (
-    DiffScope,
-    GitChanges,
-    ScopedDiff,
-    TerminalSize,
-    WorkspaceDesktop,
-    WorkspaceEffects,
-    WorkspaceFiles,
-    WorkspaceTerminal,
-)
-from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
-from chatd.domain.workspace.network import Refusal
-from chatd.domain.workspace.previews import WorkspacePorts
 from chatd.engine.spend_guard import SpendGuard
 from chatd.engine.subagents import ReserveSlot
 from chatd.sealed_secrets import KeyRing
@@ -49,6 +34,7 @@ from chatd.services.restores import Confirmation
 from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.runners import RunnerServices
 from chatd.services.templates import TemplateAdministration
+from chatd.services.workspaces import WorkspaceControl
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat.transactor import Transactor
 from chatd.store.file_stores import FileStores
@@ -66,86 +52,6 @@ P = ParamSpec("P")
 class TitleSuggester(Protocol):
     async def suggest(self, chat: Chat, excerpt: str) -> str:
         """A title for this excerpt of the chat, by a model call. Raises UsageLimit, TitleFailed."""
-        ...
-
-
-class WorkspaceControl(Protocol):
-    """What the API needs of workspaces beyond their rows. Replicas without a build worker have
-    it too: another replica runs the builds."""
-
-    def new_host(self, template: Template, spec: TemplateSpec) -> str | None:
-        """The runner on which a new workspace is built; None: the first that fits takes it."""
-        ...
-
-    @property
-    def ttl_s(self) -> str | None:
-        """The configured time after which an unused workspace stops."""
-        ...
-
-    @property
-    def max_copy_bytes(self) -> int:
-        """How large a workspace may be that is copied."""
-        ...
-
-    def wake(self) -> None:
-        """Let the build worker look for builds now."""
-        ...
-
-    async def find_problems(
-        self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
-    ) -> Sequence[FieldProblem]:
-        """Problems that would certainly make a start with these values fail."""
-        ...
-
-    async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
-        """The chat's workspace or pinned instructions changed: forget the cached ones."""
-        ...
-
-    async def refresh_context(self, chat: Chat) -> None:
-        """Store the instructions of the chat's workspace as they are now. Raises Conflict,
-        AgentUnreachable or AgentRefused within 40 s."""
-        ...
-
-    async def read_diff(self, chat: Chat, scope: DiffScope) -> Sequence[ScopedDiff]:
-        """What the scope has changed. Raises Conflict, AgentRefused or AgentLost within 30 s."""
-        ...
-
-    def git(self, chat: Chat) -> AbstractAsyncContextManager[AsyncGenerator[GitChanges]]:
-        """Changes in the chat's git repositories. Raises Conflict or AgentLost within 30 s."""
-        ...
-
-    async def effects(self, chat: Chat) -> WorkspaceEffects:
-        """What a person does in the workspace. Raises Conflict or AgentLost within 30 s."""
-        ...
-
-    async def files(self, chat: Chat) -> WorkspaceFiles:
-        """The files of the chat's workspace. Raises Conflict or AgentLost within 30 s."""
-        ...
-
-    async def workspace_files(self, workspace_id: WorkspaceId) -> WorkspaceFiles:
-        """The files of a workspace, to copy many: the workspace counts as used."""
-        ...
-
-    @property
-    def ports(self) -> WorkspacePorts:
-        """The ports of running workspaces."""
-        ...
-
-    async def refusals(self, workspace_id: WorkspaceId) -> Sequence[Refusal]:
-        """What the proxy of a running workspace has refused. Raises Conflict, AgentRefused,
-        AgentUnreachable."""
-        ...
-
-    async def terminal(
-        self, chat: Chat, terminal_id: UUID, size: TerminalSize
-    ) -> WorkspaceTerminal:
-        """Open a terminal in the chat's workspace, or find it again. Raises Conflict, AgentRefused
-        or AgentLost within a minute."""
-        ...
-
-    async def desktop(self, chat: Chat, person: str) -> WorkspaceDesktop:
-        """The desktop of the chat's workspace for this person. Raises Conflict or AgentLost within
-        30 s."""
         ...
 
 

@@ -30,12 +30,9 @@ from chatd.domain.workspace.previews import (
     GRANT_LIFETIME_S,
     PortFailed,
     PortRequest,
-    PortResponse,
-    PortSocket,
     PreviewGrant,
     PreviewPlace,
     PreviewTarget,
-    WorkspacePorts,
     read_grant,
     read_label,
     request_headers,
@@ -43,6 +40,7 @@ from chatd.domain.workspace.previews import (
     sign_grant,
 )
 from chatd.log_event import LogEvent
+from chatd.services.port_access import AgentPorts, PortReply, PortSocket
 from chatd.store.account import credentials
 from chatd.store.chat import shares
 from chatd.store.conn import Conn
@@ -359,7 +357,7 @@ class _Exchange:
         self._framed_by = framed_by
 
     @property
-    def _ports(self) -> WorkspacePorts:
+    def _ports(self) -> AgentPorts:
         if self._deps.workspaces is None:
             raise _Page(404, "No workspaces", "Workspaces are turned off on this server.")
         return self._deps.workspaces.ports
@@ -388,10 +386,11 @@ class _Exchange:
             raise
 
     async def _reply(self, body: "_RequestBody") -> None:
-        async with self._ports.exchange(self.target, self._request(), body) as response:
+        next_piece = None if body.is_empty else body.next_piece
+        async with self._ports.exchange(self.target, self._request(), next_piece) as response:
             await self._send_response(response)
 
-    async def _send_response(self, response: PortResponse) -> None:
+    async def _send_response(self, response: PortReply) -> None:
         headers = response_headers(response.headers, self.place, self._framed_by)
         self.status = response.status
         await self.send(
@@ -430,7 +429,7 @@ _UNSENT: Final = frozenset({1004, 1005, 1006, 1015})
 
 
 class _RequestBody:
-    """Satisfies `previews.RequestBody`. `error` is why it could not be read to its end."""
+    """The body of a request, piece by piece. `error` is why it could not be read to its end."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive
@@ -446,6 +445,7 @@ class _RequestBody:
             raise TooLarge(MAX_PREVIEW_BODY_BYTES)
 
     async def next_piece(self) -> bytes:
+        """Empty at its end."""
         while not self._read.is_set():
             try:
                 async with asyncio.timeout(PREVIEW_BODY_IDLE_TIMEOUT_S):

@@ -6,8 +6,8 @@ document are both built from that declaration, so they cannot differ. Templates 
 a trailing slash makes no difference.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Final, Literal, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -24,13 +24,7 @@ LATENCY_BUCKETS_S: Final = (
 _PARAMETER: Final = "{}"
 
 
-class Handle(Protocol):
-    @property
-    def __name__(self) -> str: ...
-
-    async def __call__(self, request: ApiRequest) -> ApiReply: ...
-
-
+Handle = Callable[[ApiRequest], Coroutine[Any, Any, ApiReply]]
 RouteAccess = Permission | Literal["public", "signed_in"]
 """A caller needs the permission; or `signed_in` only; or the route is `public`, for the time before
 a sign-in."""

@@ -45,8 +45,8 @@ from chatd.domain.workspace.agent_api import (
     TerminalOutput,
     TerminalSize,
     TerminalTaken,
-    WorkspaceTerminal,
 )
+from chatd.services.people_access import AgentTerminal
 from chatd.store.account import audit
 from chatd.store.chat import chats
 
@@ -193,7 +193,7 @@ class _TerminalSocket:
         self._frames: asyncio.Queue[TerminalInput | TerminalResize | TerminalClose] = asyncio.Queue(
             MAX_WAITING_FRAMES
         )
-        self._opened: asyncio.Future[WorkspaceTerminal] = asyncio.get_running_loop().create_future()
+        self._opened: asyncio.Future[AgentTerminal] = asyncio.get_running_loop().create_future()
 
     @property
     def parts(self) -> tuple[Callable[[], Awaitable[None]], ...]:
@@ -262,7 +262,7 @@ class _TerminalSocket:
 
 
 async def _apply(
-    terminal: WorkspaceTerminal, frames: list[TerminalInput | TerminalResize | TerminalClose]
+    terminal: AgentTerminal, frames: list[TerminalInput | TerminalResize | TerminalClose]
 ) -> None:
     sizes = [frame for frame in frames if isinstance(frame, TerminalResize)]
     if sizes:

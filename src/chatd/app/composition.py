@@ -74,7 +74,7 @@ from chatd.services.secret_keys import (
 from chatd.services.templates import TemplateAdministration
 from chatd.services.webhooks import DEFAULT_CONTACT, PushRequests, WebhookSender
 from chatd.services.workspaces import (
-    LocalWorkspaceControl,
+    WorkspaceControl,
     WorkspaceServices,
     WorkspaceServicesConfig,
     workspace_config,
@@ -224,7 +224,7 @@ class Composition:
         self.runners: RunnerServices | None = None
         self.workspaces: WorkspaceServices | None = None
         self._own_backend: LocalBackend | None = None
-        self.workspace_control: LocalWorkspaceControl | None = None
+        self.workspace_control: WorkspaceControl | None = None
         if (config := workspaces) is not None:
             own = None
             if role.runs_chats:
@@ -250,7 +250,7 @@ class Composition:
                 self.workspaces = WorkspaceServices(
                     config, env, runners, own, announce=self._announce, ring=ring
                 )
-            self.workspace_control = LocalWorkspaceControl(
+            self.workspace_control = WorkspaceControl(
                 env, pool, runners, self.workspaces, ttl_s=config.ttl_s
             )
         self._file_stores = files = build_file_stores(replicating.files, pool, env.clock)

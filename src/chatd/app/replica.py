@@ -22,11 +22,11 @@ from chatd.domain.deployment.webhooks import turn_event
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import WorkerId
 from chatd.domain.model.retry import DEFAULT_OUTAGE_S
-from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
+from chatd.domain.ports import Env, ModelSource, ToolSource
 from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.attempt import Committer
-from chatd.engine.budget import SpendBudget, SpendLimit
+from chatd.engine.budget import Budget, SpendBudget, SpendLimit
 from chatd.engine.call_records import DebugGate, DebugRecorder, UsageWriter, never
 from chatd.engine.circuits import Circuits
 from chatd.engine.file_loader import FileLoader

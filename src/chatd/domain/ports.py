@@ -17,11 +17,9 @@ from uuid import UUID
 
 from msgspec import Raw, Struct
 
-from chatd.domain.answer.answer import StartedCall
 from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import AgentWait, Chat, Fence
-from chatd.domain.deployment.spend import SpendRefusal
 from chatd.domain.files import ByteRange, StoredFile
 from chatd.domain.ids import ChangeId, ChatId, FileId, ModelConfigId, ToolCallId, UserId
 from chatd.domain.model.config import LearnedLimit
@@ -47,7 +45,6 @@ from chatd.domain.subagents import (
     SubagentType,
 )
 from chatd.domain.tool_modes import ToolOrigin
-from chatd.domain.workspace.agent_api import AgentApi
 from chatd.domain.workspace.entities import AgentLifecycle, FieldProblem
 
 
@@ -372,48 +369,6 @@ class ToolSource(Protocol):
         ...
 
 
-class SpendAllowance(Protocol):
-    def is_covered(self, cost_micros: int) -> bool:
-        """Called with the cost of a call so far, with each chunk. False: call `cover`."""
-        ...
-
-    async def cover(self, cost_micros: int) -> SpendRefusal | None:
-        """Reserve more, if it must be, for a call that costs this much so far. A refusal ends the
-        call."""
-        ...
-
-
-class Budget(Protocol):
-    def is_unlimited(self, chat: Chat) -> bool:
-        """Whether it is known without a statement that no limit holds."""
-        ...
-
-    async def check(self, chat: Chat) -> SpendRefusal | None:
-        """Called before a message is accepted."""
-        ...
-
-    async def reserve(self, chat: Chat, call: StartedCall) -> SpendAllowance | SpendRefusal | None:
-        """Called before every model call, which is open already. None: it has no limit."""
-        ...
-
-    def reserve_unchecked(
-        self, chat: Chat, call: StartedCall
-    ) -> SpendAllowance | SpendRefusal | None:
-        """Called when `reserve` has failed: decides by what was read last."""
-        ...
-
-    def on_booked(self, chat: Chat) -> None:
-        """Called after the usage of a call is recorded. Must not raise or block."""
-        ...
-
-
-class WorkspaceAccess(Protocol):
-    async def connect(self, context: ToolContext) -> AgentApi:
-        """Connect to the agent of the chat's workspace, within a bounded time. Raises
-        WorkspaceUnavailable and AgentUnreachable."""
-        ...
-
-
 class SpawnRequest(Struct, frozen=True, kw_only=True):
     """A subagent to start. `model` is a name or an id; empty: as the settings say, or the
     parent's."""
@@ -493,22 +448,3 @@ class ProvisionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error_code: str = ""
     validations: tuple[FieldProblem, ...] = ()
     template_id: str = ""
-
-
-class Provisioner(Protocol):
-    """Creates, starts and stops workspaces for the chat's owner. Raises ToolError for invalid
-    requests. All waits are bounded; after a cancel the build worker completes the build."""
-
-    async def list_templates(self, chat: Chat, *, query: str, page: int) -> Struct: ...
-
-    async def read_template(self, chat: Chat, template: str) -> Struct:
-        """By its id or its name."""
-        ...
-
-    async def create(self, context: ToolContext, request: WorkspaceRequest) -> ProvisionResult: ...
-
-    async def start(
-        self, context: ToolContext, parameters: Mapping[str, str]
-    ) -> ProvisionResult: ...
-
-    async def stop(self, context: ToolContext) -> ProvisionResult: ...

@@ -64,7 +64,7 @@ _AccountKey: TypeAlias = tuple[Literal["user", "chat"], UUID]
 
 
 class SpendBudget:
-    """Satisfies `ports.Budget` and `SpendBooks`."""
+    """Satisfies `Budget` and `SpendBooks`."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ async def reserve_call(
 
 
 class CallAllowance:
-    """Satisfies `ports.SpendAllowance`. `accounts` are as read last; `least` is the least amount
+    """What is reserved for one model call. `accounts` are as read last; `least` is the least amount
     that is reserved at a time."""
 
     def __init__(
@@ -315,13 +315,14 @@ class CallAllowance:
         self._largest_chunk = 0
 
     def is_covered(self, cost_micros: int) -> bool:
-        """Whether a next chunk of the largest size so far would stay within what is reserved."""
+        """Called with the cost of a call so far, with each chunk: whether another chunk of the
+        largest size so far would stay within what is reserved. If not, call `cover`."""
         self._largest_chunk = max(self._largest_chunk, cost_micros - self._cost)
         self._cost = cost_micros
         return cost_micros + self._largest_chunk <= self._granted
 
     async def cover(self, cost_micros: int) -> SpendRefusal | None:
-        """Reserve more if `is_covered` says so."""
+        """Reserve more if `is_covered` is false. A refusal ends the call."""
         if self.is_covered(cost_micros):
             return None
         for failures in range(1, MAX_EXTENSION_TRIES + 1):
@@ -358,3 +359,29 @@ class CallAllowance:
         self._books.hold(self._chat, granted)
         self._granted = granted
         return None
+
+
+class Budget(Protocol):
+    """What may still be spent: asked before a message and before every model call."""
+
+    def is_unlimited(self, chat: Chat) -> bool:
+        """Whether it is known without a statement that no limit holds."""
+        ...
+
+    async def check(self, chat: Chat) -> SpendRefusal | None:
+        """Called before a message is accepted."""
+        ...
+
+    async def reserve(self, chat: Chat, call: StartedCall) -> CallAllowance | SpendRefusal | None:
+        """Called before every model call, which is open already. None: it has no limit."""
+        ...
+
+    def reserve_unchecked(
+        self, chat: Chat, call: StartedCall
+    ) -> CallAllowance | SpendRefusal | None:
+        """Called when `reserve` has failed: decides by what was read last."""
+        ...
+
+    def on_booked(self, chat: Chat) -> None:
+        """Called after the usage of a call is recorded. Must not raise or block."""
+        ...

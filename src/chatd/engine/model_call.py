@@ -72,7 +72,6 @@ from chatd.domain.ports import (
     Env,
     ModelChoice,
     PushedEvents,
-    SpendAllowance,
     Tool,
 )
 from chatd.domain.prompt.builder import (
@@ -91,6 +90,7 @@ from chatd.domain.subagents import WAIT_TOOL
 from chatd.domain.text import utc_text
 from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.engine.attempt import Attempt, PartialMessages
+from chatd.engine.budget import CallAllowance
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.hooks import NO_HOOKS, ChatHooks
 from chatd.engine.spend_guard import SpendGuard, SpendUnknown
@@ -503,7 +503,7 @@ class ModelCall:
         self,
         request: ModelRequest,
         recorder: PartRecorder,
-        allowance: SpendAllowance | None,
+        allowance: CallAllowance | None,
         spend_guard: SpendGuard,
     ) -> ClassifiedFailure | None:
         """None if the stream ended well, or was closed by the idle timeout."""
@@ -540,7 +540,7 @@ class ModelCall:
         self,
         events: AsyncIterator[ModelEvent],
         recorder: PartRecorder,
-        allowance: SpendAllowance | None,
+        allowance: CallAllowance | None,
     ) -> ClassifiedFailure | None:
         intake = _Intake(self, recorder, allowance)
         if isinstance(events, PushedEvents):
@@ -610,7 +610,7 @@ class _Intake:
     their parts and checks what they cost. `failure` is why the stream is read no further."""
 
     def __init__(
-        self, call: ModelCall, recorder: PartRecorder, allowance: SpendAllowance | None
+        self, call: ModelCall, recorder: PartRecorder, allowance: CallAllowance | None
     ) -> None:
         self.failure: ClassifiedFailure | None = None
         self._call = call

@@ -29,7 +29,8 @@ from chatd.domain.ids import WorkerId
 from chatd.domain.model.config import is_priced
 from chatd.domain.model.protocol import ModelConfig
 from chatd.domain.model.usage import learn_input_ratio
-from chatd.domain.ports import Budget, Env, ModelChoice, SpendAllowance
+from chatd.domain.ports import Env, ModelChoice
+from chatd.engine.budget import Budget, CallAllowance
 from chatd.store.chat import model_calls
 from chatd.store.chat.model_calls import OpenCall
 from chatd.store.pool import Pool
@@ -225,9 +226,7 @@ class SpendGuard:
             self._report(chat, error.code)
         return self._unchecked
 
-    async def open(
-        self, chat: Chat, call: StartedCall, model: ModelChoice
-    ) -> SpendAllowance | None:
+    async def open(self, chat: Chat, call: StartedCall, model: ModelChoice) -> CallAllowance | None:
         """Write the record of a call and reserve what it costs. None: no limit holds. Raises
         SpendRefused and, if the caller should ask again, SpendUnknown. `mark_sent` must follow;
         it writes the record of a call that no limit holds for."""
@@ -258,7 +257,7 @@ class SpendGuard:
         if self._budget is not None:
             self._budget.on_booked(chat)
 
-    async def _reserve(self, chat: Chat, call: StartedCall) -> SpendAllowance | SpendRefusal | None:
+    async def _reserve(self, chat: Chat, call: StartedCall) -> CallAllowance | SpendRefusal | None:
         if self._budget is None:
             return None
         try:

@@ -10,9 +10,9 @@ import enum
 import os
 import secrets
 import struct
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Any, Final, cast
 
 import asyncpg
 import msgspec
@@ -30,19 +30,8 @@ SSL_REQUEST: Final = struct.pack("!ii", 8, 80877103)
 CONNECT_TIMEOUT_S: Final = 30.0
 
 
-class ProbeSession(Protocol):
-    """The part of asyncpg's untyped connection that this module uses."""
-
-    async def execute(self, query: str, *, timeout: float) -> str: ...
-    async def close(self, *, timeout: float) -> None: ...
-
-
-class ProbeConnect(Protocol):
-    async def __call__(self, dsn: str, *, timeout: float) -> ProbeSession: ...
-
-
 _connect: Final = cast(
-    "ProbeConnect",
+    "Callable[..., Awaitable[Any]]",
     asyncpg.connect,  # pyright: ignore[reportUnknownMemberType]
 )
 # The server recovers, is being stopped, or died during the connection.

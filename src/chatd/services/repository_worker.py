@@ -83,7 +83,7 @@ SETTLED_PAUSE_S: Final = 2.0
 
 
 class NewWorkspaces(Protocol):
-    """Where workspaces are built. Satisfied by `services.workspaces.LocalWorkspaceControl`."""
+    """Where workspaces are built. Satisfied by `services.workspaces.WorkspaceControl`."""
 
     @property
     def ttl_s(self) -> str | None: ...

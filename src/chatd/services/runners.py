@@ -43,11 +43,12 @@ from chatd.domain.workspace.templates import DEFAULT_MAX_COPY_BYTES
 from chatd.log_event import LogEvent
 from chatd.sealed_secrets import KeyRing
 from chatd.services.host_credentials import CredentialDelivery, Receive
+from chatd.services.workspace_copy import WorkspaceCopier
 from chatd.store.pool import Pool
 from chatd.store.workspace import tunnels
 from chatd.store.workspace.builds import AcquiredBuild
 from chatd.store.workspace.tunnels import ConnectedRunner, RunnerIdentity
-from chatd.workspaces.agents.agent_client import HttpAgentClient
+from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.agents.agent_monitor import AGENT_CHECK_INTERVAL_S as HEARTBEAT_S
 from chatd.workspaces.agents.agent_monitor import CONTEXT_CHECK_INTERVAL_S as CONTEXTS_S
 from chatd.workspaces.agents.agent_monitor import AgentMonitor, ContextMonitor, ContextSync
@@ -76,7 +77,6 @@ from chatd.workspaces.tunnels.wire import (
     Welcome,
     encode,
 )
-from chatd.workspaces.workspace_copy import WorkspaceCopier
 
 __all__ = ["EPOCH_HEADER", "RUNNER_HEADER", "RunnerIdentity", "RunnerServices"]
 
@@ -555,7 +555,7 @@ class RunnerServices:
         connected = await self.connector.connect(
             agent.id, agent.endpoints, timeout_s=CONTEXT_CONNECT_TIMEOUT_S
         )
-        return await HttpAgentClient(connected, self._env.clock).context()
+        return await AgentClient(connected, self._env.clock).context()
 
     async def _every(
         self, seconds: float, name: str, task: Callable[[], Coroutine[None, None, None]]

@@ -3,7 +3,7 @@
 `WorkspaceServices` are all services by which chats use them, put together: the tools, their access
 to agents, instructions, the use that is recorded and what is stopped without use. They share the
 database pool of `services/runners.py`, so that a tool that waits for a connection never delays a
-commit. `LocalWorkspaceControl` is what the API needs.
+commit. `WorkspaceControl` is what the API needs.
 """
 
 import asyncio
@@ -30,7 +30,6 @@ from chatd.domain.ids import ChatId, ToolCallId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.workspace.agent_api import (
-    AgentApi,
     AgentUnreachable,
     DiffScope,
     GitChanges,
@@ -50,6 +49,13 @@ from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 from chatd.domain.workspace.template_definition import TemplateDefinition, find_template_problems
 from chatd.log_event import LogEvent
 from chatd.sealed_secrets import KeyRing
+from chatd.services.people_access import (
+    AgentDesktop,
+    AgentEffects,
+    AgentFiles,
+    AgentTerminal,
+)
+from chatd.services.port_access import AgentPorts
 from chatd.services.runners import (
     RunnerServices,
     RunnerServicesConfig,
@@ -63,17 +69,10 @@ from chatd.store.workspace import bindings
 from chatd.tools.chat_tools import WorkspaceTools
 from chatd.tools.workspaces import WorkspaceMcpTools
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.agent_client import ConnectedAgent, HttpAgentClient
+from chatd.workspaces.agents.agent_client import AgentClient, ConnectedAgent
 from chatd.workspaces.agents.agent_monitor import ContextSync
 from chatd.workspaces.agents.agent_resolver import StoredBindings
 from chatd.workspaces.agents.agent_session import host_id, server_secret
-from chatd.workspaces.agents.people_access import (
-    AgentDesktop,
-    AgentEffects,
-    AgentFiles,
-    AgentTerminal,
-)
-from chatd.workspaces.agents.port_access import AgentPorts
 from chatd.workspaces.build_maintenance import ActivityTracker, Autostop
 from chatd.workspaces.build_requests import (
     BuildRequests,
@@ -239,14 +238,14 @@ class WorkspaceServices:
         agent = await self._connector.connect_agent(latest.agent)
         return await agent.git_diff(chat.id, "chat", chat.turn_message_id, with_text=False)
 
-    async def connect(self, context: ToolContext) -> AgentApi:
-        """Satisfies `agent_api.WorkspaceAccess`."""
+    async def connect(self, context: ToolContext) -> AgentClient:
+        """Satisfies `tools.tool.WorkspaceAccess`."""
         return await self.access.connect(context)
 
     def _in_use(self) -> set[WorkspaceId]:
         return self.access.in_use()
 
-    async def _connect(self, chat: Chat) -> AgentApi:
+    async def _connect(self, chat: Chat) -> AgentClient:
         context = ToolContext(chat=chat, call_id=ToolCallId("briefing"), fence=Fence.of(chat))
         return await self.connect(context)
 
@@ -324,8 +323,10 @@ class WorkspaceServices:
 AGENT_CONNECT_TIMEOUT_S: Final = 30.0
 
 
-class LocalWorkspaceControl:
-    """Satisfies `api.deps.WorkspaceControl`. `services` exist if chats run here."""
+class WorkspaceControl:
+    """What the API needs of workspaces beyond their rows. Replicas without a build worker have it
+    too: another replica runs the builds. `services` is None if no chats run here. `ttl_s` is the
+    time after which an unused workspace stops."""
 
     def __init__(
         self,
@@ -347,27 +348,33 @@ class LocalWorkspaceControl:
         self.ports = AgentPorts(self._connect_to, env.clock, self._touch)
 
     def new_host(self, template: Template, spec: TemplateSpec) -> str | None:
+        """The runner on which a new workspace is built; None: the first that fits takes it."""
         return self._runners.new_host(template.backend, spec)
 
     def wake(self) -> None:
+        """Let the build worker look for builds now."""
         self._runners.build_worker.wake()
 
     async def find_problems(
         self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
     ) -> Sequence[FieldProblem]:
+        """Problems that would certainly make a start with these values fail."""
         return await self._runners.find_problems(template.backend, spec, values)
 
     async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
+        """The chat's workspace or pinned instructions changed: forget the cached ones."""
         if self._services is not None:
             await self._services.on_rebound(chat_id, workspace_id)
 
     @asynccontextmanager
     async def git(self, chat: Chat) -> AsyncGenerator[AsyncGenerator[GitChanges]]:
+        """Changes in the chat's git repositories. Raises Conflict or AgentLost within 30 s."""
         connected = await self._connect(chat)
         async with aclosing(connected.git_changes(chat.id)) as changes:
             yield changes
 
     async def read_diff(self, chat: Chat, scope: DiffScope) -> Sequence[ScopedDiff]:
+        """What the scope has changed. Raises Conflict, AgentRefused or AgentLost within 30 s."""
         try:
             async with asyncio.timeout(AGENT_CONNECT_TIMEOUT_S):
                 connected = await self._connect(chat)
@@ -377,12 +384,16 @@ class LocalWorkspaceControl:
             raise AgentUnreachable("The workspace agent did not answer in time.") from None
 
     async def terminal(self, chat: Chat, terminal_id: UUID, size: TerminalSize) -> AgentTerminal:
+        """Open a terminal in the chat's workspace, or find it again. Raises Conflict, AgentRefused
+        or AgentLost within a minute."""
         agent = await self._connect(chat)
         terminal = AgentTerminal(agent, chat.id, terminal_id, lambda: self._on_use(chat))
         await terminal.open(size)
         return terminal
 
     async def desktop(self, chat: Chat, person: str) -> AgentDesktop:
+        """The desktop of the chat's workspace for this person. Raises Conflict or AgentLost within
+        30 s."""
         return AgentDesktop(await self._connect(chat), person, lambda: self._on_use(chat))
 
     def _on_use(self, chat: Chat) -> None:
@@ -395,22 +406,29 @@ class LocalWorkspaceControl:
             self._services.activity.touch(workspace_id)
 
     async def refresh_context(self, chat: Chat) -> None:
+        """Store the instructions of the chat's workspace as they are now. Raises Conflict,
+        AgentUnreachable or AgentRefused within 40 s."""
         connected = await self._connect(chat)
-        client = HttpAgentClient(connected, self._env.clock)
+        client = AgentClient(connected, self._env.clock)
         await self._contexts.sync_context(connected.agent_id, client)
 
     async def effects(self, chat: Chat) -> AgentEffects:
+        """Lets a person act in the workspace. Raises Conflict or AgentLost within 30 s."""
         self._on_use(chat)
         return AgentEffects(await self._connect(chat), self._env.clock, chat)
 
     async def files(self, chat: Chat) -> AgentFiles:
+        """The files of the chat's workspace. Raises Conflict or AgentLost within 30 s."""
         return await self._files(_workspace_of(chat))
 
     async def workspace_files(self, workspace_id: WorkspaceId) -> AgentFiles:
+        """The files of a workspace, to copy many: the workspace counts as used."""
         self._touch(workspace_id)
         return await self._files(workspace_id)
 
     async def refusals(self, workspace_id: WorkspaceId) -> Sequence[Refusal]:
+        """What the proxy of a running workspace has refused. Raises Conflict, AgentRefused,
+        AgentUnreachable."""
         agent = await self._connect_to(workspace_id)
         return await AgentFiles(agent, self._env.clock, lambda: None).refusals()
 

@@ -14,16 +14,23 @@ from chatd.domain.answer.tool_output import ToolMedia, ToolOutput, error_output
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError, Unavailable
 from chatd.domain.ids import ChatId
-from chatd.domain.ports import Env, Tool, ToolContext, WorkspaceAccess
+from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.domain.workspace.agent_api import (
-    AgentApi,
     AgentRefused,
     BrowserAction,
     BrowserActionKind,
     BrowserPage,
 )
 from chatd.domain.workspace.entities import TemplateSpec, WorkspaceId
-from chatd.tools.tool import AT_LEAST_1, Seconds, WorkspaceTool, argument, workspace_tool
+from chatd.tools.tool import (
+    AT_LEAST_1,
+    Seconds,
+    WorkspaceAccess,
+    WorkspaceTool,
+    argument,
+    workspace_tool,
+)
+from chatd.workspaces.agents.agent_client import AgentClient
 
 BROWSER_TOOL: Final = "browser"
 BROWSER_TIMEOUT_S: Final = 120.0
@@ -139,7 +146,7 @@ def _action(kind: BrowserActionKind, args: BrowserArguments) -> BrowserAction:
     )
 
 
-async def _act(agent: AgentApi, action: BrowserAction, key: str) -> ToolOutput:
+async def _act(agent: AgentClient, action: BrowserAction, key: str) -> ToolOutput:
     try:
         return _shown(await agent.use_browser(action, key=key))
     except AgentRefused as error:

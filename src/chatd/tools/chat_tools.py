@@ -14,11 +14,9 @@ from chatd.domain.mcp.tools import mcp_origin
 from chatd.domain.ports import (
     Clock,
     Env,
-    Provisioner,
     Tool,
     ToolContext,
     ToolFamily,
-    WorkspaceAccess,
 )
 from chatd.domain.prompt.instructions import Instructions, mode_texts, plan_path
 from chatd.domain.subagents import subagent_instructions
@@ -31,7 +29,9 @@ from chatd.tools.files import SaveResult, attach_file, file_tools
 from chatd.tools.plans import propose_plan
 from chatd.tools.projects import UNREADABLE, ProjectDirectory
 from chatd.tools.skills import SKILL_TOOLS, SkillDirectory
+from chatd.tools.tool import WorkspaceAccess
 from chatd.tools.workspaces import workspace_tools
+from chatd.workspaces.provisioner import WorkspaceProvisioner
 
 MAX_KNOWN_ORDERS: Final = 10_000
 """Of chats, in memory."""
@@ -42,7 +42,9 @@ LoadInstructions = Callable[[Chat], Awaitable[Instructions]]
 class WorkspaceTools:
     """Satisfies `ports.ToolFamily`: files, commands and workspaces."""
 
-    def __init__(self, access: WorkspaceAccess, provisioner: Provisioner, clock: Clock) -> None:
+    def __init__(
+        self, access: WorkspaceAccess, provisioner: WorkspaceProvisioner, clock: Clock
+    ) -> None:
         shared = (*file_tools(access), execute(access, clock), *process_tools(access))
         self._subagent_tools = shared
         self._root_tools = (*shared, *workspace_tools(provisioner))

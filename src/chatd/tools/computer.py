@@ -30,10 +30,9 @@ from chatd.domain.files import clean_file_name
 from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.media_types import MP4
 from chatd.domain.model.protocol import ToolSpec
-from chatd.domain.ports import Clock, Env, Tool, ToolContext, WorkspaceAccess
+from chatd.domain.ports import Clock, Env, Tool, ToolContext
 from chatd.domain.workspace.agent_api import (
     ActedOnDesktop,
-    AgentApi,
     AgentRefused,
     AgentUnreachable,
     DesktopPicture,
@@ -42,7 +41,8 @@ from chatd.domain.workspace.agent_api import (
 from chatd.domain.workspace.entities import DEFAULT_SCREEN
 from chatd.domain.workspace.runners import RUNNER_WAIT_S
 from chatd.tools.chat_files import ChatFileWriter
-from chatd.tools.tool import WorkspaceTool, argument, json_output, workspace_tool
+from chatd.tools.tool import WorkspaceAccess, WorkspaceTool, argument, json_output, workspace_tool
+from chatd.workspaces.agents.agent_client import AgentClient
 
 COMPUTER_TIMEOUT_S: Final = 420.0
 """Longer than actions wait for a person who has taken over, and then act and are seen."""
@@ -143,7 +143,7 @@ def computer(
     )
 
 
-async def _look_after(agent: AgentApi, call: ComputerCall, clock: Clock) -> DesktopPicture:
+async def _look_after(agent: AgentClient, call: ComputerCall, clock: Clock) -> DesktopPicture:
     """The screen after actions. An agent that died in them is back after a moment."""
     until = clock.monotonic() + AGENT_BACK_WAIT_S
     while True:
@@ -155,7 +155,7 @@ async def _look_after(agent: AgentApi, call: ComputerCall, clock: Clock) -> Desk
             await clock.sleep(AGENT_BACK_POLL_S, "agent_back")
 
 
-async def _read_screen(agent: AgentApi) -> Screen:
+async def _read_screen(agent: AgentClient) -> Screen:
     """Of the running desktop: the template may have another one since."""
     state = await agent.desktop()
     if not state.enabled:
@@ -163,7 +163,7 @@ async def _read_screen(agent: AgentApi) -> Screen:
     return Screen(state.width, state.height)
 
 
-async def _act(agent: AgentApi, call: ComputerCall, key: str) -> str:
+async def _act(agent: AgentClient, call: ComputerCall, key: str) -> str:
     """What the model must know of its actions besides the screenshot."""
     if not call.actions:
         return ""
@@ -248,7 +248,7 @@ class DesktopRecordings:
         self._env = env
         self._started: dict[tuple[ChatId, MessageId | None], None] = {}
 
-    async def start(self, context: ToolContext, agent: AgentApi) -> None:
+    async def start(self, context: ToolContext, agent: AgentClient) -> None:
         """Asks once for each turn; the workspace agent goes on with one that runs."""
         chat = context.chat
         turn = (chat.id, chat.turn_message_id)
@@ -298,7 +298,7 @@ class DesktopRecordings:
 
 
 async def _recorded(
-    agent: AgentApi, child: ChatId, kind: Literal["mp4", "jpg"]
+    agent: AgentClient, child: ChatId, kind: Literal["mp4", "jpg"]
 ) -> AsyncGenerator[bytes]:
     offset = 0
     while piece := await agent.read_recording(str(child), kind, offset):

@@ -15,9 +15,8 @@ from msgspec import Meta, Struct, structs
 
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.person_commands import is_persons_call
-from chatd.domain.ports import Clock, ToolContext, WorkspaceAccess
+from chatd.domain.ports import Clock, ToolContext
 from chatd.domain.workspace.agent_api import (
-    AgentApi,
     AgentRefused,
     AgentUnreachable,
     OutputTruncation,
@@ -31,11 +30,13 @@ from chatd.tools.tool import (
     NOT_BLANK,
     Ignored,
     Seconds,
+    WorkspaceAccess,
     WorkspaceTool,
     argument,
     json_output,
     workspace_tool,
 )
+from chatd.workspaces.agents.agent_client import AgentClient
 
 # Pure functions around a command: the command line that runs, and the report of its outcome.
 
@@ -282,7 +283,7 @@ async def _start(start: Coroutine[object, None, StartedProcess]) -> tuple[Starte
 class _ForegroundCommand:
     """Waits for one command and shows viewers its output meanwhile."""
 
-    def __init__(self, conn: AgentApi, clock: Clock, context: ToolContext, process: str) -> None:
+    def __init__(self, conn: AgentClient, clock: Clock, context: ToolContext, process: str) -> None:
         self._conn = conn
         self._clock = clock
         self._context = context
@@ -415,7 +416,7 @@ def _process_output(access: WorkspaceAccess) -> WorkspaceTool:
     )
 
 
-async def _wait_for_output(conn: AgentApi, process_id: str, wait_s: float) -> ProcessOutput:
+async def _wait_for_output(conn: AgentClient, process_id: str, wait_s: float) -> ProcessOutput:
     try:
         return await conn.output(process_id, wait_s=wait_s)
     except AgentUnreachable:

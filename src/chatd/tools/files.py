@@ -12,11 +12,10 @@ from chatd.domain.chat.parts import FilePart
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError, Unavailable
 from chatd.domain.files import StoredFile, clean_file_name
-from chatd.domain.ports import Tool, ToolContext, WorkspaceAccess
+from chatd.domain.ports import Tool, ToolContext
 from chatd.domain.projects import PROJECT_FILES
 from chatd.domain.text import decode_lenient
 from chatd.domain.workspace.agent_api import (
-    AgentApi,
     AgentRefused,
     AgentUnreachable,
     FileEdits,
@@ -31,11 +30,13 @@ from chatd.tools.tool import (
     AT_LEAST_1,
     NOT_BLANK,
     NOT_EMPTY,
+    WorkspaceAccess,
     WorkspaceTool,
     argument,
     json_output,
     workspace_tool,
 )
+from chatd.workspaces.agents.agent_client import AgentClient
 
 PATH_ARGUMENT_TEXT: Final = "give the absolute path of a file, such as /home/user/project/main.py."
 NOTHING_APPLIED_TEXT: Final = "Nothing of this call was applied."
@@ -351,7 +352,7 @@ def _attached(path: str, stored: StoredFile) -> ToolOutput:
     return ToolOutput(text=json_output(result).text, files=(shown,))
 
 
-async def _read_pieces(conn: AgentApi, path: str) -> AsyncGenerator[bytes]:
+async def _read_pieces(conn: AgentClient, path: str) -> AsyncGenerator[bytes]:
     """Raises ToolError past the limit, before the rest is read."""
     size = 0
     while piece := await conn.read_file(path, offset=size, limit=ATTACH_PIECE_BYTES):

@@ -17,19 +17,21 @@ from chatd.domain.errors import ToolError
 from chatd.domain.files import StoredFile
 from chatd.domain.ids import ChatId
 from chatd.domain.model.protocol import ToolSpec
-from chatd.domain.ports import Tool, ToolContext, ToolEffect, WorkspaceAccess
+from chatd.domain.ports import Tool, ToolContext, ToolEffect
 from chatd.domain.prompt.instructions import plan_path
 from chatd.domain.tool_modes import ToolOrigin
-from chatd.domain.workspace.agent_api import AgentApi, AgentRefused
+from chatd.domain.workspace.agent_api import AgentRefused
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.tool import (
     NOT_BLANK,
+    WorkspaceAccess,
     WorkspaceTool,
     argument,
     json_output,
     schema_of,
     workspace_tool,
 )
+from chatd.workspaces.agents.agent_client import AgentClient
 
 # Paths in a workspace: the plan of a chat, and what a chat in plan mode may write.
 #
@@ -39,7 +41,7 @@ from chatd.tools.tool import (
 _HOME: Final = "~/"
 
 
-async def expand_home(conn: AgentApi, path: str) -> str:
+async def expand_home(conn: AgentClient, path: str) -> str:
     """The path without blanks around it; `~/` at its beginning becomes the home directory."""
     path = path.strip()
     if not path.startswith(_HOME):
@@ -47,12 +49,12 @@ async def expand_home(conn: AgentApi, path: str) -> str:
     return f"{(await conn.home()).rstrip('/')}/{path.removeprefix(_HOME).lstrip('/')}"
 
 
-async def find_plan(conn: AgentApi, chat: Chat) -> str:
+async def find_plan(conn: AgentClient, chat: Chat) -> str:
     """The absolute path of the chat's plan."""
     return await expand_home(conn, plan_path(chat.id))
 
 
-async def require_writable_paths(conn: AgentApi, chat: Chat, paths: Sequence[str]) -> None:
+async def require_writable_paths(conn: AgentClient, chat: Chat, paths: Sequence[str]) -> None:
     """Raises ToolError if the chat is in plan mode and a path is not its plan."""
     if chat.mode is None or chat.mode == COMPUTER_MODE:
         return
@@ -61,7 +63,7 @@ async def require_writable_paths(conn: AgentApi, chat: Chat, paths: Sequence[str
         await require_plan(conn, chat, path, plan)
 
 
-async def require_plan(conn: AgentApi, chat: Chat, path: str, plan: str) -> None:
+async def require_plan(conn: AgentClient, chat: Chat, path: str, plan: str) -> None:
     """Raises ToolError, also if a link leads from the plan to another file."""
     leads_to = await conn.resolve_path(path)
     if leads_to == plan:
@@ -130,7 +132,7 @@ async def _once(content: bytes) -> AsyncGenerator[bytes]:
     yield content
 
 
-async def _read_plan(conn: AgentApi, plan: str) -> bytes:
+async def _read_plan(conn: AgentClient, plan: str) -> bytes:
     try:
         content = await conn.read_file(plan, limit=MAX_PLAN_BYTES + 1)
     except AgentRefused as error:

@@ -12,11 +12,10 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, ToolError
 from chatd.domain.ids import UserId
-from chatd.domain.ports import Env, Tool, ToolContext, WorkspaceAccess
+from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.domain.prompt.instructions import Skill, SkillIndex, require_skill_path, skill_body
 from chatd.domain.text import decode_lenient, model_text
 from chatd.domain.workspace.agent_api import (
-    AgentApi,
     AgentRefused,
     AgentUnreachable,
     WorkspaceUnavailable,
@@ -25,7 +24,15 @@ from chatd.store.account import skills
 from chatd.store.conn import Conn
 from chatd.store.notifications import ConfigChanges
 from chatd.store.workspace import bindings
-from chatd.tools.tool import NOT_BLANK, WorkspaceTool, argument, json_output, workspace_tool
+from chatd.tools.tool import (
+    NOT_BLANK,
+    WorkspaceAccess,
+    WorkspaceTool,
+    argument,
+    json_output,
+    workspace_tool,
+)
+from chatd.workspaces.agents.agent_client import AgentClient
 
 # Which skills a chat has: those of its workspace, and those of its owner.
 #
@@ -221,7 +228,7 @@ async def _list_files(
     return tuple(shown[:MAX_LISTED_FILES])
 
 
-async def _require_inside(conn: AgentApi, directory: str, path: str) -> None:
+async def _require_inside(conn: AgentClient, directory: str, path: str) -> None:
     """The agent resolves links. Raises ToolError."""
     base, found = await conn.resolve_path(directory), await conn.resolve_path(path)
     if not found.startswith(f"{base.rstrip('/')}/"):

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, Protocol, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -24,6 +24,15 @@ from chatd.domain.text import clip, parse_json
 from chatd.domain.tool_modes import ToolOrigin
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable, WorkspaceUnavailable
 from chatd.domain.workspace.runners import RUNNER_WAIT_S
+from chatd.workspaces.agents.agent_client import AgentClient
+
+
+class WorkspaceAccess(Protocol):
+    async def connect(self, context: ToolContext) -> AgentClient:
+        """Connect to the agent of the chat's workspace, within a bounded time. Raises
+        WorkspaceUnavailable and AgentUnreachable."""
+        ...
+
 
 # The arguments of a tool: one frozen struct yields the JSON schema for the model and the reader.
 #

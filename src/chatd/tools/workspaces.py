@@ -19,10 +19,8 @@ from chatd.domain.mcp.tools import ListedTool, McpOrigin, read_listed_tool
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import (
     Env,
-    Provisioner,
     ToolContext,
     ToolEffect,
-    WorkspaceAccess,
     WorkspaceRequest,
 )
 from chatd.domain.text import clip, parse_json
@@ -36,11 +34,13 @@ from chatd.tools.tool import (
     AT_LEAST_1,
     NOT_BLANK,
     RETRY_ADVICE_TEXT,
+    WorkspaceAccess,
     WorkspaceTool,
     argument,
     json_output,
     workspace_tool,
 )
+from chatd.workspaces.provisioner import WorkspaceProvisioner
 
 WORKSPACE_TOOL_TIMEOUT_S: Final = 25 * 60.0
 """More than the limits of a build, its agent and its start-up scripts together."""
@@ -77,7 +77,7 @@ class StopWorkspaceArguments(Struct, frozen=True):
     pass
 
 
-def workspace_tools(provisioner: Provisioner) -> tuple[WorkspaceTool, ...]:
+def workspace_tools(provisioner: WorkspaceProvisioner) -> tuple[WorkspaceTool, ...]:
     """The tools that build are serial: two in one step must not race for the chat's workspace."""
     return (
         _list_templates(provisioner),
@@ -88,7 +88,7 @@ def workspace_tools(provisioner: Provisioner) -> tuple[WorkspaceTool, ...]:
     )
 
 
-def _list_templates(provisioner: Provisioner) -> WorkspaceTool:
+def _list_templates(provisioner: WorkspaceProvisioner) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ListTemplatesArguments) -> ToolOutput:
         query = args.query.strip()
         listing = await provisioner.list_templates(context.chat, query=query, page=args.page)
@@ -104,7 +104,7 @@ def _list_templates(provisioner: Provisioner) -> WorkspaceTool:
     )
 
 
-def _read_template(provisioner: Provisioner) -> WorkspaceTool:
+def _read_template(provisioner: WorkspaceProvisioner) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ReadTemplateArguments) -> ToolOutput:
         return json_output(await provisioner.read_template(context.chat, args.template_id))
 
@@ -117,7 +117,7 @@ def _read_template(provisioner: Provisioner) -> WorkspaceTool:
     )
 
 
-def _create_workspace(provisioner: Provisioner) -> WorkspaceTool:
+def _create_workspace(provisioner: WorkspaceProvisioner) -> WorkspaceTool:
     async def handle(context: ToolContext, args: CreateWorkspaceArguments) -> ToolOutput:
         request = WorkspaceRequest(
             template=args.template_id,
@@ -138,7 +138,7 @@ def _create_workspace(provisioner: Provisioner) -> WorkspaceTool:
     )
 
 
-def _start_workspace(provisioner: Provisioner) -> WorkspaceTool:
+def _start_workspace(provisioner: WorkspaceProvisioner) -> WorkspaceTool:
     async def handle(context: ToolContext, args: StartWorkspaceArguments) -> ToolOutput:
         return json_output(await provisioner.start(context, args.parameters))
 
@@ -152,7 +152,7 @@ def _start_workspace(provisioner: Provisioner) -> WorkspaceTool:
     )
 
 
-def _stop_workspace(provisioner: Provisioner) -> WorkspaceTool:
+def _stop_workspace(provisioner: WorkspaceProvisioner) -> WorkspaceTool:
     async def handle(context: ToolContext, args: StopWorkspaceArguments) -> ToolOutput:
         del args
         return json_output(await provisioner.stop(context))

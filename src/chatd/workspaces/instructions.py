@@ -18,9 +18,10 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import Env
 from chatd.domain.prompt.instructions import Instructions, Skill, context_block, one_line
-from chatd.domain.workspace.agent_api import AgentApi, PinnedContext, WorkspaceContext
+from chatd.domain.workspace.agent_api import PinnedContext, WorkspaceContext
 from chatd.domain.workspace.entities import AgentId
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
+from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.agents.agent_monitor import ContextSync
 from chatd.workspaces.agents.agent_resolver import WORKSPACE_DELETED, BindingStore
 
@@ -76,7 +77,7 @@ class WorkspaceInstructions:
         self,
         bindings: BindingStore,
         contexts: ContextSync,
-        connect: Callable[[Chat], Awaitable[AgentApi]],
+        connect: Callable[[Chat], Awaitable[AgentClient]],
         env: Env,
     ) -> None:
         self._bindings = bindings

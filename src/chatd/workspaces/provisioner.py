@@ -38,7 +38,8 @@ MAX_PROVISION_ATTEMPTS: Final = 5
 
 
 class WorkspaceProvisioner:
-    """Satisfies `ports.Provisioner`."""
+    """Creates, starts and stops workspaces for the chat's owner. Raises ToolError for invalid
+    requests. All waits are bounded; after a cancel the build worker completes the build."""
 
     def __init__(self, conn: Conn, catalog: TemplateCatalog, requests: BuildRequests) -> None:
         self._conn = conn
@@ -49,6 +50,7 @@ class WorkspaceProvisioner:
         return await self._catalog.list_page(chat.owner_id, query=query, page=page)
 
     async def read_template(self, chat: Chat, template: str) -> Struct:
+        """`template` is an id or a name."""
         return await self._catalog.read(chat.owner_id, template)
 
     async def create(self, context: ToolContext, request: WorkspaceRequest) -> ProvisionResult:

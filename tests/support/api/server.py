@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from chatd.api.accounts.authenticator import AccountsConfig, build_accounts
 from chatd.api.application import ApiApplication, build_application
-from chatd.api.deps import ApiDeps, StreamLimits, WorkspaceControl
+from chatd.api.deps import ApiDeps, StreamLimits
 from chatd.api.error_codes import ERROR_CODES
 from chatd.api.openapi.document import list_codes
 from chatd.api.route import PREFIX, ApiRoute, RouteTable, StreamRoute
@@ -45,6 +45,7 @@ from chatd.services.runner_administration import RunnerAdministration
 from chatd.services.runners import RunnerServices
 from chatd.services.templates import TemplateAdministration
 from chatd.services.webhooks import PushRequests
+from chatd.services.workspaces import WorkspaceControl
 from chatd.store.chat import chats
 from chatd.store.file_stores import DATABASE_CHUNK_BYTES, DatabaseFileStore, FileStores
 from chatd.store.model.model_configs import StoredModel

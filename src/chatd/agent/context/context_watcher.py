@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
 
 from chatd.agent.context.context_sources import (
     ContextSnapshot,
@@ -21,8 +20,7 @@ from chatd.agent.context.context_sources import (
     read_context,
     server_resources,
 )
-from chatd.agent.context.mcp_config import McpServerConfig
-from chatd.agent.context.mcp_servers import ServerReport
+from chatd.agent.context.mcp_servers import WorkspaceServers
 from chatd.agent.errors import AgentError
 from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply
@@ -35,14 +33,6 @@ MAX_DEBOUNCES = 20
 MAX_CONTEXT_WAIT_S = 300.0
 
 Fingerprint = tuple[object, ...]
-
-
-class DeclaredServers(Protocol):
-    """The MCP servers of the workspace. `apply` returns at once."""
-
-    def apply(self, configs: Sequence[McpServerConfig]) -> None: ...
-
-    def reports(self) -> Sequence[ServerReport]: ...
 
 
 class ContextWatcher:
@@ -69,7 +59,7 @@ class ContextWatcher:
         self._found: ContextSnapshot | None = None
         self._fingerprint: Fingerprint | None = None
         self._changed = asyncio.Event()
-        self.servers: DeclaredServers | None = None
+        self.servers: WorkspaceServers | None = None
 
     async def run(self) -> None:
         """Poll until cancelled. A failed poll is repeated: the disk may recover."""

@@ -5,13 +5,12 @@ The agent is a separate program; `workspaces` connects to it. A chat uses its pi
 the user pins a newer one.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Literal
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
-from chatd.domain.computer_use import InputAction, PictureRegion, Screen
 from chatd.domain.description import UPDATED_AT, describe
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId, WorkspaceId
@@ -233,93 +232,6 @@ class DesktopRecording(Struct, frozen=True, kw_only=True):
     poster: bool = False
 
 
-class AgentApi(Protocol):
-    """A connection to one agent on behalf of one chat.
-
-    Raises AgentRefused and AgentUnreachable only. A `key` is an idempotency key: the agent answers
-    a repeated key with the first result and does nothing else.
-    """
-
-    async def read_lines(self, path: str, *, offset: int = 1, limit: int = 2000) -> FileLines: ...
-
-    async def read_file(self, path: str, *, offset: int = 0, limit: int = 0) -> bytes: ...
-
-    async def home(self) -> str:
-        """The home directory, after all links."""
-        ...
-
-    async def list_names(self, directory: str) -> tuple[str, ...]:
-        """The names in a directory; those of directories end with a slash."""
-        ...
-
-    async def resolve_path(self, path: str) -> str:
-        """Where a path leads after all links; a missing tail stays as it is."""
-        ...
-
-    async def write_file(self, path: str, content: bytes, *, key: str) -> None: ...
-
-    async def edit_files(self, files: Sequence[FileEdits], *, key: str) -> tuple[FileDiff, ...]: ...
-
-    async def start_process(
-        self,
-        command: str,
-        *,
-        key: str,
-        workdir: str | None = None,
-        env: Mapping[str, str] | None = None,
-        background: bool = False,
-        wait_s: float = 0,
-    ) -> StartedProcess: ...
-
-    async def output(
-        self, process_id: str, *, wait_s: float = 0, after: int = 0
-    ) -> ProcessOutput: ...
-
-    async def processes(self) -> tuple[ProcessInfo, ...]: ...
-
-    async def signal(self, process_id: str, signal: ProcessSignal) -> None: ...
-
-    async def context(self, *, after: int = 0, wait_s: float = 0) -> WorkspaceContext: ...
-
-    async def call_mcp_tool(self, server: str, tool: str, args: Raw, *, key: str) -> Raw:
-        """The result as the MCP server sent it."""
-        ...
-
-    async def desktop(self) -> DesktopState: ...
-
-    async def act(self, actions: Sequence[InputAction], *, key: str) -> ActedOnDesktop:
-        """Use mouse and keyboard. Waits for a person who has taken over."""
-        ...
-
-    async def screenshot(
-        self, size: Screen, region: PictureRegion | None = None, *, settles: bool = False
-    ) -> DesktopPicture:
-        """A PNG of this size. `settles`: taken when the screen stays the same for a moment."""
-        ...
-
-    async def start_recording(self, name: str) -> str:
-        """Record the desktop until `stop_recording`, or a limit. Returns why not."""
-        ...
-
-    async def stop_recording(self, name: str) -> DesktopRecording: ...
-
-    async def read_recording(self, name: str, kind: Literal["mp4", "jpg"], offset: int) -> bytes:
-        """The next bytes of a recording that has ended; none after the last."""
-        ...
-
-    async def use_browser(self, action: BrowserAction, *, key: str) -> BrowserPage: ...
-
-    async def read_page(self, *, offset: int = 1, text: str = "") -> BrowserPage:
-        """Its lines from `offset` on, or those with `text`."""
-        ...
-
-    async def wait_for_page(
-        self, *, text: str = "", selector: str = "", seconds: float
-    ) -> BrowserPage: ...
-
-    async def page_screenshot(self) -> BrowserPage: ...
-
-
 MAX_CONTEXT_RESOURCES: Final = 1000
 MAX_CONTEXT_BODY_BYTES: Final = 256 * 1024
 MAX_CONTEXT_TOTAL_BYTES: Final = 4 * 1024 * 1024
@@ -526,51 +438,6 @@ MAX_DESKTOP_INPUT_BYTES: Final = 256 * 1024
 """Of one message that a viewer sends to a desktop's VNC server."""
 
 
-class WorkspaceDesktop(Protocol):
-    """The desktop of one running workspace, for one person. Raises AgentRefused and
-    AgentUnreachable."""
-
-    async def state(self) -> DesktopState: ...
-
-    async def take(self) -> DesktopState:
-        """Take over mouse and keyboard."""
-        ...
-
-    async def release(self) -> DesktopState: ...
-
-    def watch(self, stream_id: str) -> AsyncGenerator[bytes]:
-        """What the VNC server sends, until the desktop ends. Only then `send` can be used."""
-        ...
-
-    async def send(self, data: bytes) -> None:
-        """To the VNC server, of the stream that is watched."""
-        ...
-
-
-class WorkspaceFiles(Protocol):
-    """The files of one running workspace. Raises AgentRefused and AgentUnreachable."""
-
-    async def list_directory(self, path: str) -> WorkspaceDirectory: ...
-
-    async def read_piece(self, path: str, *, offset: int, limit: int) -> FilePiece: ...
-
-    async def save(self, path: str, content: bytes, *, version: str) -> SavedFile:
-        """Replace a file that has this version, or make one if there is none. Refused with
-        `file_changed`."""
-        ...
-
-    async def archive(self, path: str, *, gzip: bool) -> tuple[ArchiveFacts, AsyncGenerator[bytes]]:
-        """A tar archive of a directory. Close the generator, also unread."""
-        ...
-
-    async def unpack(
-        self, path: str, pieces: AsyncGenerator[bytes], *, keep_links: bool = False
-    ) -> UnpackedFiles:
-        """Write the files of a tar archive, which may be compressed with gzip, into a directory.
-        Links that lead out of it are left out unless they are kept."""
-        ...
-
-
 def is_text(content: bytes, *, is_beginning: bool, is_end: bool) -> bool:
     """Whether a piece of a file is UTF-8 text. Characters may be cut where the piece is."""
     probed = content[:_PROBED_BYTES]
@@ -587,27 +454,6 @@ def is_text(content: bytes, *, is_beginning: bool, is_end: bool) -> bool:
         at_the_end = error.end == len(probed) - first and error.reason == "unexpected end of data"
         return at_the_end and not is_whole
     return True
-
-
-# What a person does in a chat's workspace: stop a command of the chat, revert a file.
-
-
-class WorkspaceEffects(Protocol):
-    """Raises AgentRefused and AgentUnreachable within a minute."""
-
-    async def processes(self) -> Sequence[ProcessInfo]:
-        """The commands of this chat, of which the agent still knows."""
-        ...
-
-    async def signal(self, process_id: str, signal: ProcessSignal) -> ProcessInfo:
-        """The command as it is shortly after the signal. Refused with 404 for a command of another
-        chat, and with `not_running`."""
-        ...
-
-    async def revert(self, scope: DiffScope, repo_root: str, paths: Sequence[str]) -> None:
-        """Put one file back, or the new and the old name of a renamed one. Refused with
-        `not_reverted`."""
-        ...
 
 
 # Terminals of a workspace: what a person types and what the shell prints.
@@ -639,22 +485,3 @@ class TerminalTaken(Struct, frozen=True):
 
 
 TerminalEvent = TerminalOutput | TerminalExited | TerminalTaken
-
-
-class WorkspaceTerminal(Protocol):
-    """An open terminal. Raises AgentRefused and AgentUnreachable."""
-
-    @property
-    def is_again(self) -> bool:
-        """The terminal was there before: its last output comes first."""
-        ...
-
-    def follow(self) -> AsyncGenerator[TerminalEvent]: ...
-
-    async def write(self, data: bytes) -> None: ...
-
-    async def resize(self, size: TerminalSize) -> None: ...
-
-    async def close(self) -> None:
-        """End the shell."""
-        ...

@@ -10,8 +10,7 @@ import binascii
 import hmac
 import re
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 from uuid import UUID
 
 import msgspec
@@ -235,60 +234,3 @@ class PortRequest(Struct, frozen=True, kw_only=True):
     method: str
     target: str
     headers: HeaderList
-
-
-class RequestBody(Protocol):
-    """The body of a request, piece by piece. Empty at its end."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the request has no body at all."""
-        ...
-
-    async def next_piece(self) -> bytes: ...
-
-
-class PortResponse(Protocol):
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def headers(self) -> Sequence[tuple[bytes, bytes]]: ...
-
-    async def next_piece(self) -> bytes:
-        """Empty at the end. Raises PortFailed."""
-        ...
-
-
-class PortSocket(Protocol):
-    """A WebSocket to a port."""
-
-    @property
-    def subprotocol(self) -> str | None: ...
-
-    async def receive(self) -> str | bytes | None:
-        """None when it is closed."""
-        ...
-
-    async def send(self, message: str | bytes) -> None: ...
-
-    @property
-    def close_code(self) -> int: ...
-
-
-class WorkspacePorts(Protocol):
-    """The ports of running workspaces. Raises Conflict, AgentRefused, AgentUnreachable."""
-
-    async def list_ports(self, workspace_id: WorkspaceId) -> Sequence[ListeningPort]: ...
-
-    def exchange(
-        self, target: PreviewTarget, request: PortRequest, body: RequestBody
-    ) -> AbstractAsyncContextManager[PortResponse]:
-        """Raises PortFailed too."""
-        ...
-
-    def socket(
-        self, target: PreviewTarget, request: PortRequest, subprotocols: Sequence[str]
-    ) -> AbstractAsyncContextManager[PortSocket]:
-        """Raises PortFailed too."""
-        ...

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from importlib import import_module
-from typing import Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
@@ -255,27 +255,13 @@ def _key(credentials: AwsCredentials, scope: SigningScope) -> bytes:
 # Credentials and the provider
 
 
-class _Frozen(Protocol):
-    access_key: str
-    secret_key: str
-    token: str | None
-
-
-class _Credentials(Protocol):
-    def get_frozen_credentials(self) -> _Frozen: ...
-
-
-class _Session(Protocol):
-    def get_credentials(self) -> _Credentials | None: ...
-
-
 class AmbientCredentials:
     """Reads botocore's credentials, which it caches and renews. Slow: call it in a thread."""
 
     def __init__(self, config: ProviderConfig) -> None:
         self._config = config
         try:
-            get_session: Callable[[], _Session] = import_module("botocore.session").get_session
+            get_session: Callable[[], Any] = import_module("botocore.session").get_session
             self._error: type[Exception] = import_module("botocore.exceptions").BotoCoreError
         except ImportError:
             raise config_fault(
@@ -285,7 +271,7 @@ class AmbientCredentials:
                 "missing_key",
             ) from None
         self._session = get_session()
-        self._found: _Credentials | None = None
+        self._found: Any = None
 
     def get(self) -> AwsCredentials:
         try:

@@ -21,7 +21,6 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import Clock, ToolContext
 from chatd.domain.workspace.agent_api import (
-    AgentApi,
     AgentUnreachable,
     ConnectFailed,
     RunnerDisconnected,
@@ -32,9 +31,9 @@ from chatd.domain.workspace.rules import agent_status, remedy_after_timeout
 from chatd.domain.workspace.runners import RUNNER_WAIT_S
 from chatd.workspaces.agents.agent_client import (
     EPOCH_HEADER,
+    AgentClient,
     AgentConnection,
     ChatIdentity,
-    HttpAgentClient,
     OutcomeUnknown,
     OwnerUnproven,
 )
@@ -156,14 +155,14 @@ class AccessDeps(Struct, frozen=True, kw_only=True):
 
 
 class AgentAccess:
-    """Satisfies `agent_api.WorkspaceAccess` for all chats of this replica."""
+    """Satisfies `tools.tool.WorkspaceAccess` for all chats of this replica."""
 
     def __init__(self, deps: AccessDeps) -> None:
         self._deps = deps
         self._chats: OrderedDict[ChatId, ChatAccess] = OrderedDict()
         self._in_flight: Counter[WorkspaceId] = Counter()
 
-    async def connect(self, context: ToolContext) -> AgentApi:
+    async def connect(self, context: ToolContext) -> AgentClient:
         """Raises WorkspaceUnavailable if the chat has no workspace that runs."""
         chat = context.chat
         access = self._access(chat, context.fence)
@@ -175,7 +174,7 @@ class AgentAccess:
             epoch=context.fence.epoch,
             turn=chat.turn_message_id,
         )
-        return HttpAgentClient(_CallSender(access, context.wait_for), self._deps.clock, identity)
+        return AgentClient(_CallSender(access, context.wait_for), self._deps.clock, identity)
 
     def in_use(self) -> set[WorkspaceId]:
         """The workspaces with a request in flight."""

@@ -1,6 +1,6 @@
-"""The API of a workspace agent as Python methods: `agent_api.AgentApi` over signed HTTP.
+"""The API of a workspace agent as Python methods, over signed HTTP.
 
-`HttpAgentClient` encodes requests and decodes replies. A `RequestSender` delivers them: either
+`AgentClient` encodes requests and decodes replies. A `RequestSender` delivers them: either
 `ConnectedAgent`, which knows one run of one agent, or the access of a chat, which finds the agent
 and repeats a lost request.
 """
@@ -435,8 +435,12 @@ class ConnectedAgent:
         return decode_reply(await self.send(request), ScopedDiffsBody).repositories
 
 
-class HttpAgentClient:
-    """Satisfies `agent_api.AgentApi`, for one chat if an identity is given."""
+class AgentClient:
+    """The requests to one agent: on behalf of one chat if an identity is given, else of the server.
+
+    Raises AgentRefused and AgentUnreachable only. A `key` is an idempotency key: the agent answers
+    a repeated key with the first result and does nothing else.
+    """
 
     def __init__(
         self, sender: RequestSender, clock: Clock, identity: ChatIdentity | None = None
@@ -463,16 +467,19 @@ class HttpAgentClient:
         return content
 
     async def home(self) -> str:
+        """The home directory, with all links resolved."""
         with explain_outdated():
             return decode_reply(await self._get("/home"), PathBody).path
 
     async def list_names(self, directory: str) -> tuple[str, ...]:
+        """The names in a directory; those of directories end with a slash."""
         body = {"path": [part for part in directory.split("/") if part], "relativity": "root"}
         raw = await self._post("/list-directory", msgspec.json.encode(body))
         found = decode_reply(raw, DirectoryBody).contents
         return tuple(f"{entry.name}/" if entry.is_dir else entry.name for entry in found)
 
     async def resolve_path(self, path: str) -> str:
+        """Where a path leads after all links; a missing tail stays as it is."""
         return decode_reply(await self._get("/resolve-path", {"path": path}), PathBody).path
 
     async def write_file(self, path: str, content: bytes, *, key: str) -> None:
@@ -537,7 +544,8 @@ class HttpAgentClient:
         return decode_reply(raw, WorkspaceContext)
 
     async def call_mcp_tool(self, server: str, tool: str, args: Raw, *, key: str) -> Raw:
-        """Repeats the request while the call runs: the agent knows it by its key."""
+        """The result as the MCP server sent it. Repeats the request while the call runs: the agent
+        knows it by its key."""
         fields = {"server": server, "tool": tool, "arguments": bytes(args).decode()}
         body = msgspec.json.encode(fields)
         while True:
@@ -551,7 +559,8 @@ class HttpAgentClient:
             return decode_reply(await self._get("/desktop"), DesktopState)
 
     async def act(self, actions: Sequence[InputAction], *, key: str) -> ActedOnDesktop:
-        """Repeats the request while the actions run: the agent knows them by their key."""
+        """Use mouse and keyboard. The agent waits while a person has taken over. The request is
+        repeated while the actions run: the agent knows them by their key."""
         body = msgspec.json.encode({"actions": actions})
         while True:
             raw = await self._post("/desktop/act", body, key=key)
@@ -564,7 +573,8 @@ class HttpAgentClient:
     async def screenshot(
         self, size: Screen, region: PictureRegion | None = None, *, settles: bool = False
     ) -> DesktopPicture:
-        """The reply is a line of facts, and the image."""
+        """A PNG of this size. `settles`: taken once the screen has stopped changing for a moment.
+        The reply is a line of facts, and the image."""
         query: dict[str, object] = {"width": size.width, "height": size.height}
         query["settles"] = "true" if settles else "false"
         if region is not None:
@@ -595,6 +605,7 @@ class HttpAgentClient:
                 return reply
 
     async def read_page(self, *, offset: int = 1, text: str = "") -> BrowserPage:
+        """The page's lines from `offset` on, or those that contain `text`."""
         query: dict[str, object] = {"offset": offset, "text": text}
         with explain_outdated():
             return decode_reply(await self._get("/browser/page", query), BrowserPage)
@@ -617,6 +628,7 @@ class HttpAgentClient:
         return msgspec.structs.replace(decode_reply(line, BrowserPage), image=image)
 
     async def start_recording(self, name: str) -> str:
+        """Record the desktop until `stop_recording` or a limit. Returns why it cannot, or ""."""
         with explain_outdated():
             raw = await self._post(f"/desktop/recordings/{_segment(name)}/start", b"{}")
         return decode_reply(raw, RecordingBody).refusal
@@ -629,6 +641,7 @@ class HttpAgentClient:
         return decode_reply(raw, DesktopRecording)
 
     async def read_recording(self, name: str, kind: Literal["mp4", "jpg"], offset: int) -> bytes:
+        """The next bytes of a recording that has ended; empty after the last."""
         query = {"kind": kind, "offset": offset, "limit": RECORDING_READ_BYTES}
         path = f"/desktop/recordings/{_segment(name)}/file"
         return await self._get(path, query, max_body_bytes=RECORDING_READ_BYTES)

@@ -18,7 +18,6 @@ from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.domain.workspace.agent_api import (
-    AgentApi,
     AgentUnreachable,
     PinnedContext,
     WorkspaceContext,
@@ -28,6 +27,7 @@ from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow
 from chatd.domain.workspace.rules import AGENT_DISCONNECTED_AFTER_S, agent_status
 from chatd.store.conn import Conn
 from chatd.store.workspace import bindings, workspaces
+from chatd.workspaces.agents.agent_client import AgentClient
 
 AGENT_CHECK_INTERVAL_S: Final = 10.0
 AGENT_CHECK_TIMEOUT_S: Final = 5.0
@@ -114,7 +114,7 @@ class ContextSync:
         return await bindings.save_context(self._conn, agent_id, context, initial=initial)
 
     async def sync_context(
-        self, agent_id: AgentId, conn: AgentApi, *, initial: bool = False
+        self, agent_id: AgentId, conn: AgentClient, *, initial: bool = False
     ) -> bool:
         """Read the agent's context and store it. `initial`: the agent has restarted and counts its
         versions from the start. Raises AgentUnreachable and AgentRefused."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.api import validation
-from chatd.api.deps import ApiDeps, WorkspaceControl
+from chatd.api.deps import ApiDeps
 from chatd.api.errors import FieldError, InvalidFields
 from chatd.api.operations import REPLAYED
 from chatd.api.pages import NumberPosition, Paging, page_reply
@@ -42,6 +42,7 @@ from chatd.domain.workspace.rules import (
 )
 from chatd.domain.workspace.templates import resolve_parameters
 from chatd.services.runner_administration import explain_builds
+from chatd.services.workspaces import WorkspaceControl
 from chatd.store.conn import Conn
 from chatd.store.workspace import builds, templates, workspaces
 from chatd.store.workspace.builds import NewBuild

@@ -42,8 +42,8 @@ from chatd.domain.workspace.agent_api import (
     AgentRefused,
     AgentUnreachable,
     DesktopState,
-    WorkspaceDesktop,
 )
+from chatd.services.people_access import AgentDesktop
 from chatd.store.account import audit
 from chatd.store.chat import chats
 
@@ -120,7 +120,7 @@ class DesktopRoutes:
         return await self._answer(request, lambda desktop: desktop.release())
 
     async def _answer(
-        self, request: ApiRequest, act: Callable[[WorkspaceDesktop], Awaitable[DesktopState]]
+        self, request: ApiRequest, act: Callable[[AgentDesktop], Awaitable[DesktopState]]
     ) -> ApiReply:
         chat = await read_chat(self._deps, request.caller, request.chat_id)
         person = _person(request.caller)
@@ -224,7 +224,7 @@ class _DesktopSocket:
         self._chat = chat
         self._person = person
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue(MAX_WAITING_MESSAGES)
-        self._opened: asyncio.Future[WorkspaceDesktop] = asyncio.get_running_loop().create_future()
+        self._opened: asyncio.Future[AgentDesktop] = asyncio.get_running_loop().create_future()
 
     @property
     def parts(self) -> tuple[Callable[[], Awaitable[None]], ...]:

@@ -34,8 +34,8 @@ from chatd.domain.workspace.agent_api import (
     AgentRefused,
     ArchiveFacts,
     UnpackedFiles,
-    WorkspaceFiles,
 )
+from chatd.services.people_access import AgentFiles
 from chatd.store.account import credentials
 from chatd.store.workspace import workspaces
 
@@ -141,7 +141,7 @@ class WorkspaceArchiveRoutes:
             text = f"The archive did not arrive within {ARCHIVE_TIMEOUT_S:.0f} seconds."
             raise RequestTimeout(text) from None
 
-    async def _open(self, request: ApiRequest) -> WorkspaceFiles:
+    async def _open(self, request: ApiRequest) -> AgentFiles:
         await self._deps.retry(lambda: self._require_owned(request, request.caller.actor))
         control = require_workspaces(self._deps)
         try:

@@ -9,7 +9,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from msgspec import Meta, Struct
 
-from chatd.api.deps import ApiDeps, WorkspaceControl
+from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import BROWSE_CODES
 from chatd.api.operations import audit_workspace_read
 from chatd.api.pages import ItemPosition, Paging, cut_whole
@@ -26,6 +26,7 @@ from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError, Conflict, InvalidInput, NotFound
 from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.workspace.agent_api import AgentRefused, DiffScope, ProcessInfo, ProcessSignal
+from chatd.services.workspaces import WorkspaceControl
 from chatd.store.account import audit
 from chatd.store.chat import chats
 from chatd.store.workspace import bindings

@@ -38,9 +38,9 @@ from chatd.domain.workspace.agent_api import (
     SavedFile,
     StartPath,
     WorkspaceEntry,
-    WorkspaceFiles,
     is_text,
 )
+from chatd.services.people_access import AgentFiles
 from chatd.store.account import credentials
 from chatd.store.chat import chats
 
@@ -242,7 +242,7 @@ class WorkspaceFileRoutes:
             raise explain_refusal(error) from error
 
     async def _rest(
-        self, request: ApiRequest, files: WorkspaceFiles, first: FilePiece
+        self, request: ApiRequest, files: AgentFiles, first: FilePiece
     ) -> AsyncGenerator[bytes]:
         """The whole file by pieces. After a change of users or credentials no piece is sent before
         the caller's access is checked again."""
@@ -260,7 +260,7 @@ class WorkspaceFileRoutes:
             if piece.version != first.version or not piece.content:
                 raise Conflict("The file changed while it was sent.")
 
-    async def _open(self, request: ApiRequest) -> WorkspaceFiles:
+    async def _open(self, request: ApiRequest) -> AgentFiles:
         chat = await self._deps.retry(lambda: self._readable(request, request.caller.actor))
         control = require_workspaces(self._deps)
         await audit_workspace_read(self._deps, request.caller, chat)

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.api import validation
-from chatd.api.deps import ApiDeps, WorkspaceControl
+from chatd.api.deps import ApiDeps
 from chatd.api.operations import REPLAYED
 from chatd.api.pages import ItemPosition, Paging, TimePosition, cut_whole, page_reply
 from chatd.api.request import ApiCaller, ApiReply, ApiRequest, BodySpec, reply
@@ -55,6 +55,7 @@ from chatd.domain.workspace.templates import (
 )
 from chatd.services.host_credentials import CredentialedHost, list_credentialed_hosts
 from chatd.services.runner_administration import explain_builds
+from chatd.services.workspaces import WorkspaceControl
 from chatd.store.workspace import runners, templates, workspaces
 from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken
 

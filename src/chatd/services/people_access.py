@@ -47,10 +47,10 @@ from chatd.domain.workspace.agent_api import (
 from chatd.domain.workspace.network import MAX_HOST_CHARS, Refusal, read_refusals
 from chatd.workspaces.agents.agent_client import (
     API_PREFIX,
+    AgentClient,
     AgentErrorBody,
     ChatIdentity,
     ConnectedAgent,
-    HttpAgentClient,
     RequestSender,
     decode_effect_reply,
     decode_reply,
@@ -88,7 +88,8 @@ MAX_REFUSALS_BYTES: Final = 256 * 1024
 
 
 class AgentFiles:
-    """Satisfies `WorkspaceFiles`. `on_use` is called while an archive is sent or taken."""
+    """The files of one running workspace. Raises AgentRefused and AgentUnreachable. `on_use` is
+    called while an archive is sent or received."""
 
     def __init__(self, agent: ConnectedAgent, clock: Clock, on_use: Callable[[], None]) -> None:
         self._agent = agent
@@ -123,6 +124,8 @@ class AgentFiles:
         return tuple(replace(each, host=clip(each.host, MAX_HOST_CHARS)) for each in found)
 
     async def save(self, path: str, content: bytes, *, version: str) -> SavedFile:
+        """Replace a file that has this version, or create it if there is none. The agent refuses
+        another version with `file_changed`."""
         self._on_use()
         request = AgentRequest(
             method="POST",
@@ -146,6 +149,7 @@ class AgentFiles:
             return await self._agent.send(request)
 
     async def archive(self, path: str, *, gzip: bool) -> tuple[ArchiveFacts, AsyncGenerator[bytes]]:
+        """A tar archive of a directory. Close the generator even if it was not read."""
         query = {"path": path, "gzip": "true" if gzip else "false"}
         request = AgentRequest(
             method="GET",
@@ -180,6 +184,8 @@ class AgentFiles:
     async def unpack(
         self, path: str, pieces: AsyncGenerator[bytes], *, keep_links: bool = False
     ) -> UnpackedFiles:
+        """Write the files of a tar archive, which may be compressed with gzip, into a directory.
+        Links that lead out of it are left out unless `keep_links` is set."""
         transfer = _Transfer(self._agent, self._clock, path, keep_links=keep_links)
         waiting = bytearray()
         try:
@@ -261,18 +267,22 @@ REVERT_TIMEOUT_S: Final = 60.0
 
 
 class AgentEffects:
-    """Satisfies `WorkspaceEffects` for one chat."""
+    """Lets a person stop a command of the chat or revert a file. Raises AgentRefused and
+    AgentUnreachable within a minute."""
 
     def __init__(self, sender: RequestSender, clock: Clock, chat: Chat) -> None:
         self._sender = sender
         self._chat = chat
-        self._server = HttpAgentClient(sender, clock)
-        self._own = HttpAgentClient(sender, clock, ChatIdentity(chat_id=chat.id))
+        self._server = AgentClient(sender, clock)
+        self._own = AgentClient(sender, clock, ChatIdentity(chat_id=chat.id))
 
     async def processes(self) -> Sequence[ProcessInfo]:
+        """The commands of this chat that the agent still knows."""
         return await self._own.processes()
 
     async def signal(self, process_id: str, signal: ProcessSignal) -> ProcessInfo:
+        """The command as it is shortly after the signal. Refused with 404 for a command of another
+        chat, and with `not_running`."""
         known = {process.id: process for process in await self._own.processes()}
         if process_id not in known:
             raise AgentRefused(f"This chat has no process {process_id}.", status=404)
@@ -281,6 +291,8 @@ class AgentEffects:
         return replace(known[process_id], running=after.running, exit_code=after.exit_code)
 
     async def revert(self, scope: DiffScope, repo_root: str, paths: Sequence[str]) -> None:
+        """Restore one file; a renamed file has two paths, the new one and the old one. Refused
+        with `not_reverted`."""
         turn = self._chat.turn_message_id
         body = {
             "chat_id": str(self._chat.id),
@@ -320,7 +332,8 @@ class _Event(Struct, frozen=True, kw_only=True):
 
 
 class AgentTerminal:
-    """Satisfies `WorkspaceTerminal`. `on_use` is called at every input."""
+    """An open terminal. Raises AgentRefused and AgentUnreachable. `on_use` is called at every
+    input. `is_again`: the terminal existed before, so its last output comes first."""
 
     def __init__(
         self,
@@ -363,6 +376,7 @@ class AgentTerminal:
         await self._post("resize", msgspec.json.encode(size))
 
     async def close(self) -> None:
+        """End the shell."""
         await self._post("close", b"{}")
 
     async def _post(self, name: str, body: bytes) -> bytes:
@@ -384,7 +398,8 @@ _DESKTOP_PATH: Final = f"{API_PREFIX}/desktop"
 
 
 class AgentDesktop:
-    """Satisfies `WorkspaceDesktop`. `on_use` is called at every input."""
+    """The desktop of one running workspace, for one person. Raises AgentRefused and
+    AgentUnreachable. `on_use` is called at every input."""
 
     def __init__(self, agent: ConnectedAgent, person: str, on_use: Callable[[], None]) -> None:
         self._agent = agent
@@ -400,6 +415,7 @@ class AgentDesktop:
             return decode_reply(await self._agent.send(request), DesktopState)
 
     async def take(self) -> DesktopState:
+        """Take over mouse and keyboard."""
         self._on_use()
         return await self._change("take")
 
@@ -417,6 +433,7 @@ class AgentDesktop:
             return decode_reply(await self._agent.send(request), DesktopState)
 
     async def watch(self, stream_id: str) -> AsyncGenerator[bytes]:
+        """What the VNC server sends until the desktop ends. `send` works only while this runs."""
         self._stream_id = stream_id
         request = AgentRequest(
             method="GET",
@@ -433,6 +450,7 @@ class AgentDesktop:
                         yield _decode_base64(event.data)
 
     async def send(self, data: bytes) -> None:
+        """Send bytes to the VNC server on the watched stream."""
         self._on_use()
         request = AgentRequest(
             method="POST",

@@ -23,10 +23,7 @@ from chatd.domain.workspace.previews import (
     ListeningPort,
     PortFailed,
     PortRequest,
-    PortResponse,
-    PortSocket,
     PreviewTarget,
-    RequestBody,
 )
 from chatd.workspaces.agents.agent_client import (
     API_PREFIX,
@@ -60,8 +57,54 @@ class _Ports(Struct, frozen=True, kw_only=True):
     ports: tuple[ListeningPort, ...] = ()
 
 
+class PortReply:
+    """The response of a port: its head, and its body in pieces."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers = response.raw_headers
+
+    async def next_piece(self) -> bytes:
+        """Empty at the end. Raises PortFailed."""
+        try:
+            async with asyncio.timeout(RESPONSE_IDLE_TIMEOUT_S):
+                return await self._response.content.read(RESPONSE_PIECE_BYTES)
+        except (TimeoutError, *_WRONG) as error:
+            raise PortFailed(f"The response broke off ({type(error).__name__}).") from None
+
+
+class PortSocket:
+    """A WebSocket to a port."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self.subprotocol = socket.protocol
+
+    async def receive(self) -> str | bytes | None:
+        """None when it is closed."""
+        message = await self._socket.receive()
+        is_data = message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY)
+        return message.data if is_data else None
+
+    async def send(self, message: str | bytes) -> None:
+        try:
+            await (
+                self._socket.send_str(message)
+                if isinstance(message, str)
+                else self._socket.send_bytes(message)
+            )
+        except _WRONG as error:
+            raise PortFailed(f"The WebSocket broke off ({type(error).__name__}).") from None
+
+    @property
+    def close_code(self) -> int:
+        return self._socket.close_code or 1000
+
+
 class AgentPorts:
-    """Satisfies `WorkspacePorts`. `on_use` is called for every exchange."""
+    """The ports of running workspaces. Raises Conflict, AgentRefused, AgentUnreachable.
+    `on_use` is called for every exchange."""
 
     def __init__(
         self,
@@ -82,10 +125,15 @@ class AgentPorts:
 
     @asynccontextmanager
     async def exchange(
-        self, target: PreviewTarget, request: PortRequest, body: RequestBody
-    ) -> AsyncGenerator[PortResponse]:
+        self,
+        target: PreviewTarget,
+        request: PortRequest,
+        next_piece: Callable[[], Awaitable[bytes]] | None,
+    ) -> AsyncGenerator[PortReply]:
+        """`next_piece` returns the next bytes of the request's body, none at its end; None: the
+        request has no body. Raises PortFailed too."""
         async with self._session(target) as session:
-            data = None if body.is_empty else _pieces(body)
+            data = None if next_piece is None else _pieces(next_piece)
             try:
                 async with asyncio.timeout(RESPONSE_HEAD_TIMEOUT_S):
                     response = await session.request(
@@ -103,7 +151,7 @@ class AgentPorts:
                 text = f"What answers on port {target.port} is not HTTP ({type(error).__name__})."
                 raise PortFailed(text) from None
             try:
-                yield _Response(response)
+                yield PortReply(response)
             finally:
                 response.close()
 
@@ -111,6 +159,7 @@ class AgentPorts:
     async def socket(
         self, target: PreviewTarget, request: PortRequest, subprotocols: Sequence[str]
     ) -> AsyncGenerator[PortSocket]:
+        """Raises PortFailed too."""
         async with self._session(target) as session:
             try:
                 async with asyncio.timeout(RESPONSE_HEAD_TIMEOUT_S):
@@ -125,7 +174,7 @@ class AgentPorts:
                 text = f"Port {target.port} takes no WebSocket here ({type(error).__name__})."
                 raise PortFailed(text) from None
             try:
-                yield _Socket(socket)
+                yield PortSocket(socket)
             finally:
                 await socket.close()
 
@@ -182,49 +231,6 @@ def _headers(given: HeaderList) -> CIMultiDict[str]:
     return CIMultiDict((name.decode("latin-1"), value.decode("latin-1")) for name, value in given)
 
 
-async def _pieces(body: RequestBody) -> AsyncGenerator[bytes]:
-    while piece := await body.next_piece():
+async def _pieces(next_piece: Callable[[], Awaitable[bytes]]) -> AsyncGenerator[bytes]:
+    while piece := await next_piece():
         yield piece
-
-
-class _Response:
-    """Satisfies `PortResponse`."""
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self.status = response.status
-        self.headers = response.raw_headers
-
-    async def next_piece(self) -> bytes:
-        try:
-            async with asyncio.timeout(RESPONSE_IDLE_TIMEOUT_S):
-                return await self._response.content.read(RESPONSE_PIECE_BYTES)
-        except (TimeoutError, *_WRONG) as error:
-            raise PortFailed(f"The response broke off ({type(error).__name__}).") from None
-
-
-class _Socket:
-    """Satisfies `PortSocket`."""
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket = socket
-        self.subprotocol = socket.protocol
-
-    async def receive(self) -> str | bytes | None:
-        message = await self._socket.receive()
-        is_data = message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY)
-        return message.data if is_data else None
-
-    async def send(self, message: str | bytes) -> None:
-        try:
-            await (
-                self._socket.send_str(message)
-                if isinstance(message, str)
-                else self._socket.send_bytes(message)
-            )
-        except _WRONG as error:
-            raise PortFailed(f"The WebSocket broke off ({type(error).__name__}).") from None
-
-    @property
-    def close_code(self) -> int:
-        return self._socket.close_code or 1000

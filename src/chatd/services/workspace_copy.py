@@ -18,10 +18,10 @@ from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 from chatd.domain.workspace.entities import AgentRow, AgentSpec
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 from chatd.domain.workspace.templates import copied_text, size_problem
+from chatd.services.people_access import AgentFiles
 from chatd.store.conn import Conn
 from chatd.store.workspace import workspaces
 from chatd.workspaces.agents.agent_resolver import AgentConnector, StoredBindings
-from chatd.workspaces.agents.people_access import AgentFiles
 from chatd.workspaces.build_backend import BuildCancelled, BuildContext, BuildFailed
 
 AGENT_START_TIMEOUT_S: Final = 60.0
