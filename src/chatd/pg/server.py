@@ -13,7 +13,7 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from chatd.log_event import LogEvent
 from chatd.pg.binaries import Binaries, copy_for_account, find_binaries, remove_other_copies
@@ -127,22 +127,6 @@ log: Final = logging.getLogger(__name__)
 LEAVE_TIMEOUT_S: Final = 20.0
 
 
-class PostgresServer(Protocol):
-    @property
-    def dsn(self) -> str: ...
-
-    async def ensure_running(self) -> None:
-        """Restart the server if it has died, and return when it is usable. Cheap if it runs.
-
-        A server in recovery counts as running: clients must retry connecting anyway.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Stop using the server; the last user stops it. A second call does nothing."""
-        ...
-
-
 class ExternalServer:
     """A server that the operator runs; chatd does not start or stop it."""
 
@@ -174,6 +158,10 @@ class EmbeddedServer:
         return connection_url(self._plan.layout.socket_dir)
 
     async def ensure_running(self) -> None:
+        """Restart the server if it has died, and return when it is usable. Cheap if it runs.
+
+        A server in recovery counts as running: clients must retry connecting anyway.
+        """
         async with self._mutex:
             if self._closed:
                 raise PgError("This process has left the database.")
@@ -189,6 +177,7 @@ class EmbeddedServer:
             log.warning(LogEvent(event="database_restarted", explanation=why))
 
     async def close(self) -> None:
+        """Stop using the server; the last user stops it. A second call does nothing."""
         async with self._mutex:
             if self._closed:
                 return
@@ -201,6 +190,9 @@ class EmbeddedServer:
                 pass  # Only a process that starts the server holds it so long, and it is a user.
             finally:
                 self._user_lock.release()
+
+
+PostgresServer = ExternalServer | EmbeddedServer
 
 
 async def open_server(config: EmbeddedConfig, env: Mapping[str, str]) -> PostgresServer:
