@@ -114,6 +114,21 @@ async def test_a_press_whose_server_died_is_finished_by_the_next_one_with_its_an
     assert again == told
 
 
+async def test_an_approval_that_was_not_finished_is_shown_as_open_and_can_still_be_denied(
+    server: ApiServer,
+) -> None:
+    await allow(server)
+    chat_id, secret = await linked(server)
+    found = present(await answer_links.find(server.replica.pool, secret))
+    async with server.replica.pool.transaction() as session:
+        assert await answer_links.claim(session, found, "approve")
+    assert (await show(server, secret)).json["state"] == "waiting"
+    told = (await press(server, secret, "deny")).json
+    assert (told["state"], told["decision"]) == ("answered", "deny")
+    assert (await press(server, secret, "approve")).json == told
+    assert not any(call.approved_by for call in (await server.chat(chat_id)).pending_calls)
+
+
 @pytest.mark.promise("P12")
 async def test_a_link_that_may_not_be_used_gets_one_reply(server: ApiServer) -> None:
     chat_id, secret = await linked(server)

@@ -43,6 +43,7 @@ def test_an_answer_is_read_also_from_a_block_of_code(answer: str, value: object)
     [
         ("red", "it is not JSON"),
         ("", "it is not JSON"),
+        ("[" * 100_000 + "]" * 100_000, "it is not JSON"),
         ('{"colour":"green"}', "at /colour: 'green' is not one of"),
         ('{"count":1}', "at its top: 'colour' is a required property"),
         ('{"colour":"red","count":"1"}', "at /count: '1' is not of type 'integer'"),
@@ -63,6 +64,7 @@ def test_a_schema_fetches_nothing() -> None:
     ("text", "problem"),
     [
         ("{", "is not JSON"),
+        ("[" * 10_000 + "]" * 10_000, "is not JSON"),
         ("[]", "must be an object"),
         ('{"type": 7}', "is not a valid JSON Schema"),
         (" " * 70_000, "more than 64 KiB"),

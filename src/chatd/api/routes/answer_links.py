@@ -129,7 +129,7 @@ class AnswerLinkRoutes:
         found, body = await self._admitted(request, _ANSWER)
         ip = deps.accounts.site.address(request.scope)
         is_first = False
-        if found.link.decision is None:
+        if found.link.decision in (None, "approve") and found.link.decision != body.decision:
             if find_linked(await self._chat(found), found.link) is None:
                 return reply(await self._state(found))
             async with deps.pool.transaction() as session:
@@ -174,7 +174,7 @@ class AnswerLinkRoutes:
         deps, link = self._deps, found.link
         chat = await self._chat(found)
         shown = LinkedCallReply(state="gone", title=chat.title, chat_path=f"/c/{chat.id}")
-        if (call := find_linked(chat, link)) is not None and link.decision is None:
+        if (call := find_linked(chat, link)) is not None:  # also if a press was not finished
             told = describe_call(call)
             return LinkedCallReply(
                 state="waiting",

@@ -41,7 +41,7 @@ class OutputSchema(Struct, frozen=True):
         given = blocks[0] if len(blocks) == 1 else answer
         try:
             value = msgspec.json.decode(given.strip().encode())
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise NotFitting(f"it is not JSON: {error}") from None
         try:
             errors = list(_validator(self.schema).iter_errors(value))
@@ -78,7 +78,7 @@ def read_schema(path: Path | None) -> OutputSchema | None:
         raise UsageProblem(f"{path} has more than {MAX_SCHEMA_BYTES >> 10} KiB")
     try:
         schema = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageProblem(f"{path} is not JSON: {error}") from None
     if not isinstance(schema, dict | bool):
         raise UsageProblem(f"{path} is not a JSON Schema: it must be an object")

@@ -38,9 +38,11 @@ FIND: Final[LiteralString] = f"""
       AND u.status = 'active' AND u.deleted_at IS NULL
       AND coalesce((
         SELECT (document ->> 'answer_links')::boolean FROM deployment_settings), false)"""
+# Of a press that was not finished, a denial replaces an approval, and no other way round.
 CLAIM: Final[LiteralString] = """
     UPDATE answer_links SET decision = $2, used_at = now()
-    WHERE id = $1 AND decision IS NULL AND expires_at > now() RETURNING id"""
+    WHERE id = $1 AND (decision IS NULL OR decision = 'approve' AND $2 = 'deny')
+      AND expires_at > now() RETURNING id"""
 DELETE_EXPIRED: Final[LiteralString] = """
     DELETE FROM answer_links WHERE id IN (
         SELECT id FROM answer_links WHERE expires_at < now()
@@ -102,7 +104,7 @@ async def claim(
     *,
     ip: str | None = None,
 ) -> bool:
-    """False if an earlier press was first. The claim comes before the answer: if the process dies
+    """False if an earlier press was first, of a call that still waits. The claim comes before the answer: if the process dies
     between them, the next press gives the answer of the first."""
     link = found.link
     if await session.fetchval(CLAIM, link.id, decision) is None:
