@@ -8,7 +8,7 @@ instruction. Pure; `git_hosts` reads the events of each vendor, `services.reposi
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 from uuid import UUID, uuid5
 
@@ -183,9 +183,12 @@ def reason_to_ignore(
         return "the repository has an unusual name"
     if not covers(connection.repositories, event.repository):
         return "the connection is not for this repository"
-    if len(event.key) > MAX_KEY_CHARS or not 0 <= event.number < MAX_NUMBER:
+    told = f"{event.key}{event.branch}{event.commit}{event.url}{event.sender}{event.author}"
+    if "\0" in told or len(event.key) > MAX_KEY_CHARS or not 0 <= event.number < MAX_NUMBER:
         return "the event has an unusual id"
-    if event.at is not None and event.at < now - MAX_EVENT_AGE:
+    # A time without a zone is that of UTC.
+    at = event.at and (event.at if event.at.tzinfo else event.at.replace(tzinfo=UTC))
+    if at is not None and at < now - MAX_EVENT_AGE:
         return "the event is too old"
     if event.kind == "checks_failed":
         if connection.check_rounds == 0:
