@@ -104,7 +104,7 @@ async def claim(
     *,
     ip: str | None = None,
 ) -> bool:
-    """False if an earlier press was first, of a call that still waits. The claim comes before the answer: if the process dies
+    """False if an earlier press was first. The claim comes before the answer: if the process dies
     between them, the next press gives the answer of the first."""
     link = found.link
     if await session.fetchval(CLAIM, link.id, decision) is None:
