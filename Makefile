@@ -49,8 +49,8 @@ test-page: ## every check and test of the page, in Chromium too
 test-page-slow: ## the page in Chromium, each state in both themes and on both devices
 	@$(call RUN,checks page --slow)
 
-# A certified OpenID provider, for tests of the sign-in, and the conformance scenarios of MCP. Without
-# npm their tests are skipped.
+# A certified OpenID provider, for tests of the sign-in, the official clients of OpenAI's API and of the
+# Agent Client Protocol, and the conformance scenarios of MCP. Without npm their tests are skipped.
 tests/%/node_modules/.package-lock.json: tests/%/package-lock.json
 	@if command -v npm >/dev/null; then cd tests/$* \
 	&& npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json; \

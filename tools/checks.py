@@ -26,7 +26,9 @@ from tools.page_build import NODE_TEXT, ROOT, has_node
 
 BIN = ROOT / ".venv" / "bin"
 UI = ROOT / "ui"
-PACKAGES_OF_OIDC = "tests/oidc/node_modules/.package-lock.json"
+PACKAGES_OF_TESTS = [
+    f"tests/{name}/node_modules/.package-lock.json" for name in ("oidc", "official_clients")
+]
 END_TIMEOUT_S = 30.0
 SHOWN_OF_ENDED = 20
 
@@ -156,9 +158,9 @@ def jobs_of_browser(*, slow: bool) -> Iterator[Job]:
 
 
 def jobs_of_tests(forks: str, arguments: list[str]) -> Iterator[Job]:
-    yield Job("packages of OpenID", ["make", "-s", PACKAGES_OF_OIDC], is_live=True)
+    yield Job("packages of tests", ["make", "-s", *PACKAGES_OF_TESTS], is_live=True)
     needs = ("packages", "system packages", "format", "lint", "imports")
-    needs = (*needs, "packages of OpenID", "build of the page")
+    needs = (*needs, "packages of tests", "build of the page")
     command = [str(BIN / "python"), "-m", "tools.run_tests", "--forks", forks, *arguments]
     # Two suites at once starve each other on two cores: their waits run out.
     yield Job("tests", command, needs, ("tests in Chromium",), is_live=True)

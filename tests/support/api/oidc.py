@@ -1,11 +1,9 @@
 """The real OpenID provider of `tests/oidc` as a process, and a browser that signs in there."""
 
 import asyncio
-import fcntl
 import re
 import shutil
 import socket
-import subprocess
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,7 +15,7 @@ import pytest
 from aiohttp import ClientResponse, ClientSession, CookieJar
 from yarl import URL
 
-from tests.support.machine import MACHINE_VARIABLES
+from tests.support.node_packages import install_packages
 
 DIRECTORY: Final = Path(__file__).parents[2] / "oidc"
 CLIENT_SECRET: Final = "a client secret with signs: + / %"
@@ -34,7 +32,7 @@ async def running_provider(port: int, redirect_uri: str) -> AsyncGenerator[None]
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed: the sign-in is not tested with a real OpenID provider")
-    await asyncio.to_thread(_install)
+    await install_packages(DIRECTORY, "oidc-provider")
     process = await asyncio.create_subprocess_exec(
         node, DIRECTORY / "provider.js", str(port), redirect_uri, stdout=PIPE, stderr=PIPE
     )
@@ -47,22 +45,6 @@ async def running_provider(port: int, redirect_uri: str) -> AsyncGenerator[None]
     finally:
         process.kill()
         await process.communicate()
-
-
-def _install() -> None:
-    """As `make test` does, for a test that is run alone."""
-    with (DIRECTORY / "package.json").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (DIRECTORY / "node_modules" / "oidc-provider").exists():
-            command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            subprocess.run(
-                command,
-                cwd=DIRECTORY,
-                env=MACHINE_VARIABLES,
-                check=True,
-                capture_output=True,
-                timeout=50,
-            )
 
 
 class OidcBrowser:

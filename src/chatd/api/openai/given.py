@@ -178,14 +178,16 @@ def _tools(given: Sequence[ToolIn] | None) -> tuple[ClientTool, ...] | None:
     if given is None:
         return None
     found: list[ClientTool] = []
+    if given and all(tool.type != "function" for tool in given):
+        raise unsupported(
+            "tools[0].type",
+            "Only functions can be given as tools. The agent has its own tools: files,"
+            " commands, MCP servers and what its administrator allows.",
+        )
     for index, tool in enumerate(given):
         param = f"tools[{index}]"
         if tool.type != "function":
-            raise unsupported(
-                f"{param}.type",
-                "Only functions can be given as tools. The agent has its own tools: files,"
-                " commands, MCP servers and what its administrator allows.",
-            )
+            continue  # Codex offers tools of OpenAI's servers beside its functions.
         spec: FunctionSpec = tool.function or tool
         schema = Raw(b'{"type":"object","properties":{}}')
         if bytes(spec.parameters) != b"null":

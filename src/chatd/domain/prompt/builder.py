@@ -509,7 +509,7 @@ def _plain(raw: Raw) -> str:
 
 def _wrapped_text(value: object) -> str | None:
     fields = _fields(value)
-    text = fields.get("output") if len(fields) == 1 else None
+    text = value if isinstance(value, str) else fields.get("output") if len(fields) == 1 else None
     return text if isinstance(text, str) and text.strip() else None
 
 
