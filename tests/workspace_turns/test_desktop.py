@@ -38,13 +38,15 @@ def computer(action: str, **fields: object) -> Call:
 
 
 def terminal(file: str, colour: str = "white") -> tuple[Call, ...]:
-    """A window of a program that writes down what is typed into it."""
+    """A window of a program that writes down what is typed into it, and that begins when the window
+    is shown (`-wf`): keys that are pressed before that are lost."""
     script = f"touch {file}; exec cat >> {file}"
     return (
         (
             "execute",
             {
-                "command": f"exec xterm -bg {colour} -geometry 100x30+100+100 -e sh -c '{script}'",
+                "command": f"exec xterm -wf -bg {colour} -geometry 100x30+100+100"
+                f" -e sh -c '{script}'",
                 "run_in_background": True,
             },
         ),
@@ -154,7 +156,7 @@ import http.server, urllib.parse
 PAGE = b'''<!doctype html><title>Form</title>
 <textarea style="position:fixed;inset:0;font-size:60px"
   oninput="fetch('/typed/' + encodeURIComponent(this.value))"></textarea>
-<script>fetch("/typed/ready")</script>'''
+<script>requestAnimationFrame(() => requestAnimationFrame(() => fetch("/typed/ready")))</script>'''
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path.startswith("/typed/"):
@@ -171,7 +173,8 @@ server.serve_forever()
 
 
 def browser() -> tuple[Call, ...]:
-    """A window of Chromium with a form that reports what is typed into it."""
+    """A window of Chromium with a form that reports what is typed into it, and when it is shown:
+    one that is not has no frames."""
     flags = "--no-sandbox --disable-gpu --no-first-run --disable-dev-shm-usage"
     place = "--user-data-dir=/tmp/browser --window-position=0,0 --window-size=1280,720"
     command = f"exec {BROWSER} {flags} {place} --app=http://127.0.0.1:8765/"
