@@ -4,6 +4,7 @@ freezes imported objects for the garbage collector."""
 import gc
 import os
 from collections.abc import AsyncGenerator, Generator
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Final, cast
@@ -74,6 +75,7 @@ CPU_BEFORE: Final = pytest.StashKey[float]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SHARED_CPU] = SharedCpu()
     # A process that only starts others stays where it is: they look for their settings there.
     if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
         config.stash[EMPTY_HOME] = EmptyHome()
@@ -106,17 +108,23 @@ def pytest_terminal_summary(
 def write_directory_times(terminalreporter: pytest.TerminalReporter) -> None:
     """What the tests of each directory took, the most expensive first."""
     spent: dict[str, list[float]] = {}
+    servers: dict[str, float] = {}
     for report in chain.from_iterable(terminalreporter.stats.values()):
         if isinstance(report, pytest.TestReport):
             times = spent.setdefault("/".join(report.nodeid.split("/")[:2]), [0, 0.0, 0.0])
             times[0] += report.when == "call"
             times[1] += report.duration
             times[2] += sum(cast("float", s) for name, s in report.user_properties if name == CPU_S)
+            for name, seconds in report.user_properties:
+                if name in (ON_EMBEDDED_SERVER, ON_STOCK_SERVER):
+                    servers[name] = max(servers.get(name, 0.0), cast("float", seconds))
     if len(spent) < 2:
         return
     terminalreporter.write_line("Seconds by directory; CPU without PostgreSQL and left processes:")
     for directory, (tests, wall, cpu) in sorted(spent.items(), key=lambda each: -each[1][1]):
         terminalreporter.write_line(f"{wall:8.1f} s {cpu:8.1f} s CPU {tests:6.0f}  {directory}")
+    for name, cpu in servers.items():
+        terminalreporter.write_line(f"{cpu:19.1f} s CPU         PostgreSQL ({name})")
 
 
 @pytest.hookimpl(trylast=True)
@@ -149,6 +157,24 @@ def read_cpu_s() -> float:
     return sum(os.times()[:4])
 
 
+class SharedCpu:
+    """CPU seconds of what the tests of a process share, which the last of them ends."""
+
+    def __init__(self) -> None:
+        self.servers: dict[str, float] = {}
+        """Of PostgreSQL since its start, for all processes."""
+        self.waited_s = 0.0
+
+    @contextmanager
+    def ending(self) -> Generator[None]:
+        before = read_cpu_s()
+        yield
+        self.waited_s += read_cpu_s() - before
+
+
+SHARED_CPU: Final = pytest.StashKey[SharedCpu]()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     item.stash[CPU_BEFORE] = read_cpu_s()
@@ -157,10 +183,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """The last test also ends what all tests have used. It is not charged for the work of that."""
+    shared = item.config.stash[SHARED_CPU]
     try:
         return (yield)
     finally:
-        item.user_properties.append((CPU_S, read_cpu_s() - item.stash[CPU_BEFORE]))
+        cpu_s = read_cpu_s() - item.stash[CPU_BEFORE] - shared.waited_s
+        item.user_properties.append((CPU_S, cpu_s))
+        item.user_properties.extend(shared.servers.items())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -178,9 +208,12 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, ob
 
 
 @pytest.fixture(scope="session", autouse=True)
-def chatd_forks() -> Generator[ChatdForks]:
-    with forking_chatd() as forks:
+def chatd_forks(pytestconfig: pytest.Config) -> Generator[ChatdForks]:
+    with ExitStack() as stack:
+        forks = stack.enter_context(forking_chatd())
         yield forks
+        with pytestconfig.stash[SHARED_CPU].ending():
+            stack.close()
 
 
 @pytest.fixture
@@ -191,19 +224,22 @@ def real_start(chatd_forks: ChatdForks) -> Generator[None]:
 
 
 @pytest.fixture(scope="session")
-def test_server() -> Generator[TestServer]:
-    server = TestServer()
-    with cache_type_lookups():
-        yield server
-    server.close()
+def test_server(pytestconfig: pytest.Config) -> Generator[TestServer]:
+    yield from _shared_server(pytestconfig, ON_EMBEDDED_SERVER, TestServer())
 
 
 @pytest.fixture(scope="session")
-def stock_server() -> Generator[TestServer]:
-    server = TestServer(STOCK_PROGRAMS)
+def stock_server(pytestconfig: pytest.Config) -> Generator[TestServer]:
+    yield from _shared_server(pytestconfig, ON_STOCK_SERVER, TestServer(STOCK_PROGRAMS))
+
+
+def _shared_server(config: pytest.Config, name: str, server: TestServer) -> Generator[TestServer]:
     with cache_type_lookups():
         yield server
-    server.close()
+    shared = config.stash[SHARED_CPU]
+    shared.servers[name] = server.read_cpu_s()
+    with shared.ending():
+        server.close()
 
 
 @pytest.fixture(scope="session")

@@ -132,6 +132,7 @@ class TestServer:
             config = EmbeddedConfig(
                 data_dir=self._home / "pg", bin_dir=stock_programs, settings=STOCK
             )
+        self._data_dir = self._home / "pg"
         self._server: PostgresServer = self.run(open_server(config, os.environ))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -174,6 +175,15 @@ class TestServer:
             clone.park = park
             yield clone
             clone.drop()
+
+    def read_cpu_s(self) -> float:
+        """Of the server and of its processes that have ended; 0 where that is not told."""
+        try:
+            pid = int((self._data_dir / "cluster" / "postmaster.pid").read_text().split()[0])
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (OSError, ValueError, IndexError):
+            return 0.0
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         self.run(self._server.close())

@@ -18,10 +18,10 @@ test("a project is made, filled, and gets chats", async ({ page, server, faults 
   await expect.poll(async () => (await server.api<{ instructions: string }>("GET", `/projects/${id}`)).instructions).toBe("Amounts are in cents.");
   await main.locator("input[type=file]").setInputFiles({ name: "style.md", mimeType: "text/markdown", buffer: Buffer.from("Be brief.") });
   await expect(main.getByRole("link", { name: "style.md" })).toBeVisible();
-  await server.api("POST", "/users", { username: "grace", name: "Grace Hopper", password: "correct horse battery" });
-  await main.getByRole("textbox", { name: "Add a person" }).fill("grace");
-  await main.getByRole("button", { name: "Add grace" }).click();
-  await expect(main.getByRole("combobox", { name: "Role of grace" })).toHaveValue("reader");
+  await server.api("POST", "/users", { username: "katherine", name: "Katherine Johnson", password: "correct horse battery" });
+  await main.getByRole("textbox", { name: "Add a person" }).fill("katherine");
+  await main.getByRole("button", { name: "Add katherine" }).click();
+  await expect(main.getByRole("combobox", { name: "Role of katherine" })).toHaveValue("reader");
 
   const chat = await importChat(server, "Invoices of May", [{ role: "user", content: [text("hello")] }]);
   await page.goto(`/c/${chat}`);
