@@ -272,6 +272,7 @@ ASKED: dict[str, Ask] = {
     "upload_file": lambda api: api.upload_file("a.txt", "text/plain", io.BytesIO(b"a")),
     "get_file": lambda api: api.get_file(FILE),
     "load_content": lambda api: api.load_content(FILE),
+    "load_web_image": lambda api: api.load_web_image(CHAT, "https://example.com/a.png"),
     "get_me": lambda api: api.get_me(),
     "sign_in_with_password": lambda api: api.sign_in_with_password("ada", "password"),
     "sign_in_with_link": lambda api: api.sign_in_with_link("secret"),

@@ -41,7 +41,7 @@ export const test = base.extend<object, { model: ModelServer; servers: OauthServ
   ],
   server: [
     async ({ model }, use) => {
-      const server = new ChatdServer({ config: '[mcp]\nprivate_hosts = ["127.0.0.1"]\n' });
+      const server = new ChatdServer({ config: '[mcp]\nprivate_hosts = ["127.0.0.1"]\n[files]\nweb_images = "all"\n' });
       try {
         await server.start();
         await addModel(server, model, MODEL);

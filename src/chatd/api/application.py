@@ -83,6 +83,7 @@ from chatd.api.routes.runs import RunRoutes
 from chatd.api.routes.shares import ShareRoutes
 from chatd.api.routes.tool_policies import ToolPolicyRoutes
 from chatd.api.routes.versions import VersionRoutes
+from chatd.api.routes.web_images import WebImageRoutes
 from chatd.api.routes.workspace.builds import BuildRoutes
 from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.workspace.desktop import DesktopRoutes, DesktopSockets, desktop_chat
@@ -241,6 +242,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *BuildRoutes(deps).routes(),
         *FileRoutes(deps).routes(),
         *ChatFileRoutes(deps).routes(),
+        *WebImageRoutes(deps).routes(),
         *SignInRoutes(deps).routes(),
         *OidcRoutes(deps).routes(),
         *TokenRoutes(deps).routes(),

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Annotated, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
@@ -121,6 +121,8 @@ async def _no_push_key() -> str:
     raise NotFound("This server sends no notifications to browsers.")
 
 
+WebImageHosts = Literal["public", "all", "off"]
+"""From which hosts images of the web are loaded for readers of a chat."""
 GatherMetrics = Callable[[], Awaitable[bytes]]
 """The metrics of all processes that share this one's port."""
 
@@ -165,6 +167,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     default_limit: DefaultLimit = DefaultLimit()
     limits: StreamLimits = StreamLimits()
     file_limits: FileLimits = FileLimits()
+    web_images: WebImageHosts = "public"
     retention: RetentionDays = RetentionDays()
     database_error: Callable[[], str | None] = lambda: None
     hears_hints: Callable[[], bool] = lambda: True

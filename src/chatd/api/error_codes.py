@@ -407,6 +407,16 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "Public links are disabled on this server.",
         "Ask an administrator to enable them in the settings.",
     ),
+    "web_images_off": ErrorCode(
+        403,
+        "Images of the web are not loaded by this server.",
+        "Open the address itself; the operator sets `files.web_images`.",
+    ),
+    "web_image_failed": ErrorCode(
+        409,
+        "The host of an image of the web is not public, did not answer, or sent no image.",
+        "Read `message`; open the address itself.",
+    ),
     "too_many_public_links": ErrorCode(
         409, "The chat has 20 public links.", "Revoke one of them first."
     ),

@@ -604,6 +604,7 @@ def _deps(
         frame_origins=settings.server.frame_origins,
         metrics_token=settings.server.metrics_token,
         file_limits=file_limits(settings),
+        web_images=settings.files.web_images,
         draining=stop.is_set,
         known=replica.feeds.known,
         workspaces=built.workspace_control,

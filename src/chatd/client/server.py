@@ -265,6 +265,11 @@ class ServerApi:
         path = f"/chats/{chat_id}/export"
         return Download(self._requests, Operation(method="GET", path=path, query=query))
 
+    def load_web_image(self, chat_id: ChatId, url: str) -> Download:
+        """Fetched by the server, from a public address."""
+        path, body = f"/chats/{chat_id}/web-images", msgspec.json.encode({"url": url})
+        return Download(self._requests, Operation(method="POST", path=path, body=body))
+
     def import_chat(self, file: BinaryIO) -> Call[Chat]:
         """Sends an export in JSON lines. Not repeated: a second one would make a second chat."""
         sent = UploadedFile(name="", media_type="application/jsonl", file=file, start=file.tell())

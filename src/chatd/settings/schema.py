@@ -444,6 +444,13 @@ class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     user_files: Annotated[
         int, Meta(ge=0, le=10_000_000, description="Maximum number of files of each user")
     ] = 1000
+    web_images: Annotated[
+        Literal["public", "all", "off"],
+        Meta(
+            description="From where the server fetches an image of the web that a reader of a chat"
+            " asks for by a press: public addresses, also private networks, or nowhere"
+        ),
+    ] = "public"
     s3_endpoint: Annotated[
         Annotated[str, Meta(pattern="^https?://.")] | None,
         Meta(

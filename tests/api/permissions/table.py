@@ -251,6 +251,14 @@ CHATS: Final = (
     row("GET /chats/{chat_id}/diff", "read", "chat:read", says="no_workspace", is_audited=True),
     row("GET /chats/{chat_id}/runs", "read", "chat:read", is_audited=True),
     row("GET /chats/{chat_id}/files", "read", "chat:read", is_audited=True),
+    row(
+        "POST /chats/{chat_id}/web-images",
+        "read",
+        "chat:read",
+        {"url": "http://127.0.0.1/dot.png"},
+        says="web_image_failed",
+        is_audited=True,
+    ),
     row("GET /chats/{chat_id}/debug/runs", "read, not by a share", "chat:read", is_audited=True),
     row(
         "GET /chats/{chat_id}/debug/runs/{debug_run_id}",

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from chatd.api.accounts.authenticator import AccountsConfig, build_accounts
 from chatd.api.application import ApiApplication, build_application
-from chatd.api.deps import ApiDeps, StreamLimits
+from chatd.api.deps import ApiDeps, StreamLimits, WebImageHosts
 from chatd.api.error_codes import ERROR_CODES
 from chatd.api.openapi.document import list_codes
 from chatd.api.route import PREFIX, ApiRoute, RouteTable, StreamRoute
@@ -340,6 +340,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     network: HintNetwork | None = None
     limits: StreamLimits = StreamLimits()
     file_limits: FileLimits = FileLimits()
+    web_images: WebImageHosts = "public"
     chunk_bytes: int = DATABASE_CHUNK_BYTES
     stores: FileStores | None = None
     models: tuple[ModelConfig, ...] | None = (FAST, CLEVER)
@@ -415,6 +416,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         files=options.stores
         or FileStores(current=DatabaseFileStore(replica.pool, chunk_bytes=options.chunk_bytes)),
         file_limits=options.file_limits,
+        web_images=options.web_images,
         draining=options.draining,
         database_error=options.database_error,
         hears_hints=options.hears_hints,

@@ -2532,6 +2532,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/web-images": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["load_web_image"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/setup": {
         parameters: {
             query?: never;
@@ -6912,6 +6928,9 @@ export interface components {
         WaitingCall: {
             tool_call_id: string;
             waits_for: string;
+        };
+        WebImageBody: {
+            url: string;
         };
         WebhookPage: {
             items: components["schemas"]["WebhookReply"][];
@@ -12290,6 +12309,34 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["FilePage"];
+                };
+            };
+        };
+    };
+    load_web_image: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebImageBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "image/gif": string;
+                    "image/jpeg": string;
+                    "image/png": string;
+                    "image/webp": string;
                 };
             };
         };

@@ -2,6 +2,7 @@ import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { afterEach, beforeAll, describe, expect, it } from "vitest";
 import { BlockReader, loadMending, readBlocks } from "./blocks";
 import { Markdown } from "./markdown";
+import { WebImages } from "./web-image";
 
 beforeAll(loadMending);
 afterEach(cleanup);
@@ -86,6 +87,21 @@ describe("markdown", () => {
     render(<Markdown text={"![dot](data:image/png;base64,iVBORw0KGgo=) ![svg](data:image/svg+xml;base64,PHN2Zz4=) ![far](https://x.test/a.png)"} />);
     expect(screen.getAllByRole("img").map((one) => one.getAttribute("alt"))).toEqual(["dot"]);
     expect(screen.getByRole("link", { name: "far" }).getAttribute("target")).toBe("_blank");
+  });
+
+  it("offers to load an image of the web in a chat, and names an image in a link", () => {
+    const text = "![chart](https://x.test/a.png) [![badge](https://b.test/b.svg)](https://x.test/) ![m](mailto:a@b.test)";
+    const { container } = render(
+      <WebImages chatId="c">
+        <Markdown text={text} />
+      </WebImages>,
+    );
+    expect(screen.getByRole("button", { name: "Load chart from x.test" }).title).toBe("Load it through the server");
+    expect(screen.getAllByRole("link").map((one) => [one.getAttribute("href"), one.textContent])).toEqual([
+      ["https://x.test/a.png", ""],
+      ["https://x.test/", "badge"],
+    ]);
+    expect(container.querySelector("img, a a, a button")).toBeNull();
   });
 
   it("renders tables with their alignment", () => {

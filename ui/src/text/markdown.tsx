@@ -1,5 +1,5 @@
 /** Markdown of a model as React nodes. A block that has not changed is not rendered again. */
-import { ExternalLink, Image } from "lucide-react";
+import { Image } from "lucide-react";
 import type { MarkedToken, Token, Tokens } from "marked";
 import { createContext, memo, type ReactNode, useContext, useId, useMemo, useState } from "react";
 import { BlockReader, readBlocks } from "./blocks";
@@ -8,6 +8,7 @@ import { Diagram } from "./diagram";
 import { Formula } from "./formula";
 import { decodeEntities, safeHref, safeImage } from "./links";
 import type { FootnoteRefToken, FootnoteToken, MathToken } from "./notation";
+import { WebImage } from "./web-image";
 
 const MAX_DEPTH = 16;
 
@@ -256,6 +257,7 @@ function table(token: Tokens.Table, options: BlockOptions, key?: number): ReactN
 interface InlineOptions {
   /** Words that are added fade in. */
   readonly isLive: boolean;
+  readonly isInLink?: boolean;
 }
 
 const MAX_INLINE_DEPTH = 24;
@@ -285,9 +287,9 @@ function inlineToken(token: MarkedToken, key: number, options: InlineOptions, de
       // Models write formulas as \\( x \\): without the backslash nothing would tell them from brackets.
       return /^\\[()[\]]$/.test(token.raw) ? token.raw : decodeEntities(token.text);
     case "link":
-      return link(key, token.href, token.title, inline(token.tokens, options, depth));
+      return link(key, token.href, token.title, inline(token.tokens, { ...options, isInLink: true }, depth));
     case "image":
-      return image(key, token.href, token.text);
+      return image(key, token.href, token.text, options.isInLink === true);
     case "checkbox":
       return null;
     case "text":
@@ -308,29 +310,17 @@ function link(key: number, href: string, title: string | null | undefined, child
   );
 }
 
-/** Images of other hosts are never fetched by the page: looking at one tells its host who looks. A press opens it in a tab of its own. */
-function image(key: number, href: string, alt: string): ReactNode {
+/** Images of other hosts are fetched by no text: see `WebImage`. In a link they are its words. */
+function image(key: number, href: string, alt: string, isInLink: boolean): ReactNode {
   const own = safeImage(href);
   if (own !== null) return <img key={key} className="markdown-image" src={own} alt={alt} />;
-  const label = (
-    <>
+  const safe = safeHref(href);
+  if (!isInLink && safe?.startsWith("http") === true) return <WebImage key={`${key} ${safe}`} url={safe} alt={alt} />;
+  return (
+    <span key={key} className={isInLink ? undefined : "ui-chip"}>
       <Image className="ui-icon is-sm" aria-hidden />
       {alt === "" ? "Image" : alt}
-    </>
-  );
-  const safe = safeHref(href);
-  if (safe === null) {
-    return (
-      <span key={key} className="ui-chip">
-        {label}
-      </span>
-    );
-  }
-  return (
-    <a key={key} className="ui-chip" href={safe} title={`Opens in a new tab: ${safe}`} target="_blank" rel="noreferrer noopener">
-      {label}
-      <ExternalLink className="ui-icon is-sm" aria-hidden />
-    </a>
+    </span>
   );
 }
 

@@ -12,6 +12,7 @@ import { type OpenChat, useChat, useChatDetails } from "@/connection";
 import { useAction } from "@/platform/actions";
 import { announce } from "@/platform/toasts";
 import { plural } from "@/platform/words";
+import { WebImages } from "@/text/web-image";
 import { ActionsProvider } from "../actions";
 import { callName } from "../rows/call-view";
 import type { Takeover } from "../rows/row";
@@ -43,7 +44,9 @@ function ChatTimeline({ chatId }: { readonly chatId: string }) {
     <ActionsProvider value={actions}>
       <OpenRowsProvider>
         <VersionsProvider state={chat.state}>
-          <LoadedTimeline chat={chat} />
+          <WebImages chatId={chatId}>
+            <LoadedTimeline chat={chat} />
+          </WebImages>
         </VersionsProvider>
       </OpenRowsProvider>
     </ActionsProvider>
