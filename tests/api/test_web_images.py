@@ -2,6 +2,7 @@
 only, and nothing but an image is handed on."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -47,6 +48,13 @@ class ImageHost:
                 return web.Response(body=PNG + bytes(MAX_WEB_IMAGE_BYTES))
             case "/once":
                 raise web.HTTPFound("/dot.png")
+            case "/to-file":
+                raise web.HTTPFound("file:///etc/passwd")
+            case "/to-user":
+                raise web.HTTPFound(f"http://user:word@{request.host}/dot.png")
+            case "/compressed":
+                body = gzip.compress(PNG)
+                return web.Response(body=body, headers={"content-encoding": "gzip"})
             case "/loop":
                 raise web.HTTPFound("/loop")
             case "/held":
@@ -105,6 +113,9 @@ async def test_the_bytes_of_an_image_come_and_nothing_of_the_reader_goes(
         ("/drawing.svg", "did not send a PNG, JPEG, GIF or WebP image"),
         ("/large", "has more than 8 MiB"),
         ("/loop", "redirects too often"),
+        ("/to-file", "which is refused"),
+        ("/to-user", "which is refused"),
+        ("/compressed", "sent the image compressed"),
         ("/nothing", "answered with the status 404"),
     ],
 )

@@ -181,6 +181,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_FILES_MAX_BYTES": "18",
         "CHATD_FILES_USER_BYTES": "19",
         "CHATD_FILES_USER_FILES": "20",
+        "CHATD_FILES_WEB_IMAGES": "off",
         "CHATD_WORKSPACES_ENABLED": "false",
         "CHATD_WORKSPACES_ALLOW_UNSAFE": "true",
         "CHATD_WORKSPACES_ROOTS": '["/srv/code"]',

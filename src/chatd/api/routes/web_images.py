@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, ClassVar, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 import aiohttp
 from msgspec import Meta, Struct
@@ -41,6 +41,7 @@ WEB_IMAGE_TIMEOUT_S: Final = 20.0
 MAX_WEB_IMAGE_REDIRECTS: Final = 4
 MAX_URL_CHARS: Final = 2000
 BUSY_RETRY_S: Final = 2.0
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _WEB_PORTS: Final = frozenset({None, 80, 443})
 _HEADERS: Final = {
     "accept": ", ".join(sorted(IMAGE_TYPES)),
@@ -152,28 +153,29 @@ def read_image_url(text: str, hosts: WebImageHosts) -> SplitResult:
 
 
 async def fetch_image(url: SplitResult, hosts: WebImageHosts) -> tuple[bytes, str]:
-    """The bytes and their media type. Raises WebImageFailed."""
+    """The bytes and their media type. A redirect leads to where the first address may lead. Raises
+    WebImageFailed."""
     host = url.hostname
     try:
         async with (
             asyncio.timeout(WEB_IMAGE_TIMEOUT_S),
             guarded_session(allow_private=hosts == "all") as session,
-            session.get(
-                url.geturl(), headers=_HEADERS, max_redirects=MAX_WEB_IMAGE_REDIRECTS
-            ) as reply,
         ):
-            if reply.status != 200:
-                raise WebImageFailed(f"{host} answered with the status {reply.status}.")
-            if reply.headers.get("content-encoding", "identity") != "identity":
-                # A few bytes may become many.
-                raise WebImageFailed(f"{host} sent the image compressed, which is refused.")
-            body = await read_bounded(reply, MAX_WEB_IMAGE_BYTES)
+            for _ in range(MAX_WEB_IMAGE_REDIRECTS + 1):
+                asked = session.get(url.geturl(), headers=_HEADERS, allow_redirects=False)
+                async with asked as reply:
+                    location = reply.headers.get("location")
+                    if reply.status not in _REDIRECTS or location is None:
+                        return await _read_image(reply, str(host))
+                url = read_image_url(urljoin(url.geturl(), location), hosts)
     except TimeoutError:
         raise WebImageFailed(
             f"{host} did not send the image within {WEB_IMAGE_TIMEOUT_S:.0f} seconds."
         ) from None
-    except aiohttp.TooManyRedirects:
-        raise WebImageFailed(f"{host} redirects too often.") from None
+    except InvalidInput as error:
+        raise WebImageFailed(
+            f"{host} sends chatd to an address that {error.detail}, which is refused."
+        ) from None
     except aiohttp.ClientConnectorError as error:
         raise WebImageFailed(f"{host} cannot be reached: {error.strerror or error}.") from None
     except (aiohttp.ClientError, OSError, UnicodeError):
@@ -181,6 +183,17 @@ async def fetch_image(url: SplitResult, hosts: WebImageHosts) -> tuple[bytes, st
     except ValueError:
         limit = MAX_WEB_IMAGE_BYTES // 1024 // 1024
         raise WebImageFailed(f"The image of {host} has more than {limit} MiB.") from None
+    raise WebImageFailed(f"{host} redirects too often.")
+
+
+async def _read_image(reply: aiohttp.ClientResponse, host: str) -> tuple[bytes, str]:
+    """Raises WebImageFailed, and ValueError if it is too long."""
+    if reply.status != 200:
+        raise WebImageFailed(f"{host} answered with the status {reply.status}.")
+    if reply.headers.get("content-encoding", "identity") != "identity":
+        # A few bytes may become many.
+        raise WebImageFailed(f"{host} sent the image compressed, which is refused.")
+    body = await read_bounded(reply, MAX_WEB_IMAGE_BYTES)
     kind = detect_type(body[:16])
     if kind not in IMAGE_TYPES:
         raise WebImageFailed(f"{host} did not send a PNG, JPEG, GIF or WebP image.")
