@@ -82,6 +82,10 @@ def address_of(url: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+class NotHttp(aiohttp.ClientError):
+    """The bytes of a reply are not HTTP."""
+
+
 CHECK_SERVER_HINT: Final = "Check that the server runs and that base_url has its address and port."
 CHECK_NAME_HINT: Final = "Check the host name in base_url and the DNS of this machine."
 CHECK_NETWORK_HINT: Final = "Check base_url, the firewall and the proxy of this machine."
@@ -127,7 +131,7 @@ def transport_fault(error: Exception, url: str, proxy: str | None = None) -> Pro
             )
         case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
             return ProviderFault(message="the base URL is not a web address", type="config")
-        case aiohttp.ClientResponseError():
+        case aiohttp.ClientResponseError() | NotHttp():
             return ProviderFault(message=f"{server} does not speak HTTP", type="config")
         case aiohttp.ClientError() | OSError():
             return ProviderFault(message=f"the connection to {server} was cut", transport="reset")

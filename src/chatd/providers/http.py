@@ -24,6 +24,7 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.model.retry import retry_after_s
 from chatd.domain.prompt.repair import is_prompt_larger
+from chatd.providers.connections import ConnectionPool, StreamedReply, request_bytes
 from chatd.providers.faults import (
     read_error_status,
     transport_fault,
@@ -37,7 +38,7 @@ from chatd.providers.provider_config import (
     is_http_proxy,
     redact_secrets,
 )
-from chatd.providers.reply_events import Beat, ReplyEvents
+from chatd.providers.reply_events import AiohttpBody, Beat, ReplyBody, ReplyEvents
 from chatd.providers.sse import FramedDecoder
 
 # Large request bodies: built, signed and sent without blocking other chats.
@@ -51,6 +52,7 @@ MAX_ENCODED_AT_ONCE_CHARS: Final = 256 * 1024
 SENT_SLICE_BYTES: Final = 64 * 1024
 
 T = TypeVar("T")
+ReplyHead = aiohttp.ClientResponse | StreamedReply
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -113,6 +115,7 @@ class ProviderSession:
         self._silence_s = max(self._config.read_timeout_s, (self._config.silence_s or 0.0) * 1.1)
         # By whether connections are kept for the next request.
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._pool: ConnectionPool | None = None
         self._beat = Beat()
         self._is_closed = False
         self._has_answered = False
@@ -125,6 +128,9 @@ class ProviderSession:
     async def close(self) -> None:
         self._is_closed = True
         sessions, self._sessions = self._sessions, {}
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
         for session in sessions.values():
             await session.close()
 
@@ -135,9 +141,10 @@ class ProviderSession:
         """POST and decode the reply. Leaving the context closes the socket first."""
         response = await self._open(url, headers, body)
         try:
-            first = await self._check(response)
+            arriving = response if isinstance(response, StreamedReply) else AiohttpBody(response)
+            first = await self._check(response, arriving)
             yield ReplyEvents(
-                response,
+                arriving,
                 decoder,
                 self._beat,
                 self.build_failure,
@@ -190,24 +197,64 @@ class ProviderSession:
             )
         )
 
-    async def _open(
-        self, url: str, headers: Mapping[str, str], body: bytes
-    ) -> aiohttp.ClientResponse:
+    async def _open(self, url: str, headers: Mapping[str, str], body: bytes) -> ReplyHead:
         """Send the request, and once more on a new connection if a reused one was closed.
 
         A server may close a kept connection at the moment of its reuse, and llama.cpp always
         does. The server has then not read the request. A cut new connection is not retried.
         """
-        opened = await self._post(url, headers, body, keep=True)
-        if opened is None:
-            opened = await self._post(url, headers, body, keep=False)
-        assert opened is not None
-        return opened
+        proxy = self._choose_proxy(url)
+        is_plain = proxy is None and len(body) <= _MAX_UNSTREAMED_BODY_BYTES
+        opened: ReplyHead | None
+        for keep in (True, False):
+            if is_plain:
+                opened = await self._post(url, headers, body, keep=keep)
+            else:
+                opened = await self._request("POST", url, headers, body, keep=keep)
+            if opened is not None:
+                return opened
+        raise AssertionError("a new connection gives a reply or an error")
 
     async def _post(
         self, url: str, headers: Mapping[str, str], body: bytes, *, keep: bool
-    ) -> aiohttp.ClientResponse | None:
-        return await self._request("POST", url, headers, body, keep=keep)
+    ) -> StreamedReply | None:
+        """Without a proxy, and of a body that is sent in one piece. None if the server had closed
+        a kept connection; without `keep` it gets a new one."""
+        self._require_open()
+        mark = REQUEST_MARK.get()
+        if mark is not None:
+            mark.is_sent = False
+        try:
+            pool = self._open_pool()
+            target = pool.target(url)
+            return await pool.post(
+                target,
+                request_bytes(target, headers, body),
+                mark=mark,
+                silence_s=self._silence_s,
+                reuse=keep,
+            )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            fault = transport_fault(error, url)
+        raise self.build_failure(fault)
+
+    def _open_pool(self) -> ConnectionPool:
+        if self._pool is None:
+            self._pool = ConnectionPool(self._tls, self._timeout())
+        return self._pool
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise self.build_failure(
+                ProviderFault(message="the provider is closed", transport="reset")
+            )
+
+    def _choose_proxy(self, url: str) -> str | None:
+        found = self._config.proxies.choose(url)
+        proxy = None if found is None else found.reveal()
+        if proxy is not None and not is_http_proxy(proxy):
+            raise self.build_failure(ProviderFault(message=UNSUPPORTED_PROXY_TEXT, type="config"))
+        return proxy
 
     async def _request(
         self,
@@ -221,14 +268,8 @@ class ProviderSession:
         """None if the server had closed a reused connection."""
         # aiohttp's errors contain the request's headers. The fault is raised outside the handler,
         # so that it does not keep such an error as its context.
-        if self._is_closed:
-            raise self.build_failure(
-                ProviderFault(message="the provider is closed", transport="reset")
-            )
-        found = self._config.proxies.choose(url)
-        proxy = None if found is None else found.reveal()
-        if proxy is not None and not is_http_proxy(proxy):
-            raise self.build_failure(ProviderFault(message=UNSUPPORTED_PROXY_TEXT, type="config"))
+        self._require_open()
+        proxy = self._choose_proxy(url)
         connection = _Connection(REQUEST_MARK.get())
         try:
             is_large = body is not None and len(body) > _MAX_UNSTREAMED_BODY_BYTES
@@ -252,19 +293,12 @@ class ProviderSession:
 
     def _session(self, *, keep: bool) -> aiohttp.ClientSession:
         if keep not in self._sessions:
-            config = self._config
             self._sessions[keep] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
                     limit=0, force_close=not keep, ssl=self._tls or True
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(
-                    total=None,
-                    # Includes the DNS look-up and the TLS handshake.
-                    connect=config.connect_timeout_s * 1.5,
-                    sock_connect=config.connect_timeout_s,
-                    sock_read=self._silence_s,
-                ),
+                timeout=self._timeout(),
                 max_line_size=_MAX_HEADER_BYTES,
                 max_field_size=_MAX_HEADER_BYTES,
                 trust_env=False,
@@ -272,7 +306,16 @@ class ProviderSession:
             )
         return self._sessions[keep]
 
-    async def _check(self, response: aiohttp.ClientResponse) -> bytes:
+    def _timeout(self) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(
+            total=None,
+            # Includes the DNS look-up and the TLS handshake.
+            connect=self._config.connect_timeout_s * 1.5,
+            sock_connect=self._config.connect_timeout_s,
+            sock_read=self._silence_s,
+        )
+
+    async def _check(self, response: ReplyHead, arriving: ReplyBody) -> bytes:
         """Raises unless the reply is a stream. Returns bytes that the check has read."""
         self._has_answered = True
         first = b""
@@ -280,26 +323,26 @@ class ProviderSession:
             if response.content_type not in ("text/html", "application/json"):
                 return b""
             # Some gateways send a wrong content type; the first byte decides.
-            first = await self._body(response, 1)
+            first = await self._body(arriving, 1)
             if first.lstrip()[:1] not in (b"<", b"{", b"["):
                 return first
-        body = first + await self._body(response, MAX_ERROR_BODY_BYTES - len(first))
+        body = first + await self._body(arriving, MAX_ERROR_BODY_BYTES - len(first))
         fault = _reply_fault(response, body)
         if fault.status_code in (200, 404, 405):
             fault = structs.replace(fault, hint=self._wrong_path_hint)
         raise self.build_failure(fault)
 
-    async def _body(self, response: aiohttp.ClientResponse, enough: int) -> bytes:
+    async def _body(self, arriving: ReplyBody, enough: int) -> bytes:
         """The first `enough` bytes of a reply, or what arrives before the timeout."""
         body = bytearray()
         with suppress(aiohttp.ClientError, OSError):
             async with asyncio.timeout(self._config.error_body_timeout_s):
-                while len(body) < enough and (chunk := await response.content.readany()):
+                while len(body) < enough and (chunk := await arriving.readany()):
                     body += chunk
         return bytes(body[:MAX_ERROR_BODY_BYTES])
 
 
-def _reply_fault(response: aiohttp.ClientResponse, body: bytes) -> ProviderFault:
+def _reply_fault(response: ReplyHead, body: bytes) -> ProviderFault:
     headers = {name.lower(): value for name, value in response.headers.items()}
     text = body.decode("utf-8", "replace")
     is_page = text.lstrip()[:1] == "<"

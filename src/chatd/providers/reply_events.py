@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import aiohttp
 
@@ -135,13 +135,44 @@ def _joined(key: object, run: Iterable[ModelEvent]) -> Sequence[ModelEvent]:
             return events
 
 
+class ReplyBody(Protocol):
+    """The body of a reply as it arrives. `total_bytes` have arrived; `error`: it was cut."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def total_bytes(self) -> int: ...
+    @property
+    def is_eof(self) -> bool: ...
+    @property
+    def error(self) -> BaseException | None: ...
+
+    async def readany(self) -> bytes:
+        """What was not read, at least a byte; nothing at the end. Raises `error`."""
+        ...
+
+    def read_nowait(self) -> bytes:
+        """All that has arrived, also what came before a cut: it may end the answer."""
+        ...
+
+    def hold(self) -> None:
+        """The system keeps what arrives, within its limit, until `read_on`."""
+        ...
+
+    def read_on(self) -> None:
+        """Unless more is in memory than one reply may hold."""
+        ...
+
+    def watch_silence(self, *, on: bool) -> None: ...
+
+
 class ReplyEvents:
     """Satisfies `ports.PushedEvents`. `first` are bytes of the body that were read already. A reply
     that is silent for `silence_s` has failed."""
 
     def __init__(
         self,
-        response: aiohttp.ClientResponse,
+        body: ReplyBody,
         decoder: FramedDecoder,
         beat: Beat,
         build_failure: Callable[[ProviderFault], ProviderError],
@@ -149,15 +180,14 @@ class ReplyEvents:
         first: bytes,
         silence_s: float,
     ) -> None:
-        self._response = response
-        self._content = response.content
+        self._body = body
         self._decoder = decoder
         self._beat = beat
         self._build_failure = build_failure
         self._first = first
         self._silence_s = silence_s
         self._waking_reads = WAKING_READS
-        self._bytes_read = self._content.total_bytes
+        self._bytes_read = body.total_bytes
         self._bytes_left = MAX_STREAM_BYTES
         self._is_over = False
         self._data_at = 0.0
@@ -197,56 +227,33 @@ class ReplyEvents:
         loop = asyncio.get_running_loop()
         self._take, self._data_at = take, loop.time()
         self._waiter = loop.create_future()
-        # This stream watches for silence itself: aiohttp makes a timer for every read.
-        protocol = self._protocol
-        read_timeout_s = None
-        if protocol is not None:
-            read_timeout_s, protocol.read_timeout = protocol.read_timeout, None
-        self._hold_socket()
-        self._beat.add(self._on_beat, self._read_socket)
+        # This stream watches for silence itself.
+        body = self._body
+        body.watch_silence(on=False)
+        body.hold()
+        self._beat.add(self._on_beat, body.read_on)
         try:
             return await self._waiter
         finally:
             self._beat.remove(self._on_beat)
             self._waiter = None
-            self._read_socket()
-            if protocol is not None and not self._has_ended:
-                protocol.read_timeout = read_timeout_s
-                protocol.start_timeout()
-
-    @property
-    def _protocol(self) -> Any:  # aiohttp's ResponseHandler
-        connection = self._response.connection
-        return None if connection is None else connection.protocol
-
-    def _hold_socket(self) -> None:
-        """The system keeps what arrives, within its limit, until the next beat."""
-        protocol = self._protocol
-        if protocol is not None and protocol.transport is not None:
-            with suppress(RuntimeError):  # it is closed
-                protocol.transport.pause_reading()
-
-    def _read_socket(self) -> None:
-        """Unless aiohttp holds it, because the taker has not read what is in memory."""
-        protocol = self._protocol
-        if protocol is not None and protocol.transport is not None and not protocol._reading_paused:
-            with suppress(RuntimeError):
-                protocol.transport.resume_reading()
+            body.read_on()
+            body.watch_silence(on=True)
 
     @property
     def _has_ended(self) -> bool:
-        content = self._content
-        return self._decoder.done or content.is_eof() or content.exception() is not None
+        body = self._body
+        return self._decoder.done or body.is_eof or body.error is not None
 
     def _on_beat(self, now: float) -> None:
         waiter, take = self._waiter, self._take
         if waiter is None or take is None or waiter.done():
             return
-        content = self._content
+        body = self._body
         try:
-            size = content.total_bytes - self._bytes_read
+            size = body.total_bytes - self._bytes_read
             if size < LARGE_READ_BYTES:
-                self._hold_socket()
+                body.hold()
             if not size:
                 if self._has_ended:
                     waiter.set_result(True)
@@ -254,13 +261,13 @@ class ReplyEvents:
                     raise self._build_failure(
                         transport_fault(
                             aiohttp.SocketTimeoutError("Timeout on reading data from socket"),
-                            str(self._response.url),
+                            body.address,
                         )
                     )
                 return
             self._data_at = now
-            self._bytes_read = content.total_bytes
-            events = self._decode(_read_buffered(content))
+            self._bytes_read = body.total_bytes
+            events = self._decode(body.read_nowait())
             takes_more = not events or take(events)
             if not waiter.done() and (not takes_more or self._has_ended):
                 waiter.set_result(takes_more)
@@ -280,11 +287,11 @@ class ReplyEvents:
         chunk, self._first = self._first, b""
         if not chunk:
             try:
-                chunk = await self._content.readany()
+                chunk = await self._body.readany()
             except (aiohttp.ClientError, OSError) as error:
-                self._cut = transport_fault(error, str(self._response.url))
-                chunk = _read_buffered(self._content)
-            self._bytes_read = self._content.total_bytes
+                self._cut = transport_fault(error, self._body.address)
+                chunk = self._body.read_nowait()
+            self._bytes_read = self._body.total_bytes
         return self._decode(chunk) if chunk else await self._end()
 
     def _decode(self, chunk: bytes) -> Sequence[ModelEvent]:
@@ -307,21 +314,77 @@ class ReplyEvents:
         for event in events:
             if isinstance(event, StreamFailed):
                 raise self._build_failure(self._cut or event.fault)
+        if self._body.is_eof:
+            return events
         with suppress(aiohttp.ClientError, OSError):
             async with asyncio.timeout(_DRAIN_TIMEOUT_S):
-                while await self._content.readany():
+                while await self._body.readany():
                     pass
         return events
 
 
-def _read_buffered(content: aiohttp.StreamReader) -> bytes:
-    """All bytes that have arrived, also those before a cut of the connection: they may end the
-    answer."""
-    error = content.exception()
-    if error is None:
-        return content.read_nowait()
-    content.set_exception(cast("BaseException", None))
-    try:
-        return content.read_nowait()
-    finally:
-        content.set_exception(error)
+class AiohttpBody:
+    """Satisfies `ReplyBody`, for a reply to aiohttp's own client."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self._content = response.content
+        self._read_timeout_s: float | None = None
+
+    @property
+    def address(self) -> str:
+        return str(self._response.url)
+
+    @property
+    def total_bytes(self) -> int:
+        return self._content.total_bytes
+
+    @property
+    def is_eof(self) -> bool:
+        return self._content.is_eof()
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._content.exception()
+
+    async def readany(self) -> bytes:
+        return await self._content.readany()
+
+    def read_nowait(self) -> bytes:
+        content = self._content
+        error = content.exception()
+        if error is None:
+            return content.read_nowait()
+        content.set_exception(cast("BaseException", None))
+        try:
+            return content.read_nowait()
+        finally:
+            content.set_exception(error)
+
+    @property
+    def _protocol(self) -> Any:  # aiohttp's ResponseHandler
+        connection = self._response.connection
+        return None if connection is None else connection.protocol
+
+    def hold(self) -> None:
+        protocol = self._protocol
+        if protocol is not None and protocol.transport is not None:
+            with suppress(RuntimeError):  # it is closed
+                protocol.transport.pause_reading()
+
+    def read_on(self) -> None:
+        protocol = self._protocol
+        if protocol is not None and protocol.transport is not None and not protocol._reading_paused:
+            with suppress(RuntimeError):
+                protocol.transport.resume_reading()
+
+    def watch_silence(self, *, on: bool) -> None:
+        """aiohttp makes a timer for every read."""
+        protocol = self._protocol
+        if protocol is None:
+            return
+        if not on:
+            self._read_timeout_s, protocol.read_timeout = protocol.read_timeout, None
+        elif not self.is_eof and self.error is None:
+            protocol.read_timeout = self._read_timeout_s
+            protocol.start_timeout()
