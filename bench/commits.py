@@ -30,9 +30,9 @@ from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat, Hint
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
-from chatd.store.conn import ConnectConfig
-from chatd.store.notifications import HintPublisher, PostgresBus, PublishConfig
-from chatd.store.pool import Pool
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.notifications import HintPublisher, PostgresBus, PublishConfig
+from chatd.store.database.pool import Pool
 
 COMMIT_CONNECTIONS: Final = 16
 MIN_PGBENCH_RATIO: Final = 0.6

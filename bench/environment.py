@@ -21,9 +21,9 @@ from bench.child_processes import BenchProgram, ChatdProcess, start_chatd, start
 from bench.clients import TOKEN, ChatdClient, DirectClient
 from chatd.pg.config import EmbeddedConfig
 from chatd.pg.server import open_server
-from chatd.store import migrator
-from chatd.store.conn import ConnectConfig, DatabaseSession, StatementHook, connect
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database import migrator
+from chatd.store.database.conn import ConnectConfig, DatabaseSession, StatementHook, connect
+from chatd.store.database.pool import Pool, PoolConfig
 
 _POSTGRES: Final = "postgres"
 

@@ -13,7 +13,7 @@ from typing import Final, LiteralString, cast
 from msgspec import Struct
 
 from chatd.domain.chat_views.search import text_grams, title_gram
-from chatd.store.conn import DatabaseSession
+from chatd.store.database.conn import DatabaseSession
 
 UNSAFE_SETTINGS: Final = {
     # The data need not survive a crash.

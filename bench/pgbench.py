@@ -25,7 +25,7 @@ from chatd.domain.ids import ChangeId
 from chatd.pg.binaries import candidates
 from chatd.pg.config import DATABASE, PORT, USER
 from chatd.store.chat.change_writer import apply
-from chatd.store.conn import Conn, DatabaseSession
+from chatd.store.database.conn import Conn, DatabaseSession
 
 
 class CapturedStatement(Struct, frozen=True, kw_only=True):

@@ -26,12 +26,12 @@ from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.chat_views.search import query_grams
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
 from chatd.store import search
-from chatd.store.chat import chats, message_pages, messages, model_calls, workers
+from chatd.store.chat import chats, message_pages, messages, workers
 from chatd.store.chat.change_writer import apply
 from chatd.store.chat.chats import ChatListFilter, filter_values
 from chatd.store.chat.workers import Heartbeat
-from chatd.store.conn import Conn, DatabaseSession
-from chatd.store.model import costs, spend
+from chatd.store.database.conn import Conn, DatabaseSession
+from chatd.store.model import costs, model_calls, spend
 from chatd.store.model.costs import DayRange
 from chatd.store.model.spend import DefaultLimit
 

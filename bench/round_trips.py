@@ -19,10 +19,10 @@ from bench.fake_provider import TOKEN_MARK, AnswerScript
 from bench.http_client import BenchConnection, open_connection
 from bench.report import ReportRow, at_most
 from chatd.pg.config import SOCKET_NAME
-from chatd.store import notifications
 from chatd.store.account import credentials, users
-from chatd.store.chat import chats, journal, model_calls, subagents, workers
-from chatd.store.model import model_configs, providers
+from chatd.store.chat import chats, journal, subagents, workers
+from chatd.store.database import notifications
+from chatd.store.model import model_calls, model_configs, providers
 from chatd.store.workspace import builds, workspaces
 
 _TRIP_MESSAGES: Final = (b"S", b"Q")

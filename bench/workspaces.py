@@ -24,8 +24,8 @@ from bench.proc_stats import percentile, spread
 from bench.report import Baselines, ReportRow, at_most, text_row, without_target
 from bench.workload import WORKER, ignore_applied, new_change_id, running_chat
 from chatd.api.request import Receive, Scope, Send
-from chatd.api.runner_sockets import RUNNER_CONTROL_PATH, AsgiMessages
 from chatd.api.server import BoundAddress, bind, serve
+from chatd.api.sockets.runner_sockets import RUNNER_CONTROL_PATH, AsgiMessages
 from chatd.clock import SystemClock
 from chatd.domain.access.permissions import ADMIN_USER_ID
 from chatd.domain.chat.row import Chat, Fence
@@ -34,17 +34,17 @@ from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.domain.workspace.entities import Endpoint
 from chatd.domain.workspace.runners import BackendOffer
 from chatd.sealed_secrets import KeyRing
-from chatd.services.runners import (
+from chatd.services.workspaces.runners import (
     LOOPBACK_PEER,
     RUNNER_POOL_SIZE,
     RunnerIdentity,
     RunnerServices,
     RunnerServicesConfig,
 )
-from chatd.services.workspaces import WorkspaceServices, WorkspaceServicesConfig
+from chatd.services.workspaces.workspaces import WorkspaceServices, WorkspaceServicesConfig
 from chatd.store.chat.transactor import Transactor
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from chatd.store.workspace import workspaces
 from chatd.tools.execute import QUICK_COMMAND_S
 from chatd.workspaces.agents.agent_client import AgentClient

@@ -11,8 +11,8 @@ from typing import Final, cast
 
 import pytest
 
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from tests.support.chatd_forks import ChatdForks, forking_chatd
 from tests.support.clock import FakeClock
 from tests.support.database import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import chatd.store
-from chatd.store.conn import NamedStatement
+from chatd.store.database.conn import NamedStatement
 
 MIGRATIONS: Final = Path(__file__).parent.parent / "src" / "chatd" / "store" / "migrations"
 COPIED_TABLES: Final = frozenset(

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from chatd.api.routes.answer_links import PRESSES_PER_MINUTE
+from chatd.api.routes.chat.answer_links import PRESSES_PER_MINUTE
 from chatd.domain.access.secret_text import SECRET_BYTES, secret_text
 from chatd.domain.chat.call_waits import call_fingerprint
 from chatd.domain.deployment.answer_links import first_approval
 from chatd.domain.ids import ChatId
-from chatd.store.chat import answer_links
-from chatd.store.chat.answer_links import NewAnswerLink
+from chatd.store.account import answer_links
+from chatd.store.account.answer_links import NewAnswerLink
 from tests.api.test_answers import approve, deny, seeded
 from tests.support.api.server import ADMINISTRATOR, ApiReply, ApiServer, Json
 from tests.support.factories import AT, OWNER

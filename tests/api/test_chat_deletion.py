@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from chatd.domain.chat.states import State
-from chatd.engine.call_records import UsageWriter
 from chatd.engine.maintenance import SearchIndexing, maintenance_tasks
-from chatd.store import retention
+from chatd.engine.model.call_records import UsageWriter
+from chatd.store.deployment import retention
 from tests.support.api.server import OTHER_USER, ApiServer, message_body
 from tests.support.api.sse_viewer import event_source
 from tests.support.clock import FakeClock

@@ -12,9 +12,10 @@ from chatd.domain.access.permissions import WORKER as WORKER_ACTOR
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import ChatId
-from chatd.store import retention, search
-from chatd.store.conn import Row
-from chatd.store.pool import Pool
+from chatd.store import search
+from chatd.store.database.conn import Row
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import retention
 from tests.support.api.server import OTHER_USER, ApiServer, Json, message_body
 from tests.support.api.sse_viewer import event_source
 from tests.support.factories import WORKER, draft, text

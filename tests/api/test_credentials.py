@@ -9,7 +9,7 @@ from aiohttp import WSMsgType
 
 from chatd.api.accounts.authenticator import AccountsConfig
 from chatd.api.accounts.request_limits import RequestLimits
-from chatd.store.notifications import ConfigChanges
+from chatd.store.database.notifications import ConfigChanges
 from tests.support.api.accounts import Browser, create_token, create_user, listening_changes
 from tests.support.api.server import (
     ADMINISTRATOR,

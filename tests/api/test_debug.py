@@ -8,8 +8,8 @@ from chatd.domain.answer.debug_calls import build_document
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
 from chatd.domain.model.protocol import ModelRequest
-from chatd.store.chat import model_calls
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
+from chatd.store.model import model_calls
 from tests.support.api.server import ADMINISTRATOR, ME, OTHER_USER, ApiServer
 from tests.support.debug_calls import debug_call
 

@@ -12,8 +12,8 @@ from chatd.domain.access.permissions import UserActor
 from chatd.domain.files import FileLimits
 from chatd.domain.ids import FileId
 from chatd.store import file_stores
-from chatd.store.pool import Pool
-from chatd.store.sealed_columns import DOWNLOAD_LINKS, shared_key
+from chatd.store.database.pool import Pool
+from chatd.store.database.sealed_columns import DOWNLOAD_LINKS, shared_key
 from tests.support.api.server import (
     ME,
     OTHER_USER,

@@ -6,7 +6,7 @@ import logging
 import aiohttp
 import pytest
 
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.stream.chat_list import ChatListSubscription
 from tests.support.api.server import ME, ApiOptions, ApiServer, authorized, message_body, serve_api
 from tests.support.api.sse_viewer import event_source

@@ -5,7 +5,7 @@ import pytest
 
 from chatd.domain.model.failures import ModelError
 from chatd.services.models.provider_bodies import UpdateProviderBody, UserKeyBody
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.api.test_model_directory import (
     AUTHOR,
     CENTRAL,

@@ -6,8 +6,8 @@ from uuid import UUID
 import msgspec
 
 from chatd.domain.ids import ChatId
-from chatd.store import mcp_servers
 from chatd.store.chat import chats
+from chatd.store.deployment import mcp_servers
 from tests.support.api.server import OTHER_USER, ApiServer, message_body
 from tests.support.factories import HARNESS
 from tests.support.mcp_servers import insert_mcp_server, mcp_server_id

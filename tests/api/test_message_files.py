@@ -9,7 +9,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import MAX_FILES_PER_CHAT
 from chatd.store import files
 from chatd.store.chat import chats
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.api.server import OTHER_USER, ApiServer, Json
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT

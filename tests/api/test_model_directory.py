@@ -26,12 +26,12 @@ from chatd.services.models.provider_bodies import (
 )
 from chatd.settings.schema import ModelEntry, ProviderEntry, Settings
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.conn import ConnectConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.notifications import HintListener, ListenConfig
+from chatd.store.database.pool import Pool
 from chatd.store.model import model_configs
 from chatd.store.model.model_configs import StoredModel
 from chatd.store.model.providers import StoredProvider
-from chatd.store.notifications import HintListener, ListenConfig
-from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.factories import OWNER
 from tests.support.models import ModelRig, model_rig

@@ -16,8 +16,8 @@ from chatd.domain.model.failures import ModelError
 from chatd.services.models.configuration import build_registry
 from chatd.services.models.directory import ModelDirectory
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings
+from chatd.store.database.pool import Pool
 from chatd.store.model import model_configs, providers
-from chatd.store.pool import Pool
 from tests.support.api.server import (
     ADMINISTRATOR,
     CLEVER,

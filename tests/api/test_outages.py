@@ -7,7 +7,7 @@ import pytest
 
 from chatd.domain.chat.states import State
 from chatd.store.chat import chats, messages
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.api.server import OTHER_USER, ApiOptions, ApiServer, message_body, serve_api
 from tests.support.api.shares import share
 from tests.support.api.sse_viewer import SseViewer, event_source, reached

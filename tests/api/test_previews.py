@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from chatd.api import previews
+from chatd.api.sockets import previews
 from chatd.domain.access.shares import MAX_SHARED_PREVIEWS
 from chatd.domain.workspace.previews import read_label
 from tests.api.workspace_api import WorkspaceApi, end_build, workspace_api

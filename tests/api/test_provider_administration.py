@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from tests.support.api.server import (
     ADMINISTRATOR,
     ME,

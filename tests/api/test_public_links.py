@@ -8,12 +8,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.api.routes.public_links import READS_PER_MINUTE, SharedChatReply
+from chatd.api.routes.chat.public_links import READS_PER_MINUTE, SharedChatReply
 from chatd.domain.chat.parts import ReasoningPart
 from chatd.domain.chat.worker_transitions import acquire, commit_step, finish_turn
 from chatd.domain.chat_views.public_links import SharedFile, SharedMessage, SharedText
 from chatd.domain.ids import ChatId
-from chatd.store.chat import public_links
+from chatd.store.account import public_links
 from tests.api.test_message_files import upload
 from tests.api.test_shares import insert_subagent
 from tests.support.api.server import (
@@ -147,7 +147,7 @@ async def test_what_the_owner_replaces_is_gone_from_the_link(
 
 
 async def test_pages_follow_each_other(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatd.api.routes.public_links.MAX_SHARED_MESSAGES", 3)
+    monkeypatch.setattr("chatd.api.routes.chat.public_links.MAX_SHARED_MESSAGES", 3)
     await allow_links(server)
     chat_id = await chat_with_tools(server)
     link = await make(server, chat_id)

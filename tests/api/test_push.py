@@ -3,7 +3,7 @@
 import pytest
 
 from chatd.api.accounts.request_limits import TESTS_PER_MINUTE
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.api.server import OTHER_USER, ApiServer
 
 ENDPOINT = "https://push.example.com/send/abc"

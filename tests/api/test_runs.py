@@ -4,7 +4,7 @@ import msgspec
 
 from chatd.domain.chat.takeover import worker_name
 from chatd.store.chat import workers
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.api.server import ADMINISTRATOR, ME, OTHER_USER, ApiServer, Json
 from tests.support.factories import CHAT, WORKER
 

@@ -16,7 +16,7 @@ from chatd.api.server import (
     serve,
 )
 from chatd.store.chat import chats
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.api.server import ME, ApiOptions, ApiServer, serve_api
 from tests.support.api.sse_viewer import SseViewer, event_source, reached
 from tests.support.eventually import eventually

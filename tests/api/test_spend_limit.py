@@ -11,11 +11,11 @@ from chatd.api.application import build_application
 from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId
-from chatd.engine.budget import SpendBudget, SpendLimit
-from chatd.engine.spend_guard import OpenCallWriter, SpendGuard
-from chatd.store.chat import model_calls
-from chatd.store.chat.model_calls import Payer
-from chatd.store.notifications import ConfigChanges
+from chatd.engine.model.budget import SpendBudget, SpendLimit
+from chatd.engine.model.spend_guard import OpenCallWriter, SpendGuard
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.model import model_calls
+from chatd.store.model.model_calls import Payer
 from tests.support.api.server import (
     ME,
     OTHER_USER,

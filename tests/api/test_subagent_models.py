@@ -11,7 +11,7 @@ from chatd.domain.errors import ToolError
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.subagents import SubagentType
 from chatd.services.models.model_administration import SubagentModelChoice
-from chatd.services.runtime_settings import RuntimeSettings
+from chatd.services.operation.runtime_settings import RuntimeSettings
 from chatd.store.model import model_configs
 from tests.support.api.server import ADMINISTRATOR, ApiOptions, ApiServer, serve_api
 from tests.support.factories import chat

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.api.routes import copies
+from chatd.api.routes.chat import copies
 from chatd.domain.chat.parts import (
     SUMMARY_PREFIX,
     SUMMARY_TOOL_NAME,

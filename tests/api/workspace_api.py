@@ -12,9 +12,9 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.network import Refusal
-from chatd.services.runners import RunnerServices, RunnerServicesConfig
-from chatd.services.workspaces import WorkspaceControl
-from chatd.store.pool import Pool
+from chatd.services.workspaces.runners import RunnerServices, RunnerServicesConfig
+from chatd.services.workspaces.workspaces import WorkspaceControl
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import builds
 from tests.support.api.server import ApiOptions, ApiReply, ApiServer, Json, serve_api
 from tests.support.factories import WORKER

@@ -20,8 +20,8 @@ from chatd.domain.chat.lease import DEATHS_TO_ISOLATE, MAX_LONE_DEATHS
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from chatd.store.chat import chats
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from tests.support.chaos.fork_server import ForkServer
 from tests.support.chaos.killable_server import killable_server
 from tests.support.chaos.planned_model import PlannedModel, ToolServer

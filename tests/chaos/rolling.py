@@ -17,8 +17,8 @@ from aiohttp import ClientSession, TCPConnector
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from tests.support.chaos.killable_server import killable_server
 from tests.support.chaos.servers import HttpClient, Installation, ServerGroup
 from tests.support.chaos.transcript_judge import TranscriptJudge

@@ -25,8 +25,8 @@ import msgspec
 from aiohttp import ClientSession
 from msgspec import Struct
 
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from tests.support.chaos.killable_server import killable_server
 from tests.support.chaos.namespace_hosts import HostNetwork, host_network, missing_reason
 from tests.support.chaos.runner_accidents import ACCIDENTS, RunnerAccidents

@@ -15,8 +15,8 @@ from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from tests.chaos import runner_soak
 from tests.support.chaos.accidents import choose_weights, table_of_accidents
 from tests.support.chaos.billing_judge import check_billing

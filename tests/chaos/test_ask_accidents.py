@@ -12,7 +12,7 @@ from chatd.domain.errors import Conflict
 from chatd.domain.ids import ChatId, ToolCallId
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
 from chatd.engine.tool_runner import UNKNOWN_OUTCOME_OUTPUT
-from chatd.store import tool_policies
+from chatd.store.deployment import tool_policies
 from tests.chaos.test_accidents import run_accidents
 from tests.support.chaos.replica_orders import OWNER
 from tests.support.chaos.replica_process import DieAt

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from chatd.cli.account.providers import model_row
+from chatd.cli.administration.providers import model_row
 from chatd.client.resources import EffortRange, LearnedContext, ModelCapabilities, ModelChoice
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import Effort

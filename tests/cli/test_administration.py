@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from chatd.cli.main import app
-from chatd.store import migrator
+from chatd.store.database import migrator
 
 COMMANDS = ["sign-in-link", "create-user ada", "reset-password admin", "rotate-keys", "audit"]
 PASSWORD = "a long passphrase\n"

@@ -10,9 +10,9 @@ from urllib.error import HTTPError
 
 import pytest
 
-from chatd.store.backups import UNFINISHED_TABLE
-from chatd.store.conn import ConnectConfig, DatabaseSession, connect
-from chatd.store.migrator import LOCK_KEY
+from chatd.store.database.conn import ConnectConfig, DatabaseSession, connect
+from chatd.store.database.migrator import LOCK_KEY
+from chatd.store.deployment.backups import UNFINISHED_TABLE
 from tests.support.command_line import ServerProcess
 from tests.support.database import TestServer
 from tests.support.eventually import eventually

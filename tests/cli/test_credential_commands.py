@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chatd.cli.account.host_credentials import describe_host, describe_mode
+from chatd.cli.administration.host_credentials import describe_host, describe_mode
 from chatd.client.resources import CredentialedHost, WorkspaceNetwork
 from tests.support.command_line import ServerProcess
 

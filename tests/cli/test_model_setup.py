@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from chatd.cli.account.model_commands import read_choice
+from chatd.cli.administration.model_commands import read_choice
 from chatd.client.provider_setup import find_vendor, may, suggest_name
 from chatd.client.resources import Me, OfferedModel, User
 from chatd.domain.ids import UserId

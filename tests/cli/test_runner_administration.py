@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chatd.cli.account.runner_administration import runner_row, start_commands, token_row
+from chatd.cli.administration.runner_administration import runner_row, start_commands, token_row
 from chatd.client.resources import BackendOffer, Runner, RunnerToken
 from chatd.domain.access.secret_text import digest, is_runner_token
 from chatd.store.workspace import runners

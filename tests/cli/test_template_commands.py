@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.cli.account.template_files import Table, read_templates, template_toml
+from chatd.cli.administration.template_files import Table, read_templates, template_toml
 from chatd.cli.api_session import UsageProblem
 from tests.support.command_line import ServerProcess
 

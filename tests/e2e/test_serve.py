@@ -32,8 +32,8 @@ from chatd.settings.schema import (
     Settings,
     WorkspaceSettings,
 )
-from chatd.store import migrator
-from chatd.store.migration_files import load_migrations, packaged_migrations
+from chatd.store.database import migrator
+from chatd.store.database.migration_files import load_migrations, packaged_migrations
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.unit.test_deploy import all_queries

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from chatd.engine.maintenance import FileSweep
+from chatd.store.database.pool import Pool
 from chatd.store.file_stores import DatabaseFileStore, FileStores
-from chatd.store.pool import Pool
 from tests.e2e.test_serve import TOKEN, address, chatd, client_of
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually

@@ -12,7 +12,7 @@ from chatd.domain.ids import ChangeId, ChatId
 from chatd.engine.subagents import AgentWaker
 from chatd.store.chat import chats
 from chatd.store.chat.transactor import Decide, Transactor
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.engine.test_subagent_reruns import no_slot
 from tests.store.test_transactor import Rival
 from tests.support.clock import FakeClock

@@ -14,7 +14,7 @@ from chatd.domain.errors import CallNotWaiting, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Tool
 from chatd.domain.tool_policy.rules import ToolRule
-from chatd.engine.attempt import POLICY_MAX_AGE_S
+from chatd.engine.model.attempt import POLICY_MAX_AGE_S
 from chatd.tools.plans import QuestionTools
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from chatd.aio import BackgroundTasks, PeriodicTask
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
-from chatd.engine.call_records import UsageWriter
 from chatd.engine.maintenance import SearchIndexing, maintenance_tasks
-from chatd.store.pool import Pool
+from chatd.engine.model.call_records import UsageWriter
+from chatd.store.database.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import Events, change_id
 from tests.support.factories import CHAT

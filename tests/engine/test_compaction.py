@@ -14,8 +14,8 @@ from chatd.domain.chat.parts import FilePart, NoticePart
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import LearnedLimit
 from chatd.domain.prompt.compaction import SUMMARY_INSTRUCTION
-from chatd.engine.budget import SpendLimit
-from chatd.engine.model_step import MAX_SUMMARY_ATTEMPTS
+from chatd.engine.model.budget import SpendLimit
+from chatd.engine.model.model_step import MAX_SUMMARY_ATTEMPTS
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, advancing, engine_rig
 from tests.support.outcomes import present

@@ -15,9 +15,9 @@ from chatd.domain.ports import Tool, ToolContext
 from chatd.domain.prompt.instructions import Instructions
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.store import migrator
-from chatd.store.chat import idempotency
+from chatd.store import idempotency
 from chatd.store.chat.apply import APPLY_CALLS, APPLY_LAST_STEP
+from chatd.store.database import migrator
 from tests.support.clock import FakeClock
 from tests.support.database import OwnServer, insert_test_users
 from tests.support.engine_rig import NO_SLOTS, EngineRig, advancing, engine_rig, engine_rig_with

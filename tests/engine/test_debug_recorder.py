@@ -1,8 +1,8 @@
 """Model calls are recorded behind their commits, only where the gate is open."""
 
 from chatd.domain.ids import ChatId, UserId
-from chatd.store.chat import model_calls
-from chatd.store.chat.model_calls import StoredDebugCall
+from chatd.store.model import model_calls
+from chatd.store.model.model_calls import StoredDebugCall
 from tests.support.engine_rig import EngineRig, engine_rig_with
 from tests.support.factories import HARNESS
 from tests.support.providers.openai_chat import FakeCompatible

@@ -13,12 +13,12 @@ from chatd.domain.chat.messages import Message, encode_parts
 from chatd.domain.ids import ModelConfigId, WorkerId
 from chatd.domain.model.protocol import ModelConfig, ModelRequest, PromptMessage, PromptText
 from chatd.domain.ports import ModelChoice, Provider
-from chatd.engine.attempt import Attempt
-from chatd.engine.model_call import TurnContext, build_request
+from chatd.engine.model.attempt import Attempt
+from chatd.engine.model.model_call import TurnContext, build_request
 from chatd.providers.http import SENT_SLICE_BYTES, body_slices, encode_list
 from chatd.store.chat.messages import DECODED_SLICE_CHARS, decode_in_slices
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.conn import Row
+from chatd.store.database.conn import Row
 from tests.support.clock import FakeClock
 from tests.support.eventually import ticking
 from tests.support.factories import AT, chat, message, text

@@ -13,11 +13,12 @@ from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.chat_views.events import Cursor
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import ChangeId, ToolCallId
-from chatd.engine.attempt import Attempt
 from chatd.engine.kept_histories import KeptHistories
-from chatd.store.chat import chats, idempotency, workers
+from chatd.engine.model.attempt import Attempt
+from chatd.store import idempotency
+from chatd.store.chat import chats, workers
 from chatd.store.chat.change_writer import apply
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.client_state import read_state
 from tests.support.domain.turn_decisions import says
 from tests.support.engine_rig import NO_SLOTS, engine_rig_with

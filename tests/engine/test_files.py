@@ -18,12 +18,12 @@ from chatd.domain.files import StoredFile
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import AcceptedFiles, FileInputKind, ModelConfig
 from chatd.domain.ports import ModelChoice
-from chatd.engine.attempt import Attempt
-from chatd.engine.file_loader import FileLoader
-from chatd.engine.model_call import ModelCallError, TurnContext, build_request
+from chatd.engine.model.attempt import Attempt
+from chatd.engine.model.file_loader import FileLoader
+from chatd.engine.model.model_call import ModelCallError, TurnContext, build_request
 from chatd.providers.registry import accepted_files
+from chatd.store.database.pool import Pool
 from chatd.store.file_stores import DatabaseFileStore, FileStores
-from chatd.store.pool import Pool
 from tests.engine.test_event_loop import attempt_with
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.factories import CHAT, OWNER, message, text

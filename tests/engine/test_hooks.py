@@ -23,10 +23,10 @@ from chatd.domain.ports import Env, ToolContext
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.engine.hooks import HookCaller, TurnHooks
 from chatd.sealed_secrets import KeyRing, SecretKey
-from chatd.store import hooks as stored_hooks
-from chatd.store.hooks import HOOK_SECRET
-from chatd.store.notifications import ConfigChanges
-from chatd.store.pool import Pool
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import hooks as stored_hooks
+from chatd.store.deployment.hooks import HOOK_SECRET
 from tests.engine.test_approvals import approve
 from tests.engine.test_tool_runner import CLIENT_TOOLS
 from tests.support.engine_rig import EngineRig, engine_rig

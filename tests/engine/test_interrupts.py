@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.ports import Env
-from chatd.engine.attempt import Committer
 from chatd.engine.lease import ChatReaper
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.engine.model.attempt import Committer
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig, engine_rig_with

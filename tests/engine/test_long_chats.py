@@ -11,7 +11,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChangeId, ChatId
 from chatd.domain.ports import ToolContext
 from chatd.engine.kept_histories import KeptHistories, KeptHistory
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.stream_replica import StreamClient
 from tests.support.tools import GatedTool

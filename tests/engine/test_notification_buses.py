@@ -11,7 +11,7 @@ import pytest
 from msgspec import Struct
 
 from chatd.domain.chat.row import Chat
-from chatd.store.nats import NatsConfig, parse_nats_url
+from chatd.store.database.nats import NatsConfig, parse_nats_url
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import (
     NO_SLOTS,

@@ -15,13 +15,13 @@ from chatd.domain.chat.lease import (
 )
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
-from chatd.engine.attempt import Committer
-from chatd.engine.call_records import UsageWriter
 from chatd.engine.lease import ChatReaper
+from chatd.engine.model.attempt import Committer
+from chatd.engine.model.call_records import UsageWriter
 from chatd.store.chat import chats, workers
 from chatd.store.chat.transactor import Transactor
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import (
     NO_SLOTS,

@@ -12,7 +12,7 @@ from chatd.domain.access.permissions import UserActor
 from chatd.domain.deployment.runtime_settings import DeploymentSettings, UserSettings
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT
-from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
+from chatd.services.operation.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.store.account import runtime_settings
 from chatd.store.account.runtime_settings import StoredDeployment
 from tests.support.engine_rig import EngineRig, engine_rig

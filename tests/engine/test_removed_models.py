@@ -13,8 +13,8 @@ from chatd.domain.deployment.schedules import Schedule
 from chatd.domain.ids import ChatId, ModelConfigId
 from chatd.domain.model.protocol import Effort
 from chatd.services.schedules import ScheduleRunner
-from chatd.store import schedules
 from chatd.store.chat import messages
+from chatd.store.deployment import schedules
 from tests.support.engine_rig import EngineRig
 from tests.support.factories import HARNESS
 from tests.support.providers.server import Gate

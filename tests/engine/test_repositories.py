@@ -18,7 +18,6 @@ from chatd.domain.ids import ChatId, ModelConfigId, WorkspaceId
 from chatd.domain.workspace.entities import GitSeed, Parameter, Template, TemplateSpec
 from chatd.domain.workspace.template_definition import TemplateDefinition
 from chatd.git_hosts.host_api import HostCallFailed, NewPull, Thread
-from chatd.services.host_credentials import CredentialDelivery
 from chatd.services.repositories import (
     ConnectionPatch,
     HostApis,
@@ -27,9 +26,10 @@ from chatd.services.repositories import (
     RepositoryConnections,
 )
 from chatd.services.repository_worker import RepositoryWorker
-from chatd.store import repositories, repository_work
+from chatd.services.workspaces.host_credentials import CredentialDelivery
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat import chats
+from chatd.store.deployment import repositories, repository_work
 from chatd.workspaces.diff_status import PullRequests
 from chatd.workspaces.templates import sync_templates
 from tests.engine.test_webhooks import RING, add_key

@@ -8,7 +8,7 @@ import pytest
 from chatd.domain.ids import ChatId
 from chatd.store.chat import runs
 from chatd.store.chat.runs import RunRow
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from tests.chaos.test_accidents import run_until_held
 from tests.support.chaos.takeover_rig import takeover_rig
 from tests.support.clock import FakeClock

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from chatd.domain.access.permissions import UserActor
 from chatd.domain.deployment.schedules import Schedule
 from chatd.services.schedules import ScheduleRunner
-from chatd.store import schedules
+from chatd.store.deployment import schedules
 from tests.support.engine_rig import EngineRig, engine_rig
 
 

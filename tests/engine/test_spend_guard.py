@@ -12,9 +12,9 @@ from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.deployment.spend import UNCHECKED_REFUSAL, SpendRefusal
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
-from chatd.engine.budget import SpendLimit
-from chatd.engine.spend_guard import OpenCallWriter, SpendGuard
-from chatd.store.pool import Pool
+from chatd.engine.model.budget import SpendLimit
+from chatd.engine.model.spend_guard import OpenCallWriter, SpendGuard
+from chatd.store.database.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig
 from tests.support.eventually import eventually

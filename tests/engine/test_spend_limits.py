@@ -9,7 +9,7 @@ import pytest
 from chatd.domain.access.permissions import ADMIN_USER_ID, UserActor
 from chatd.domain.deployment.spend import SpendWarningEvent
 from chatd.domain.ids import ChatId, GroupId
-from chatd.engine.budget import SpendLimit
+from chatd.engine.model.budget import SpendLimit
 from chatd.store.account import groups
 from chatd.store.model import spend
 from chatd.store.model.spend import DefaultLimit

@@ -9,18 +9,10 @@ import pytest
 from bench.round_trips import SHARED_STATEMENTS
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.engine.worker import WorkerConfig
-from chatd.store import search, tool_policies
-from chatd.store.chat import (
-    apply,
-    chats,
-    idempotency,
-    message_pages,
-    messages,
-    runs,
-    subagents,
-    workers,
-)
-from chatd.store.conn import NamedStatement
+from chatd.store import idempotency, search
+from chatd.store.chat import apply, chats, message_pages, messages, runs, subagents, workers
+from chatd.store.database.conn import NamedStatement
+from chatd.store.deployment import tool_policies
 from chatd.store.model import spend
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig

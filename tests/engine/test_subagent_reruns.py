@@ -18,7 +18,7 @@ from chatd.domain.subagents import SubagentLimits, SubagentType
 from chatd.engine.subagents import SubagentService
 from chatd.store.chat import chats
 from chatd.store.chat.transactor import Transactor
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.factories import CHAT, HARNESS, WORKER, prompt
 from tests.support.operations import ignore_applied
 from tests.support.outcomes import present

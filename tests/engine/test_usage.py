@@ -17,12 +17,13 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Episode
 from chatd.domain.deployment.spend import FIRST_OUTPUT_TOKENS
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.engine.budget import SpendLimit
+from chatd.engine.model.budget import SpendLimit
 from chatd.providers.provider_config import ProviderConfig
 from chatd.providers.registry import build_provider
-from chatd.store.chat import journal, messages, model_calls
-from chatd.store.chat.model_calls import OpenCall
-from chatd.store.conn import Row
+from chatd.store.chat import journal, messages
+from chatd.store.database.conn import Row
+from chatd.store.model import model_calls
+from chatd.store.model.model_calls import OpenCall
 from chatd.stream.journal_tail import read_episode
 from tests.support.engine_rig import (
     NO_SLOTS,

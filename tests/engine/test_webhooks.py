@@ -24,13 +24,13 @@ from chatd.domain.deployment.webhooks import SubscriptionKeys, encode_secret
 from chatd.domain.ids import UserId
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.sealed_secrets import KeyRing, SecretKey
-from chatd.services.runtime_settings import RuntimeSettings
+from chatd.services.operation.runtime_settings import RuntimeSettings
 from chatd.services.webhooks import PRIVATE_TEXT, PushRequests, WebhookSender
-from chatd.store import webhooks
-from chatd.store.chat import answer_links
-from chatd.store.conn import json_text
-from chatd.store.notifications import ConfigChanges
-from chatd.store.webhooks import SECRET_COLUMN
+from chatd.store.account import answer_links
+from chatd.store.database.conn import json_text
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.deployment import webhooks
+from chatd.store.deployment.webhooks import SECRET_COLUMN
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.eventually import eventually
 from tests.support.outcomes import present

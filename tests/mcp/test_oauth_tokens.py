@@ -12,9 +12,9 @@ from chatd.domain.ids import McpServerId
 from chatd.domain.mcp.oauth import MAX_FAILURE_CHARS
 from chatd.mcp.oauth_tokens import CANNOT_REFRESH, NEEDS_CONNECT, REFRESH_TIMEOUT_S
 from chatd.sealed_secrets import KeyRing, new_key
-from chatd.store.mcp_tokens import TOKENS
-from chatd.store.pool import Pool
-from chatd.store.sealed_columns import SEALED_COLUMNS, reseal_batch
+from chatd.store.database.pool import Pool
+from chatd.store.database.sealed_columns import SEALED_COLUMNS, reseal_batch
+from chatd.store.deployment.mcp_tokens import TOKENS
 from tests.support.api.server import ApiServer, serve_api
 from tests.support.clock import FakeClock
 from tests.support.factories import OWNER

@@ -19,7 +19,7 @@ from chatd.domain.errors import ChatdError, RequestError, StaleFence
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
 from chatd.store.chat import workers
 from chatd.store.chat.operation import AppliedChange, NoChange, OnApplied
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.model.invariants import ChangeChecker, check_spend, check_trees
 from tests.model.reference_store import ReferenceStore, apply_change, apply_changes
 from tests.support.change_log import ChangeLog

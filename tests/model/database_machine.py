@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeAlias
 
-from chatd.store.conn import DatabaseSession
-from chatd.store.pool import Pool
+from chatd.store.database.conn import DatabaseSession
+from chatd.store.database.pool import Pool
 from tests.model.replica_actions import ReplicaActions
 from tests.model.simulation import Simulation
 from tests.model.user_actions import UserActions

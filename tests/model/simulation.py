@@ -17,9 +17,9 @@ from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat, Hint
 from chatd.domain.ids import ChangeId, ChatId, UserId
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.workers import worker_lock_key
-from chatd.store.conn import DatabaseSession
-from chatd.store.notifications import HOLD_WORKER_LOCK
-from chatd.store.pool import Pool
+from chatd.store.database.conn import DatabaseSession
+from chatd.store.database.notifications import HOLD_WORKER_LOCK
+from chatd.store.database.pool import Pool
 from tests.model.checked_store import CheckedStore
 from tests.model.invariants import check_alive
 from tests.model.replica import ModelReplica, ModelRunner, WrittenOperation

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from chatd.store.conn import ConnectConfig, connect
-from chatd.store.pool import Pool
+from chatd.store.database.conn import ConnectConfig, connect
+from chatd.store.database.pool import Pool
 from tests.model.database_machine import DatabaseMachine
 from tests.support import run_length
 

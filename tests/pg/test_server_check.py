@@ -16,8 +16,8 @@ import pytest
 from chatd.app.database import open_database
 from chatd.domain.errors import ChatdError
 from chatd.settings.schema import DatabaseSettings, Settings
-from chatd.store.conn import ConnectConfig, DatabaseSession
-from chatd.store.pool import check_server, unsafe_settings
+from chatd.store.database.conn import ConnectConfig, DatabaseSession
+from chatd.store.database.pool import check_server, unsafe_settings
 from tests.support.clock import FakeClock
 from tests.support.store import session_to
 

@@ -31,9 +31,9 @@ from chatd.domain.workspace.entities import (
 from chatd.domain.workspace.host_credentials import HostCredential
 from chatd.domain.workspace.runners import BackendOffer, Runner
 from chatd.sealed_secrets import KeyRing
-from chatd.services.runners import LOOPBACK_PEER, RunnerServices, RunnerServicesConfig
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.services.workspaces.runners import LOOPBACK_PEER, RunnerServices, RunnerServicesConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from chatd.store.workspace import builds, templates, tunnels, workspaces
 from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.build_backend import BuildContext

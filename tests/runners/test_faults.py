@@ -24,7 +24,7 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
 )
 from chatd.domain.workspace.runners import BackendOffer
-from chatd.services import runners as runner_services
+from chatd.services.workspaces import runners as runner_services
 from chatd.store.workspace import workspaces
 from chatd.workspaces.agents.agent_session import (
     AgentRequest,

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chatd.api import runner_sockets
-from chatd.api.runner_sockets import AsgiMessages
+from chatd.api.sockets import runner_sockets
+from chatd.api.sockets.runner_sockets import AsgiMessages
 from chatd.app.runner_process import LOCK_FILE, STATUS_FILE, RunnerStatus, read_status
 from chatd.clock import SystemClock
 from chatd.domain.workspace.agent_api import ConnectFailed, RunnerDisconnected
@@ -23,7 +23,7 @@ from chatd.domain.workspace.entities import (
     LogLevel,
     TemplateSpec,
 )
-from chatd.services import runners as runner_services
+from chatd.services.workspaces import runners as runner_services
 from chatd.store.workspace import builds, workspaces
 from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.agents.agent_resolver import AgentConnector

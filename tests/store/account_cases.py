@@ -13,25 +13,26 @@ from chatd.domain.deployment.hooks import Hook
 from chatd.domain.deployment.repositories import HostEvent, RepositoryConnection
 from chatd.domain.deployment.runtime_settings import DeploymentSettings
 from chatd.domain.ids import CredentialId, GroupId, UserId
-from chatd.store import backups, hooks, repositories, repository_work
 from chatd.store.account import (
     audit,
     credentials,
     groups,
     host_credentials,
     runtime_settings,
+    shares,
     users,
 )
 from chatd.store.account.credentials import NewCredential
 from chatd.store.account.host_credentials import NewStoredCredential
 from chatd.store.account.runtime_settings import StoredDeployment
 from chatd.store.account.users import NewUser, UserChanges
-from chatd.store.chat import ratings, shares
-from chatd.store.conn import DatabaseSession
-from chatd.store.hooks import HookChanges
+from chatd.store.chat import ratings
+from chatd.store.database.conn import DatabaseSession
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import backups, hooks, repositories, repository_work
+from chatd.store.deployment.hooks import HookChanges
 from chatd.store.model import costs, spend
 from chatd.store.model.costs import DayRange
-from chatd.store.pool import Pool
 from chatd.store.workspace import runners
 from tests.support.factories import CHAT, HARNESS, OWNER
 from tests.support.runners import insert_runner_token, new_runner_token, token_id

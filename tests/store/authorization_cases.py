@@ -28,26 +28,24 @@ from chatd.domain.ids import ChangeId, ChatId, MessageId, RequestId, UserId
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
 from chatd.domain.workspace.runners import RunnerId
-from chatd.store import search
+from chatd.store import idempotency, search
+from chatd.store.account import public_links, shares
 from chatd.store.chat import (
     chats,
-    idempotency,
     message_pages,
     messages,
-    model_calls,
     operation,
-    public_links,
     ratings,
     runs,
-    shares,
     subagents,
     transfer,
     updates,
     versions,
 )
 from chatd.store.chat.chats import ChatListFilter
-from chatd.store.conn import DatabaseSession, DuplicateRow
-from chatd.store.pool import Pool
+from chatd.store.database.conn import DatabaseSession, DuplicateRow
+from chatd.store.database.pool import Pool
+from chatd.store.model import model_calls
 from chatd.store.workspace import bindings, builds, runners, templates, workspaces
 from tests.store.account_cases import (
     ADMINISTRATION,

@@ -3,7 +3,7 @@
 import pytest
 
 from chatd.store.chat.transactor import Transactor
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.store import AppliedRecorder
 
 

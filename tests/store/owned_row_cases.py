@@ -17,13 +17,14 @@ from chatd.domain.deployment.schedules import Schedule
 from chatd.domain.errors import Conflict
 from chatd.domain.files import FileLimits, NewFile
 from chatd.domain.ids import FileId, ProjectId, UserId
-from chatd.store import file_stores, files, mcp_tokens, projects, schedules, webhooks
+from chatd.store import file_stores, files, projects
 from chatd.store.account import git_credentials, host_credentials, runtime_settings, skills
 from chatd.store.account.git_credentials import NewGitCredential
 from chatd.store.account.host_credentials import NewStoredCredential
 from chatd.store.account.skills import SkillPatch
-from chatd.store.conn import DatabaseSession
-from chatd.store.pool import Pool
+from chatd.store.database.conn import DatabaseSession
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import mcp_tokens, schedules, webhooks
 from chatd.store.projects import ProjectPatch
 from tests.support.factories import AT, CHAT, OWNER, member
 from tests.support.mcp_servers import insert_mcp_server, mcp_server_id, new_token

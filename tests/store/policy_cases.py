@@ -7,9 +7,9 @@ from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ToolCallId
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
-from chatd.store import tool_policies
-from chatd.store.pool import Pool
-from chatd.store.tool_policies import StoredPolicy
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import tool_policies
+from chatd.store.deployment.tool_policies import StoredPolicy
 from tests.support.factories import CHAT, OWNER, member
 from tests.support.workspaces import TEMPLATE
 

@@ -18,18 +18,19 @@ from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.ids import CredentialId, GroupId, UserId
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
-from chatd.store import sealed_columns, tool_policies, webhooks
 from chatd.store.account import audit, credentials, groups, skills, users
 from chatd.store.account.audit import AuditFilter, AuditPosition
 from chatd.store.account.credentials import NewCredential
 from chatd.store.account.skills import SkillPatch
 from chatd.store.account.users import NewUser, UserChanges
-from chatd.store.conn import DatabaseSession
+from chatd.store.database import sealed_columns
+from chatd.store.database.conn import DatabaseSession
+from chatd.store.database.notifications import CONFIG_CHANNEL
+from chatd.store.database.pool import Pool
+from chatd.store.database.sealed_columns import KeyRecord
+from chatd.store.deployment import tool_policies, webhooks
 from chatd.store.model import providers
 from chatd.store.model.providers import StoredKey
-from chatd.store.notifications import CONFIG_CHANNEL
-from chatd.store.pool import Pool
-from chatd.store.sealed_columns import KeyRecord
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed, plan_of, session_to

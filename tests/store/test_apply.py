@@ -17,7 +17,7 @@ from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChangeId, MessageId, ModelConfigId, UserId
 from chatd.store.chat import chats, messages
 from chatd.store.chat.change_writer import apply
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.model.driver import Driver
 from tests.model.reference_store import ChatRows
 from tests.support.domain.transition_cases import TransitionCase, list_cases, perform_transition

@@ -14,7 +14,7 @@ from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Forbidden
 from chatd.store.chat import chats
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.store.authorization_cases import (
     CASES,
     REFUSALS,

@@ -17,9 +17,9 @@ from chatd.domain.chat.states import State
 from chatd.domain.errors import ChatdError, Conflict
 from chatd.domain.ids import ChatId
 from chatd.sealed_secrets import new_key
-from chatd.services import backup_file, restores
-from chatd.services.backup_file import BackupReader, EntryStart, Manifest
-from chatd.services.backups import (
+from chatd.services.operation import backup_file, restores
+from chatd.services.operation.backup_file import BackupReader, EntryStart, Manifest
+from chatd.services.operation.backups import (
     RETRY_INTERVAL_S,
     BackupRequest,
     ScheduleConfig,
@@ -29,12 +29,13 @@ from chatd.services.backups import (
     prune,
     write_backup,
 )
-from chatd.services.restores import RestoreUnfinished
-from chatd.services.secret_keys import KEY_FILE, KeySource
-from chatd.store import backups, migrator
+from chatd.services.operation.restores import RestoreUnfinished
+from chatd.services.operation.secret_keys import KEY_FILE, KeySource
 from chatd.store.chat import chats
-from chatd.store.conn import Conn, ConnectConfig, DatabaseSession, connect
-from chatd.store.pool import Pool
+from chatd.store.database import migrator
+from chatd.store.database.conn import Conn, ConnectConfig, DatabaseSession, connect
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import backups
 from tests.store.account_cases import prepare_accounts
 from tests.store.owned_row_cases import prepare_owned_rows
 from tests.support.clock import FakeClock

@@ -15,7 +15,7 @@ from chatd.domain.ids import ChangeId, ChatId, UserId
 from chatd.store.chat import chats
 from chatd.store.chat.chats import ChatListFilter
 from chatd.store.chat.transactor import Transactor
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.factories import CHAT, HARNESS, OWNER, member, prompt
 from tests.support.operations import operation
 from tests.support.outcomes import present

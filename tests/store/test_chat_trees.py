@@ -27,8 +27,8 @@ from chatd.store.chat.apply import APPLY_STEP
 from chatd.store.chat.change_writer import apply
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import SHARED_FROM_SESSIONS, Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import SHARED_FROM_SESSIONS, Pool, PoolConfig
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS, WORKER, call, draft, text
 from tests.support.operations import archiving, by_earlier_run, create_chat, tree

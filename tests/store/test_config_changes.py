@@ -7,10 +7,10 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict
-from chatd.store import notifications
-from chatd.store.conn import ConnectConfig
-from chatd.store.notifications import ConfigChanges, HintListener, ListenConfig
-from chatd.store.pool import Pool
+from chatd.store.database import notifications
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.notifications import ConfigChanges, HintListener, ListenConfig
+from chatd.store.database.pool import Pool
 
 
 class Heard:

@@ -7,7 +7,7 @@ import pytest
 from chatd.domain.chat.row import Fence
 from chatd.domain.chat.states import State
 from chatd.domain.errors import InvariantBroken
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import bindings, builds
 from tests.support.factories import CHAT, HARNESS
 from tests.support.seeds import Seed

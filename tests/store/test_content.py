@@ -15,7 +15,7 @@ from chatd.domain.chat.user_transitions import send_message
 from chatd.domain.chat.worker_transitions import commit_step, fail_turn, finish_turn, require_action
 from chatd.domain.ids import ToolCallId
 from chatd.store.chat import chats, message_pages, messages
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.factories import CHAT, HARNESS, OWNER, WORKER, call, draft, text
 from tests.support.outcomes import present
 from tests.support.seeds import CLIENT_TOOL, Seed, failing, step

@@ -11,11 +11,12 @@ from chatd.clock import SystemClock
 from chatd.domain.deployment.diagnosis import Finding, ReplicaReport, SandboxFacts
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import new_key, seal_context
-from chatd.services.diagnosis import Doctor, HostFacts
-from chatd.services.secret_keys import KeySource, SecretKeys, key_source
-from chatd.store import diagnosis, sealed_columns
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.services.operation.diagnosis import Doctor, HostFacts
+from chatd.services.operation.secret_keys import KeySource, SecretKeys, key_source
+from chatd.store.database import sealed_columns
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
+from chatd.store.deployment import diagnosis
 from tests.support.clock import FakeClock
 from tests.support.factories import OWNER
 from tests.support.proxy import Proxy

@@ -12,7 +12,7 @@ import pytest
 
 from chatd.domain.errors import InvalidInput, InvariantBroken, Unavailable
 from chatd.engine.lease import DOWN_FOR_ALL
-from chatd.store.conn import (
+from chatd.store.database.conn import (
     ConnectConfig,
     DatabaseSession,
     DuplicateRow,

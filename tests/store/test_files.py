@@ -14,10 +14,10 @@ from chatd.domain.files import ByteRange, FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId
 from chatd.engine.maintenance import FileSweep
 from chatd.store import file_stores, files
-from chatd.store.conn import DuplicateRow, MissingReference
+from chatd.store.database.conn import DuplicateRow, MissingReference
+from chatd.store.database.pool import Pool
 from chatd.store.file_stores import DatabaseFileStore, FileStores
 from chatd.store.files import SweepPosition
-from chatd.store.pool import Pool
 from tests.support.api.server import OTHER_OWNER
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT, OWNER

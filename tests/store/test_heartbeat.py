@@ -12,11 +12,11 @@ from chatd.domain.chat.lease import SeenWorker
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
 from chatd.domain.ids import WorkerId
-from chatd.store import notifications
 from chatd.store.chat import workers
 from chatd.store.chat.workers import Heartbeat, HeartbeatResult
-from chatd.store.conn import Conn
-from chatd.store.pool import Pool
+from chatd.store.database import notifications
+from chatd.store.database.conn import Conn
+from chatd.store.database.pool import Pool
 from tests.support.factories import AT, OTHER_WORKER, QUIET_HEARTBEAT, WORKER
 from tests.support.outcomes import present
 from tests.support.seeds import Seed

@@ -16,11 +16,12 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import archive, interrupt, send_message
 from chatd.domain.errors import NotFound, QueueFull, RequestReused, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import ChangeId, MessageId, QueueId, RequestId, ToolCallId, UserId
-from chatd.store.chat import chats, idempotency, workers
-from chatd.store.chat.idempotency import RecordedRequest
+from chatd.store import idempotency
+from chatd.store.chat import chats, workers
 from chatd.store.chat.operation import AppliedChange, Operation
 from chatd.store.chat.transactor import Transactor
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
+from chatd.store.idempotency import RecordedRequest
 from tests.support.change_log import stored_prompts
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, HARNESS, OTHER_WORKER, OWNER, member, prompt

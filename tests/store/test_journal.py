@@ -14,8 +14,8 @@ from chatd.domain.chat.row import Episode
 from chatd.domain.ids import ChatId
 from chatd.store.chat import journal
 from chatd.store.chat.journal import JOURNAL_SLOTS, JournalEntry
-from chatd.store.conn import Conn, DatabaseSession
-from chatd.store.pool import Pool
+from chatd.store.database.conn import Conn, DatabaseSession
+from chatd.store.database.pool import Pool
 from tests.support.factories import CHAT, WORKER
 from tests.support.store import chat_id, open_chat, plan_of, session_to
 

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chatd.domain.chat.row import Hint, encode_hint
-from chatd.store.conn import ConnectConfig
-from chatd.store.notifications import HintListener, ListenConfig
-from chatd.store.pool import Pool
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.notifications import HintListener, ListenConfig
+from chatd.store.database.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.database import OwnServer
 from tests.support.eventually import eventually
@@ -235,8 +235,8 @@ async def test_the_lock_has_no_gap_while_the_server_still_keeps_a_lost_session(
 PROCESS = """
 import asyncio, sys
 from chatd.clock import (SystemClock)
-from chatd.store.conn import ConnectConfig
-from chatd.store.notifications import HintListener, ListenConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.notifications import HintListener, ListenConfig
 config = ListenConfig(connect=ConnectConfig(dsn=sys.argv[1]))
 dirty = lambda: print("listening", flush=True)
 lock = int(sys.argv[2])

@@ -19,8 +19,8 @@ from chatd.store.chat.apply import APPLY, APPLY_STEP, INSERT_CHAT
 from chatd.store.chat.change_writer import apply
 from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome
 from chatd.store.chat.transactor import Transactor
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from tests.support.change_log import stored_prompts
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS, OWNER, draft, prompt, text

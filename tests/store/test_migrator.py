@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from chatd.domain.errors import Unavailable
-from chatd.store import migrator
-from chatd.store.conn import ConnectConfig, DatabaseSession, connect
-from chatd.store.migration_files import (
+from chatd.store.database import migrator
+from chatd.store.database.conn import ConnectConfig, DatabaseSession, connect
+from chatd.store.database.migration_files import (
     Migration,
     MigrationError,
     load_migrations,
     packaged_migrations,
 )
-from chatd.store.migrator import (
+from chatd.store.database.migrator import (
     AppliedMigration,
     MigrationPlan,
     MigrationStatus,
@@ -302,7 +302,7 @@ async def test_no_migration_waits_for_a_table_lock_beyond_the_timeout(
 
 PROCESS = """
 import asyncio, pathlib, sys
-from chatd.store import migrator
+from chatd.store.database import migrator
 print(asyncio.run(migrator.up(sys.argv[1], pathlib.Path(sys.argv[2]))))
 """
 

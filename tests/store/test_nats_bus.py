@@ -22,8 +22,8 @@ from chatd.domain.chat.row import Hint, encode_hint
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock, Env
-from chatd.store.nats import NatsBus, NatsFault, measure_nats, parse_nats_url
-from chatd.store.notifications import HintPublisher, PublishConfig
+from chatd.store.database.nats import NatsBus, NatsFault, measure_nats, parse_nats_url
+from chatd.store.database.notifications import HintPublisher, PublishConfig
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import Events, change_id
 from tests.support.factories import chat

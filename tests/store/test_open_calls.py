@@ -11,9 +11,9 @@ from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import WorkerId
-from chatd.store.chat import model_calls
-from chatd.store.chat.model_calls import OpenCall, Payer
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
+from chatd.store.model import model_calls
+from chatd.store.model.model_calls import OpenCall, Payer
 from tests.support.factories import WORKER, draft, text
 from tests.support.seeds import step
 from tests.support.store import open_chat, write

@@ -27,8 +27,8 @@ from chatd.store.chat.chats import LOCK
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.chat.workers import Heartbeat
-from chatd.store.conn import ConnectConfig, translate_driver_error
-from chatd.store.pool import Database, Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig, translate_driver_error
+from chatd.store.database.pool import Database, Pool, PoolConfig
 from tests.support import run_length
 from tests.support.chaos.killable_server import killable_server
 from tests.support.eventually import eventually

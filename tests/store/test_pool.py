@@ -15,15 +15,21 @@ import pytest
 
 from chatd.aio import run_other_tasks
 from chatd.domain.errors import ChatdError, InvariantBroken, Unavailable
-from chatd.store.conn import CheckFailed, ConnectConfig, StatementWatch, connect, statement_name
-from chatd.store.model import model_configs
-from chatd.store.pool import (
+from chatd.store.database.conn import (
+    CheckFailed,
+    ConnectConfig,
+    StatementWatch,
+    connect,
+    statement_name,
+)
+from chatd.store.database.pool import (
     MAX_SHARED_WRITES,
     SHARED_FROM_SESSIONS,
     Database,
     Pool,
     PoolConfig,
 )
+from chatd.store.model import model_configs
 from tests.support.database import Clone, OwnServer
 from tests.support.eventually import eventually
 from tests.support.outcomes import present, raised

@@ -18,15 +18,15 @@ from chatd.domain.chat.row import Hint, decode_hint
 from chatd.domain.ids import ChangeId, ChatId
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
-from chatd.store.conn import ConnectConfig, DatabaseSession, connect
-from chatd.store.notifications import (
+from chatd.store.database.conn import ConnectConfig, DatabaseSession, connect
+from chatd.store.database.notifications import (
     HintListener,
     HintPublisher,
     ListenConfig,
     PostgresBus,
     PublishConfig,
 )
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.client_state import ClientState, read_state, resume_state
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually

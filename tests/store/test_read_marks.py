@@ -6,7 +6,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat_views.public_chat import NOTHING_READ
 from chatd.domain.ids import MessageId, UserId
 from chatd.store.chat import updates
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.factories import CHAT, OWNER, member
 from tests.support.seeds import Seed
 from tests.support.store import chat_id, insert_seed

@@ -21,7 +21,7 @@ from chatd.store.chat import chats, message_pages, messages
 from chatd.store.chat.chats import ChatChanges
 from chatd.store.chat.message_pages import StoredMessagePage
 from chatd.store.chat.operation import Operation
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.factories import CHAT, HARNESS, WORKER, call, draft, prompt, result, text
 from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.outcomes import present

@@ -8,14 +8,15 @@ from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.chat.states import State
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChangeId, ChatId
-from chatd.engine.attempt import Committer
 from chatd.engine.maintenance import RetentionConfig, retention_tasks
-from chatd.store import retention
+from chatd.engine.model.attempt import Committer
 from chatd.store.account import audit
-from chatd.store.chat import chats, model_calls
+from chatd.store.chat import chats
 from chatd.store.chat.operation import NoChange
 from chatd.store.chat.transactor import Transactor
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import retention
+from chatd.store.model import model_calls
 from tests.support.clock import FakeClock
 from tests.support.factories import HARNESS
 from tests.support.operations import operation

@@ -16,8 +16,8 @@ from chatd.domain.workspace.runners import (
     explain_wait,
     is_connected,
 )
-from chatd.store.conn import json_text
-from chatd.store.pool import Pool
+from chatd.store.database.conn import json_text
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import builds, runners
 from tests.support.factories import AT, HARNESS, OWNER, member
 from tests.support.outcomes import present

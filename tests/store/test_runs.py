@@ -7,7 +7,7 @@ from chatd.domain.chat.worker_transitions import reap
 from chatd.domain.ids import WorkerId
 from chatd.store.chat import runs, workers
 from chatd.store.chat.runs import RUNS_KEPT_PER_CHAT
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.client_state import ClientState, read_state, resume_state
 from tests.support.factories import CHAT, HARNESS, OTHER_WORKER, WORKER
 from tests.support.seeds import Seed

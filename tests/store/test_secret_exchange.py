@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from chatd.domain.access.permissions import SystemActor
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import SecretUnreadable, new_key
-from chatd.services.key_rotation import KeyRotation
-from chatd.services.secret_exchange import (
+from chatd.services.operation.key_rotation import KeyRotation
+from chatd.services.operation.secret_exchange import (
     POLL_INTERVAL_S,
     REPLY_WAIT_S,
     SharedSecrets,
@@ -24,7 +24,7 @@ from chatd.services.secret_exchange import (
     seal,
     unseal,
 )
-from chatd.services.secret_keys import (
+from chatd.services.operation.secret_keys import (
     KEY_FILE,
     WORKSPACE_SECRET,
     OtherWorkspaceSecret,
@@ -32,11 +32,11 @@ from chatd.services.secret_keys import (
     WorkspaceSecret,
     key_source,
 )
-from chatd.store import sealed_columns
 from chatd.store.account import audit
 from chatd.store.account.audit import AuditFilter
-from chatd.store.pool import Pool
-from chatd.store.sealed_columns import SecretReply, SecretRequest
+from chatd.store.database import sealed_columns
+from chatd.store.database.pool import Pool
+from chatd.store.database.sealed_columns import SecretReply, SecretRequest
 from chatd.workspaces.agents.agent_session import SECRET_FILE
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually

@@ -13,8 +13,8 @@ from chatd.domain.chat.lease import LEASE_TTL_S
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing, SecretKey, SecretKeyMissing, check_value, new_key
-from chatd.services.key_rotation import HOLDERS_WAIT_S, KeyRotation, RotationIncomplete
-from chatd.services.secret_keys import (
+from chatd.services.operation.key_rotation import HOLDERS_WAIT_S, KeyRotation, RotationIncomplete
+from chatd.services.operation.secret_keys import (
     KEY_FILE,
     KEYS_REFRESH_INTERVAL_S,
     KeySource,
@@ -24,10 +24,10 @@ from chatd.services.secret_keys import (
     decide_start,
     key_source,
 )
-from chatd.store import migrator, sealed_columns
-from chatd.store.conn import Conn, ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
-from chatd.store.sealed_columns import SEALED_COLUMNS, KeyRecord, SealedColumn
+from chatd.store.database import migrator, sealed_columns
+from chatd.store.database.conn import Conn, ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
+from chatd.store.database.sealed_columns import SEALED_COLUMNS, KeyRecord, SealedColumn
 from tests.support.clock import FakeClock
 
 ONE, TWO, THREE = (new_key() for _ in range(3))

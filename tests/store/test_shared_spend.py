@@ -10,11 +10,10 @@ from msgspec import Raw
 from chatd.aio import run_other_tasks
 from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.row import Chat
-from chatd.store.chat import model_calls
-from chatd.store.chat.model_calls import OpenCall, Payer
-from chatd.store.model import spend
+from chatd.store.database.pool import Pool
+from chatd.store.model import model_calls, spend
+from chatd.store.model.model_calls import OpenCall, Payer
 from chatd.store.model.spend import DefaultLimit, Spending
-from chatd.store.pool import Pool
 from tests.support.factories import WORKER
 from tests.support.simulated_calls import SimulatedCalls
 from tests.support.store import open_chat

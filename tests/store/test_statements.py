@@ -15,17 +15,18 @@ from chatd.domain.chat_views.search import index_keys, query_grams, text_grams
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
 from chatd.domain.workspace.runners import BuildPlace, RunnerId
-from chatd.store import search
-from chatd.store.chat import chats, idempotency, message_pages, messages, shares, workers
-from chatd.store.conn import (
+from chatd.store import idempotency, search
+from chatd.store.account import shares
+from chatd.store.chat import chats, message_pages, messages, workers
+from chatd.store.database.conn import (
     ARRAY_TYPES,
     Conn,
     DatabaseSession,
     json_text,
     named_statement,
 )
+from chatd.store.database.pool import Pool
 from chatd.store.model import spend
-from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, workspaces
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER
 from tests.support.outcomes import present

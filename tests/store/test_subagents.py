@@ -18,7 +18,7 @@ from chatd.domain.errors import ChatdError, Conflict, StaleFence
 from chatd.domain.ids import ChangeId, ChatId
 from chatd.store.chat import chats, messages, subagents, workers
 from chatd.store.chat.transactor import Transactor
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import bindings
 from tests.support.factories import CHAT, HARNESS, OTHER_WORKER, WORKER, call, draft, prompt, text
 from tests.support.operations import create_chat, ignore_applied

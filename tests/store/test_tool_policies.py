@@ -14,10 +14,10 @@ from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.errors import Conflict
 from chatd.domain.tool_policy.decision import decide
 from chatd.domain.tool_policy.rules import PolicyAction, ToolPolicy, ToolRule
-from chatd.store import tool_policies
 from chatd.store.chat import chats
-from chatd.store.pool import Pool
-from chatd.store.tool_policies import StoredPolicy
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import tool_policies
+from chatd.store.deployment.tool_policies import StoredPolicy
 from tests.support.factories import CHAT, HARNESS, OWNER, call, draft, member
 from tests.support.outcomes import present
 from tests.support.seeds import OpenCalls, Seed, step

@@ -27,8 +27,8 @@ from chatd.store.chat.chats import LOAD, LOCK
 from chatd.store.chat.operation import AppliedChange, NoChange, Operation
 from chatd.store.chat.transactor import Decide, Transactor
 from chatd.store.chat.workers import ACQUIRE, HEARTBEAT, Heartbeat
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from tests.support.change_log import stored_prompts
 from tests.support.database import TestServer
 from tests.support.factories import CHAT, HARNESS, OTHER_WORKER, WORKER, draft, prompt, text

@@ -23,8 +23,8 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChangeId, ChatId, MessageId
 from chatd.store.chat import workers
 from chatd.store.chat.operation import AppliedChange, NoChange, Operation
-from chatd.store.conn import Conn
-from chatd.store.pool import Pool
+from chatd.store.database.conn import Conn
+from chatd.store.database.pool import Pool
 from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
 from tests.support.domain.transition_cases import (
     TransitionCase,

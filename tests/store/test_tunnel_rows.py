@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from chatd.domain.ids import WorkerId
 from chatd.domain.workspace.runners import RunnerId
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import tunnels
 from chatd.store.workspace.tunnels import ConnectedRunner, RunnerIdentity
 from tests.support.factories import OWNER

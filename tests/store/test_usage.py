@@ -13,11 +13,11 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.deployment.spend import Period
 from chatd.domain.ids import ChatId, UserId
-from chatd.store.chat import model_calls
-from chatd.store.chat.model_calls import Payer, TreeCost
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
+from chatd.store.database.pool import Pool
+from chatd.store.model import model_calls
+from chatd.store.model.model_calls import Payer, TreeCost
 from chatd.store.model.spend import DefaultLimit, read_spending
-from chatd.store.pool import Pool
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, OWNER, WORKER, draft, text
 from tests.support.seeds import Seed, step

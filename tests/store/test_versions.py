@@ -12,10 +12,11 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import finish_turn
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import ChangeId, MessageId
-from chatd.store import retention, search
+from chatd.store import search
 from chatd.store.chat import chats, versions
 from chatd.store.chat.transactor import Transactor
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import retention
 from tests.support.domain.history_lines import history_lines
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, HARNESS, WORKER, draft, prompt, text

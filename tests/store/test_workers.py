@@ -26,8 +26,8 @@ from chatd.domain.chat.worker_transitions import acquire, record_retry
 from chatd.domain.ids import ChatId, UserId, WorkerId
 from chatd.store.chat import chats, workers
 from chatd.store.chat.workers import Backlog, RunningLimits
-from chatd.store.conn import Conn
-from chatd.store.pool import Pool
+from chatd.store.database.conn import Conn
+from chatd.store.database.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.factories import HARNESS, OTHER_WORKER, WORKER, prompt
 from tests.support.seeds import Seed

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chatd.domain.ids import UserId, WorkerId
 from chatd.domain.workspace.entities import Build, BuildId, TemplateSpec
 from chatd.domain.workspace.runners import BuildPlace, RunnerId
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import builds, templates, workspaces
 from chatd.store.workspace.builds import BuildLease, BuildLogLine, BuildResult, NewBuild
 from tests.support.factories import HARNESS, OTHER_WORKER, OWNER, WORKER

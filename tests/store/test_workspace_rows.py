@@ -20,7 +20,7 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.domain.workspace.rules import bumped_deadline
 from chatd.store.chat import workers
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import bindings, builds, templates, workspaces
 from tests.support.factories import CHAT, HARNESS, OTHER_WORKER, OWNER, member
 from tests.support.outcomes import present

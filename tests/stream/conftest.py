@@ -9,7 +9,7 @@ from msgspec import Struct
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat
 from chatd.domain.ports import Clock
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.stream.feed_registry import Viewer
 from tests.support.clock import FakeClock
 from tests.support.stream_replica import A, B, HintNetwork, StreamClient, StreamReplica, replica_on

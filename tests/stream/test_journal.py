@@ -14,8 +14,8 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat, Episode, Hint
 from chatd.domain.ids import ChatId
 from chatd.store.chat import journal
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from chatd.stream.episodes import EpisodeRegistry
 from chatd.stream.journal_tail import JournalTail, read_episode
 from chatd.stream.journal_writer import TAILED_HINT_KIND, JournalWriter, JournalWriterConfig

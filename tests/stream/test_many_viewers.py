@@ -7,8 +7,8 @@ import pytest
 
 from chatd.domain.errors import Unavailable
 from chatd.store.chat import chats
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from chatd.stream.fanout import SharedRead, SharedReadTimeout, VersionedSharedRead
 from chatd.stream.feed_registry import FeedRegistry, FeedRegistryConfig
 from tests.stream.conftest import ReplicaPair

@@ -13,7 +13,7 @@ from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.chat_views.events import MessageEvent, StatusEvent
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.domain.turn_decisions import (

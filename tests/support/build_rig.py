@@ -22,7 +22,7 @@ from chatd.domain.workspace.entities import (
     Workspace,
 )
 from chatd.domain.workspace.runners import BuildPlace, RunnerId
-from chatd.store.conn import Conn, Row
+from chatd.store.database.conn import Conn, Row
 from chatd.store.workspace import builds
 from chatd.workspaces.build_backend import BuildCancelled, BuildContext
 from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig, CopyFiles, OfferedBackend

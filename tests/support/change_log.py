@@ -16,7 +16,7 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import acquire, release
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
 from tests.support.factories import CHAT
 from tests.support.stored import Stored, stored, timeless

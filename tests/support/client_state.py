@@ -40,7 +40,7 @@ from chatd.domain.chat_views.events import (
 )
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat import chats
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from tests.support.factories import HARNESS
 from tests.support.outcomes import present
 

@@ -28,9 +28,9 @@ import asyncpg
 from chatd.pg.binaries import has_postgres_programs, installed_programs, newest_first
 from chatd.pg.config import EmbeddedConfig
 from chatd.pg.server import PostgresServer, open_server
-from chatd.store import migrator
-from chatd.store.conn import ConnectConfig, DatabaseSession, connect
-from chatd.store.migration_files import load_migrations, packaged_migrations
+from chatd.store.database import migrator
+from chatd.store.database.conn import ConnectConfig, DatabaseSession, connect
+from chatd.store.database.migration_files import load_migrations, packaged_migrations
 from tests.support.parked_sessions import SessionPark, parking_sessions
 
 T = TypeVar("T")

@@ -60,18 +60,18 @@ from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Clock, Env, ModelChoice, Provider, Tool, ToolSource
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
 from chatd.engine.acquirer import SlotsConfig
-from chatd.engine.budget import Budget, SpendLimit
 from chatd.engine.hooks import TurnHooks
-from chatd.engine.model_call import AnswerTimes
+from chatd.engine.model.budget import Budget, SpendLimit
+from chatd.engine.model.model_call import AnswerTimes
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.provider_config import ProviderConfig, Secret
 from chatd.providers.registry import build_provider
-from chatd.store import tool_policies
 from chatd.store.chat import chats, messages
-from chatd.store.conn import ConnectConfig, StatementHook
-from chatd.store.nats import NatsConfig
-from chatd.store.notifications import ConfigChanges
-from chatd.store.pool import Pool
+from chatd.store.database.conn import ConnectConfig, StatementHook
+from chatd.store.database.nats import NatsConfig
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import tool_policies
 from chatd.stream.journal_tail import read_episode
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually

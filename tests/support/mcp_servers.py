@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from chatd.domain.ids import McpServerId
 from chatd.domain.mcp.oauth import OauthClient
 from chatd.domain.mcp.servers import McpCredentials, McpServer
-from chatd.store import mcp_servers
-from chatd.store.mcp_servers import McpServerWrite
-from chatd.store.mcp_tokens import NewToken
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import mcp_servers
+from chatd.store.deployment.mcp_servers import McpServerWrite
+from chatd.store.deployment.mcp_tokens import NewToken
 
 
 def mcp_server_id(number: int) -> McpServerId:

@@ -16,10 +16,10 @@ from chatd.services.models.provider_administration import ProviderAdministration
 from chatd.services.models.provider_clients import ProviderClients
 from chatd.services.models.provider_trials import ProviderTrials
 from chatd.settings.schema import Settings
-from chatd.store import sealed_columns
-from chatd.store.notifications import ConfigChanges
-from chatd.store.pool import Pool
-from chatd.store.sealed_columns import KeyRecord
+from chatd.store.database import sealed_columns
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.database.pool import Pool
+from chatd.store.database.sealed_columns import KeyRecord
 from tests.support.stream_replica import Emitted, env_with
 
 TEST_KEY: Final = SecretKey(bytes(32))

@@ -22,7 +22,7 @@ from chatd.domain.chat.transitions import LoadedChat, ReservedSlots, decide
 from chatd.domain.ids import ChangeId, ChatId, MessageId, QueueId, UserId, WorkerId
 from chatd.store.chat.operation import AppliedChange, OnApplied, Operation
 from chatd.store.chat.transactor import Transactor
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.factories import CHAT, HARNESS, OWNER, WORKER, member, prompt
 
 Decision = Callable[[LoadedChat], Change | None]

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, cast
 import asyncpg
 from asyncpg.protocol import Protocol, Record
 
-from chatd.store import conn
+from chatd.store.database import conn
 
 MAX_PARKED: Final = 12
 """Of one kind."""

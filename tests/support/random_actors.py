@@ -21,7 +21,7 @@ from chatd.domain.errors import Conflict, RequestError, StaleFence, Unavailable
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId, WorkerId
 from chatd.store.chat import chats, workers
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.change_log import ChangeLog, prompt_texts
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS, prompt

@@ -14,8 +14,8 @@ from chatd.domain.workspace.runners import (
     RunnerToken,
     RunnerTokenId,
 )
-from chatd.store.conn import Conn, json_text
-from chatd.store.pool import Pool
+from chatd.store.database.conn import Conn, json_text
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import runners
 from tests.support.factories import AT, OWNER
 

@@ -9,7 +9,7 @@ from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.deployment.spend import FIRST_OUTPUT_TOKENS, SpendRefusal
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import ModelConfig, Prices
-from chatd.engine.budget import SpendBooks, reserve_call
+from chatd.engine.model.budget import SpendBooks, reserve_call
 from tests.support.factories import chat
 
 PRICES: Final = Prices(input="10", output="100")

@@ -7,7 +7,7 @@ are used again for other changes.
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from chatd.store.conn import DatabaseSession
+from chatd.store.database.conn import DatabaseSession
 from tests.support.store import session_to
 
 TABLES = ("chats", "chat_messages", "chat_queued_messages", "chat_requests")

@@ -21,8 +21,8 @@ from chatd.domain.ids import ChangeId, ChatId, WorkerId
 from chatd.store.chat import chats
 from chatd.store.chat.change_writer import apply
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.conn import Conn, ConnectConfig, DatabaseSession, connect
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import Conn, ConnectConfig, DatabaseSession, connect
+from chatd.store.database.pool import Pool, PoolConfig
 from tests.support.factories import HARNESS, OWNER, prompt
 from tests.support.outcomes import present
 from tests.support.seeds import Seed, seed_chat

@@ -22,7 +22,7 @@ from chatd.store.chat.messages import (
     messages_from_json,
     queue_from_json,
 )
-from chatd.store.conn import Conn, Row
+from chatd.store.database.conn import Conn, Row
 from tests.model.invariants import check_messages, check_queue, check_row, check_trees
 from tests.support.factories import AT
 

@@ -8,8 +8,8 @@ from chatd.domain.chat.parts import FilePart
 from chatd.domain.files import FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId, UserId
 from chatd.store import file_stores
+from chatd.store.database.pool import Pool
 from chatd.store.file_stores import DatabaseFileStore
-from chatd.store.pool import Pool
 
 
 async def insert_file(

@@ -21,8 +21,8 @@ from chatd.domain.chat_views.events import START, Cursor, Event
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
 from chatd.domain.ports import Clock, Env
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 from chatd.stream.chat_list import ChatListFeeds
 from chatd.stream.episodes import EpisodeRegistry, EpisodesConfig, PartRecorder
 from chatd.stream.fanout import Frame, encode_sse

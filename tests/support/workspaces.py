@@ -26,7 +26,7 @@ from chatd.domain.workspace.entities import (
     Workspace,
 )
 from chatd.domain.workspace.runners import BuildPlace, RunnerId
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import builds, templates, workspaces
 from chatd.workspaces.build_backend import Backend
 from chatd.workspaces.tunnels.byte_streams import ByteStream

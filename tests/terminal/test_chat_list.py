@@ -13,7 +13,7 @@ from chatd.client.server import ServerApi
 from chatd.clock import SystemClock
 from chatd.domain.ids import ChatId
 from chatd.store import search
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.terminal.app import ChatTerminal
 from chatd.terminal.chats.chat_list import PAGE_SIZE, ChatList
 from chatd.terminal.composer.text_box import TextBox

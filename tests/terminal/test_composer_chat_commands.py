@@ -6,7 +6,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.terminal.composer.composer import Composer
 from chatd.terminal.composer.text_box import TextBox
 from tests.support.providers.server import Gate

@@ -16,8 +16,8 @@ from chatd.domain.chat.states import State
 from chatd.domain.files import FileLimits
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
+from chatd.store.database.pool import Pool
 from chatd.store.file_stores import DatabaseFileStore, FileStores
-from chatd.store.pool import Pool
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.files import attach_file, file_tools
 from chatd.tools.plans import propose_plan

@@ -11,7 +11,7 @@ from chatd.domain.chat.parts import FilePart, ToolResultPart
 from chatd.domain.chat.user_transitions import MAX_FILES_PER_CHAT
 from chatd.domain.ids import ToolCallId
 from chatd.store.chat import chats
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.tools.files import ATTACH_PIECE_BYTES, MAX_ATTACHED_BYTES
 from tests.support.eventually import eventually
 from tests.support.sample_files import PNG

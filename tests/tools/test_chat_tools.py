@@ -11,9 +11,9 @@ from chatd.domain.chat.states import State
 from chatd.domain.ids import ChangeId
 from chatd.domain.mcp.tools import McpOrigin
 from chatd.domain.prompt.instructions import Instructions
-from chatd.store import mcp_servers
 from chatd.store.chat import transfer
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import mcp_servers
 from chatd.tools.chat_tools import ChatTools, ToolOrders
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed

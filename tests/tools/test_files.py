@@ -12,7 +12,7 @@ from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.user_transitions import MAX_FILES_PER_CHAT
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.agent_api import AgentUnreachable
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.tools.files import (
     MAX_CHAT_RESULT_BYTES,
     MAX_PAGE_BYTES,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from chatd.domain.errors import StaleFence
 from chatd.domain.files import FileLimits
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.tools.plans import MAX_PLAN_BYTES
 from tests.support.tables import table
 from tests.tools.file_tool_caller import FileToolCaller, open_file_tools

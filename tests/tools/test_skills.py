@@ -21,8 +21,8 @@ from chatd.domain.workspace.agent_api import WorkspaceUnavailable
 from chatd.store.account import skills
 from chatd.store.account.skills import SkillPatch
 from chatd.store.chat import chats
-from chatd.store.notifications import ConfigChanges
-from chatd.store.pool import Pool
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import bindings
 from chatd.tools.chat_tools import ChatTools
 from chatd.tools.skills import MAX_SKILL_FILE_BYTES, SkillDirectory, SkillTools, no_workspace_skills

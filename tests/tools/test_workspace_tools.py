@@ -11,7 +11,7 @@ from chatd.clock import SystemClock
 from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace.entities import AgentLifecycle, BuildId, Endpoint, Parameter, VersionId
 from chatd.store.chat import chats
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import bindings, builds, templates, workspaces
 from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.build_backend import BuildFailed

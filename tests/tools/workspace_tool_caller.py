@@ -18,7 +18,7 @@ from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import AgentHealth, AgentLifecycle, AgentRow
 from chatd.store.chat import chats
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import workspaces
 from chatd.tools.workspaces import workspace_tools
 from chatd.workspaces.build_requests import (

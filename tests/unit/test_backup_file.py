@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from chatd.services import backup_file
-from chatd.services.backup_file import (
+from chatd.services.operation import backup_file
+from chatd.services.operation.backup_file import (
     MAGIC,
     BackupEnd,
     BackupReader,

@@ -34,7 +34,7 @@ from chatd.cli.server_commands import address_lines
 from chatd.domain.errors import Unavailable
 from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import DatabaseSettings, Settings
-from chatd.store.pool import require_version
+from chatd.store.database.pool import require_version
 
 CHATD = Path(sys.executable).with_name("chatd")
 NOWHERE = "postgresql://ada:hunter2@127.0.0.1:1/chatd"

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from chatd.api import terminal_socket
+from chatd.api.sockets import terminal_socket
 from chatd.domain.ids import WorkerId
 from chatd.domain.workspace.entities import BuildId
 from chatd.store.workspace.builds import BuildLease

@@ -8,8 +8,8 @@ import pytest
 
 from chatd.clock import SystemClock
 from chatd.domain.errors import Unavailable
-from chatd.services import demo_worker
-from chatd.services.demo_worker import READY_LINE, DemoWorker
+from chatd.services.operation import demo_worker
+from chatd.services.operation.demo_worker import READY_LINE, DemoWorker
 
 
 class OwnWorker:

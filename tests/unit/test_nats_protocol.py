@@ -7,7 +7,7 @@ import pytest
 from chatd.cli.operator.debug_bundle import Scrubber, known_secrets
 from chatd.domain.errors import InvalidInput
 from chatd.settings.schema import ServerSettings, Settings, redact_notifications
-from chatd.store.nats import (
+from chatd.store.database.nats import (
     MAX_NATS_HINT_BYTES,
     MAX_NATS_LINE_BYTES,
     NatsFault,

@@ -14,7 +14,7 @@ from chatd.domain.deployment.runtime_settings import (
 )
 from chatd.domain.errors import InvalidInput
 from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT, strip_invisible
-from chatd.services.runtime_settings import deployment_prompt
+from chatd.services.operation.runtime_settings import deployment_prompt
 
 BEFORE = DeploymentSettings(system_prompt="Be kind.", include_default_prompt=False)
 

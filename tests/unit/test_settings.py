@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.services.workspaces import check_workspace_settings
+from chatd.services.workspaces.workspaces import check_workspace_settings
 from chatd.settings.config_file import default_data_dir, read_config
 from chatd.settings.keys import setting_keys
 from chatd.settings.loader import ConfigFile, load_settings

@@ -22,7 +22,7 @@ from chatd.domain.deployment.spend import (
 )
 from chatd.domain.errors import Unavailable
 from chatd.domain.model.usage import expected_input, learn_input_ratio
-from chatd.engine.budget import MAX_EXTENSION_TRIES, CallAllowance, reserve_call
+from chatd.engine.model.budget import MAX_EXTENSION_TRIES, CallAllowance, reserve_call
 from chatd.store.model.spend import Spending
 from tests.support.factories import chat
 from tests.support.outcomes import present

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.eventually import eventually
 from tests.support.local_rig import NO_BUBBLEWRAP
 from tests.support.mcp import plain_server

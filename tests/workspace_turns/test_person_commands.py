@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.json import decode
 
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.eventually import eventually
 from tests.support.local_rig import NO_BUBBLEWRAP
 from tests.workspace_turns.servers import (

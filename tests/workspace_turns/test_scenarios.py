@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace.agent_api import WorkspaceBinding
 from chatd.domain.workspace.entities import AgentId
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import bindings
 from chatd.workspaces.agents.agent_session import AGENT_REPLY_TIMEOUT_S
 from chatd.workspaces.instructions import ATTACHED_TEXT, NO_WORKSPACE_TEXT, STOPPED_TEXT

@@ -22,7 +22,7 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceContext,
 )
 from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.tools.chat_tools import ChatTools, WorkspaceTools
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.agent_client import AgentClient, AgentConnection

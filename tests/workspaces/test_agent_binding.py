@@ -11,7 +11,7 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.workspace.agent_api import WorkspaceBinding, WorkspaceUnavailable
 from chatd.domain.workspace.entities import AgentRow, Endpoint
 from chatd.domain.workspace.rules import NoAgent
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import bindings, builds, workspaces
 from chatd.store.workspace.builds import BuildResult
 from chatd.workspaces.agents import agent_access

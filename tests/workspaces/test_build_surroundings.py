@@ -10,7 +10,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
 from chatd.domain.workspace.template_definition import TemplateDefinition
 from chatd.domain.workspace.templates import needs_own_runner, resolve_parameters
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import bindings, builds, templates
 from chatd.workspaces.agents.agent_monitor import ContextSync
 from chatd.workspaces.templates import (

@@ -12,8 +12,8 @@ import pytest
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace.entities import AgentSpec, Build
-from chatd.store.conn import Conn
-from chatd.store.pool import Pool
+from chatd.store.database.conn import Conn
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import builds, workspaces
 from chatd.workspaces.build_backend import BuildContext, BuildFailed
 from chatd.workspaces.build_worker import BuildLimits, BuildWorker

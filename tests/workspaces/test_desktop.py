@@ -18,7 +18,7 @@ from chatd.agent.desktop.desktop_routes import MAX_VNC_STREAMS
 from chatd.agent.desktop.desktop_server import DesktopPlace, find_server
 from chatd.domain.computer_use import InputAction, PictureRegion, Screen
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable, DesktopPicture
-from chatd.services.people_access import AgentDesktop
+from chatd.services.workspaces.people_access import AgentDesktop
 from tests.support.eventually import eventually
 from tests.support.outcomes import raised
 from tests.workspaces.agent_process import AgentProcess, Workbench, workbench

@@ -10,7 +10,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId
 from chatd.domain.workspace.agent_api import AgentUnreachable, ScopedDiff
 from chatd.store.chat import chats
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.workspaces.diff_status import (
     DIFF_STATUS_DELAY_S,
     MAX_REFRESHES,

@@ -15,7 +15,7 @@ from chatd.domain.workspace.agent_api import (
 )
 from chatd.domain.workspace.entities import AgentHealth, AgentRow, BuildTransition
 from chatd.store.chat import chats
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import bindings, builds, workspaces
 from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.agents.agent_monitor import ContextMonitor, ContextSync

@@ -10,7 +10,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import Build
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import builds, workspaces
 from chatd.workspaces.build_maintenance import ActivityTracker, Autostop
 from tests.support.build_rig import CountingConn

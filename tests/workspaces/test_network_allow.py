@@ -10,7 +10,7 @@ import pytest
 
 from chatd.clock import SystemClock
 from chatd.domain.workspace.network import read_refusals
-from chatd.services.people_access import AgentFiles
+from chatd.services.workspaces.people_access import AgentFiles
 from chatd.workspaces.local.local_backend import LocalConfig
 from chatd.workspaces.network.inside import INSIDE_NETWORK, REFUSALS_FILE
 from chatd.workspaces.network.workspace_networks import WorkspaceNetworks

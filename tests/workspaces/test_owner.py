@@ -15,7 +15,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.ids import ToolCallId, WorkerId
 from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.agent_api import AgentRefused, WorkspaceBinding
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.agent_client import AgentClient
 from chatd.workspaces.agents.agent_resolver import StoredBindings

@@ -13,7 +13,7 @@ from chatd.domain.chat.row import DiffStatus
 from chatd.sealed_secrets import KeyRing, new_key
 from chatd.store.account import git_credentials
 from chatd.store.account.git_credentials import TOKEN, NewGitCredential
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.workspaces.diff_status import PULL_REQUEST_FRESH_S, PullRequests, can_change_elsewhere
 from tests.support.clock import FakeClock
 from tests.support.factories import chat, member

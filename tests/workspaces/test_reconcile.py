@@ -10,7 +10,7 @@ from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow, BackendState, Build
 from chatd.domain.workspace.rules import agent_status
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import builds, workspaces
 from chatd.workspaces.agents.agent_monitor import AgentMonitor
 from chatd.workspaces.build_backend import BuildFailed

@@ -2,12 +2,12 @@
 
 from datetime import timedelta
 
-from chatd.engine.call_records import UsageWriter
 from chatd.engine.maintenance import SearchIndexing, maintenance_tasks
-from chatd.store.chat import idempotency
-from chatd.store.chat.idempotency import REQUEST_RETENTION
-from chatd.store.conn import Conn
-from chatd.store.pool import Pool
+from chatd.engine.model.call_records import UsageWriter
+from chatd.store import idempotency
+from chatd.store.database.conn import Conn
+from chatd.store.database.pool import Pool
+from chatd.store.idempotency import REQUEST_RETENTION
 from chatd.store.workspace import builds, workspaces
 from tests.support.clock import FakeClock
 from tests.support.factories import HARNESS

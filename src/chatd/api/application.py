@@ -22,7 +22,6 @@ from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, Unauthor
 from chatd.api.mcp.endpoint import build_mcp_route
 from chatd.api.openai.endpoint import build_openai_routes
 from chatd.api.openapi.docs_pages import ApiDocs
-from chatd.api.previews import PreviewSite
 from chatd.api.request import (
     ApiReply,
     ApiRequest,
@@ -66,23 +65,23 @@ from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRout
 from chatd.api.routes.administration.spend_limits import SpendLimitRoutes
 from chatd.api.routes.administration.template_configs import TemplateConfigRoutes
 from chatd.api.routes.administration.users import GroupRoutes, UserRoutes
-from chatd.api.routes.answer_links import AnswerLinkRoutes
-from chatd.api.routes.answers import AnswerRoutes
-from chatd.api.routes.chat_lists import ChatListRoutes
-from chatd.api.routes.chats import ChatRoutes, TitleRoutes
-from chatd.api.routes.copies import CopyRoutes
-from chatd.api.routes.debug import DebugRoutes
+from chatd.api.routes.chat.answer_links import AnswerLinkRoutes
+from chatd.api.routes.chat.answers import AnswerRoutes
+from chatd.api.routes.chat.chat_lists import ChatListRoutes
+from chatd.api.routes.chat.chats import ChatRoutes, TitleRoutes
+from chatd.api.routes.chat.copies import CopyRoutes
+from chatd.api.routes.chat.debug import DebugRoutes
+from chatd.api.routes.chat.messages import MessageRoutes, QueueRoutes
+from chatd.api.routes.chat.public_links import PublicLinkRoutes
+from chatd.api.routes.chat.ratings import RatingRoutes
+from chatd.api.routes.chat.runs import RunRoutes
+from chatd.api.routes.chat.shares import ShareRoutes
+from chatd.api.routes.chat.tool_policies import ToolPolicyRoutes
+from chatd.api.routes.chat.versions import VersionRoutes
 from chatd.api.routes.files import ChatFileRoutes, FileRoutes
 from chatd.api.routes.mcp_servers import McpServerConfigRoutes, McpServerRoutes
-from chatd.api.routes.messages import MessageRoutes, QueueRoutes
 from chatd.api.routes.projects import ProjectRoutes
 from chatd.api.routes.prompts import PromptRoutes
-from chatd.api.routes.public_links import PublicLinkRoutes
-from chatd.api.routes.ratings import RatingRoutes
-from chatd.api.routes.runs import RunRoutes
-from chatd.api.routes.shares import ShareRoutes
-from chatd.api.routes.tool_policies import ToolPolicyRoutes
-from chatd.api.routes.versions import VersionRoutes
 from chatd.api.routes.web_images import WebImageRoutes
 from chatd.api.routes.workspace.builds import BuildRoutes
 from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
@@ -92,19 +91,20 @@ from chatd.api.routes.workspace.workspace_archives import WorkspaceArchiveRoutes
 from chatd.api.routes.workspace.workspace_effects import WorkspaceEffectRoutes
 from chatd.api.routes.workspace.workspace_files import WorkspaceFileRoutes
 from chatd.api.routes.workspace.workspaces import TemplateRoutes, WorkspaceRoutes
-from chatd.api.runner_sockets import RUNNER_PATHS, RunnerSockets
 from chatd.api.schemas.chats import HealthReply
 from chatd.api.server import send_together
+from chatd.api.sockets.previews import PreviewSite
+from chatd.api.sockets.runner_sockets import RUNNER_PATHS, RunnerSockets
+from chatd.api.sockets.terminal_socket import TERMINAL_PATH, TerminalSockets, terminal_chat
+from chatd.api.sockets.websocket import WebSockets
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.streams import AccessChecks, StreamRegistry
-from chatd.api.terminal_socket import TERMINAL_PATH, TerminalSockets, terminal_chat
 from chatd.api.web_page import HelpSite, LitePage, PageFiles, WebPage
-from chatd.api.websocket import WebSockets
 from chatd.domain.access.permissions import require_permission
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.log_event import LogEvent
-from chatd.store.conn import DATABASE_CAUSES
-from chatd.store.pool import Pool
+from chatd.store.database.conn import DATABASE_CAUSES
+from chatd.store.database.pool import Pool
 
 HEALTH_TIMEOUT_S: Final = 2.0
 

@@ -18,30 +18,30 @@ from chatd.domain.files import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId
 from chatd.domain.model.protocol import ModelCapabilities
 from chatd.domain.ports import Env
-from chatd.engine.spend_guard import SpendGuard
+from chatd.engine.model.spend_guard import SpendGuard
 from chatd.engine.subagents import ReserveSlot
 from chatd.sealed_secrets import KeyRing
-from chatd.services.demo_worker import DemoWorker
-from chatd.services.diagnosis import Doctor
 from chatd.services.hooks import HookAdministration
-from chatd.services.host_credentials import HostCredentials
 from chatd.services.mcp_servers import McpServers
 from chatd.services.models.model_administration import ModelAdministration
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_trials import ProviderTrials
+from chatd.services.operation.demo_worker import DemoWorker
+from chatd.services.operation.diagnosis import Doctor
+from chatd.services.operation.restores import Confirmation
 from chatd.services.repositories import RepositoryConnections
-from chatd.services.restores import Confirmation
-from chatd.services.runner_administration import RunnerAdministration
-from chatd.services.runners import RunnerServices
-from chatd.services.templates import TemplateAdministration
-from chatd.services.workspaces import WorkspaceControl
+from chatd.services.workspaces.host_credentials import HostCredentials
+from chatd.services.workspaces.runner_administration import RunnerAdministration
+from chatd.services.workspaces.runners import RunnerServices
+from chatd.services.workspaces.templates import TemplateAdministration
+from chatd.services.workspaces.workspaces import WorkspaceControl
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat.transactor import Transactor
+from chatd.store.database.pool import Pool
 from chatd.store.file_stores import FileStores
 from chatd.store.model.model_configs import StoredModel
 from chatd.store.model.providers import StoredProvider
 from chatd.store.model.spend import DefaultLimit
-from chatd.store.pool import Pool
 from chatd.stream.chat_list import ChatListFeeds
 from chatd.stream.feed_registry import FeedRegistry
 

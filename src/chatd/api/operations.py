@@ -45,8 +45,8 @@ from chatd.domain.ids import ChatId, MessageId, QueueId, UserId
 from chatd.store import files
 from chatd.store.account import audit
 from chatd.store.chat import chats
-from chatd.store.chat.idempotency import RecordedRequest
 from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome, find_replay
+from chatd.store.idempotency import RecordedRequest
 
 REPLAYED: Final = {"idempotency-replayed": "true"}
 

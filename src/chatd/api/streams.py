@@ -32,8 +32,8 @@ from chatd.log_event import LogEvent
 from chatd.store.account import credentials
 from chatd.store.account.runtime_settings import DEPLOYMENT
 from chatd.store.chat import chats
-from chatd.store.conn import Conn
-from chatd.store.notifications import ConfigChanges
+from chatd.store.database.conn import Conn
+from chatd.store.database.notifications import ConfigChanges
 from chatd.stream.fanout import Lagged
 
 MAX_CHECKS_AT_ONCE: Final = 4

@@ -46,11 +46,7 @@ from chatd.domain.subagents import SubagentLimits
 from chatd.engine.hooks import HookCaller, TurnHooks
 from chatd.engine.subagents import SubagentService
 from chatd.providers.registry import ProviderRegistry
-from chatd.services.backups import BackupRequest, ScheduleConfig, ScheduledBackups
-from chatd.services.demo_worker import DemoWorker, worker_environment
-from chatd.services.diagnosis import Doctor, HostFacts, sandbox_facts
 from chatd.services.hooks import HookAdministration
-from chatd.services.host_credentials import HostCredentials
 from chatd.services.mcp_servers import McpServers, declared_servers, private_hosts
 from chatd.services.models.configuration import DEMO_MODEL
 from chatd.services.models.directory import ModelDirectory
@@ -58,22 +54,26 @@ from chatd.services.models.model_administration import ModelAdministration, Suba
 from chatd.services.models.provider_administration import ProviderAdministration, UserKeys
 from chatd.services.models.provider_clients import ProviderClients
 from chatd.services.models.provider_trials import ProviderTrials
-from chatd.services.repositories import HostApis, RepositoryConnections
-from chatd.services.repository_worker import RepositoryWorker
-from chatd.services.restores import Confirmation
-from chatd.services.runner_administration import RunnerAdministration
-from chatd.services.runners import RUNNER_POOL_SIZE, RunnerServices
-from chatd.services.runtime_settings import PromptedTools, RuntimeSettings
-from chatd.services.schedules import ScheduleRunner
-from chatd.services.secret_keys import (
+from chatd.services.operation.backups import BackupRequest, ScheduleConfig, ScheduledBackups
+from chatd.services.operation.demo_worker import DemoWorker, worker_environment
+from chatd.services.operation.diagnosis import Doctor, HostFacts, sandbox_facts
+from chatd.services.operation.restores import Confirmation
+from chatd.services.operation.runtime_settings import PromptedTools, RuntimeSettings
+from chatd.services.operation.secret_keys import (
     WORKSPACE_SECRET,
     KeySource,
     SecretKeys,
     WorkspaceSecret,
 )
-from chatd.services.templates import TemplateAdministration
+from chatd.services.repositories import HostApis, RepositoryConnections
+from chatd.services.repository_worker import RepositoryWorker
+from chatd.services.schedules import ScheduleRunner
 from chatd.services.webhooks import DEFAULT_CONTACT, PushRequests, WebhookSender
-from chatd.services.workspaces import (
+from chatd.services.workspaces.host_credentials import HostCredentials
+from chatd.services.workspaces.runner_administration import RunnerAdministration
+from chatd.services.workspaces.runners import RUNNER_POOL_SIZE, RunnerServices
+from chatd.services.workspaces.templates import TemplateAdministration
+from chatd.services.workspaces.workspaces import (
     WorkspaceControl,
     WorkspaceServices,
     WorkspaceServicesConfig,
@@ -81,11 +81,11 @@ from chatd.services.workspaces import (
 )
 from chatd.settings.schema import OidcSettings, Settings, SettingsError
 from chatd.settings.shown import shared_digests
-from chatd.store.backups import RestoreRecord
-from chatd.store.conn import ConnectConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.database.pool import Pool, PoolConfig
+from chatd.store.deployment.backups import RestoreRecord
 from chatd.store.file_stores import build_file_stores
-from chatd.store.notifications import ConfigChanges
-from chatd.store.pool import Pool, PoolConfig
 from chatd.stream.chat_list import ProjectNotices
 from chatd.tools.browser import BrowserTools
 from chatd.tools.chat_files import ChatFileWriter

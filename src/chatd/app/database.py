@@ -14,8 +14,8 @@ from chatd.log_event import LogEvent
 from chatd.pg.config import ClusterLayout, EmbeddedConfig, PgError
 from chatd.pg.server import PostgresServer, open_server
 from chatd.settings.schema import Settings, redact_url
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import TEMPORARY_CODES, check_server
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import TEMPORARY_CODES, check_server
 
 log = logging.getLogger(__name__)
 

@@ -38,13 +38,16 @@ from chatd.domain.ids import CredentialId
 from chatd.domain.ports import Clock
 from chatd.services.mcp_servers import declared_servers
 from chatd.services.models.configuration import build_registry, settings_gaps
-from chatd.services.restores import refuse_unfinished_database, refuse_unfinished_directory
-from chatd.services.secret_keys import KeySource, SecretKeys, key_source
-from chatd.services.workspaces import check_workspace_settings
+from chatd.services.operation.restores import (
+    refuse_unfinished_database,
+    refuse_unfinished_directory,
+)
+from chatd.services.operation.secret_keys import KeySource, SecretKeys, key_source
+from chatd.services.workspaces.workspaces import check_workspace_settings
 from chatd.settings.schema import Settings, SettingsError
-from chatd.store import migrator
-from chatd.store.conn import ConnectConfig
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database import migrator
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.pool import Pool, PoolConfig
 
 # The port of the process: bound first, served until the process stops.
 

@@ -25,11 +25,6 @@ from chatd.domain.model.retry import DEFAULT_OUTAGE_S
 from chatd.domain.ports import Env, ModelSource, ToolSource
 from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.engine.acquirer import SlotsConfig
-from chatd.engine.attempt import Committer
-from chatd.engine.budget import Budget, SpendBudget, SpendLimit
-from chatd.engine.call_records import DebugGate, DebugRecorder, UsageWriter, never
-from chatd.engine.circuits import Circuits
-from chatd.engine.file_loader import FileLoader
 from chatd.engine.hooks import TurnHooks
 from chatd.engine.kept_histories import KeptHistories
 from chatd.engine.lease import WorkerLease
@@ -40,12 +35,22 @@ from chatd.engine.maintenance import (
     maintenance_tasks,
     retention_tasks,
 )
-from chatd.engine.model_call import AnswerTimes
-from chatd.engine.model_step import ModelStep
-from chatd.engine.spend_guard import OpenCallWriter, SpendGuard
+from chatd.engine.model.attempt import Committer
+from chatd.engine.model.budget import Budget, SpendBudget, SpendLimit
+from chatd.engine.model.call_records import DebugGate, DebugRecorder, UsageWriter, never
+from chatd.engine.model.circuits import Circuits
+from chatd.engine.model.file_loader import FileLoader
+from chatd.engine.model.model_call import AnswerTimes
+from chatd.engine.model.model_step import ModelStep
+from chatd.engine.model.spend_guard import OpenCallWriter, SpendGuard
+from chatd.engine.model.summary_call import SummaryCall
+from chatd.engine.model.title_generator import (
+    CallRecords,
+    TitleGenerator,
+    TitleModelChoice,
+    own_model,
+)
 from chatd.engine.subagents import AgentWaker
-from chatd.engine.summary_call import SummaryCall
-from chatd.engine.title_generator import CallRecords, TitleGenerator, TitleModelChoice, own_model
 from chatd.engine.tool_runner import ToolDeps
 from chatd.engine.turn_loop import TurnLoop, TurnLoopDeps
 from chatd.engine.worker import Worker, WorkerConfig, WorkerDeps
@@ -58,7 +63,17 @@ from chatd.settings.schema import (
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.chat.workers import RunningLimits, worker_lock_key
-from chatd.store.conn import ConnectConfig, StatementHook
+from chatd.store.database.conn import ConnectConfig, StatementHook
+from chatd.store.database.nats import NatsBus, NatsConfig, parse_nats_url
+from chatd.store.database.notifications import (
+    ConfigChanges,
+    HintListener,
+    HintPublisher,
+    ListenConfig,
+    PostgresBus,
+    PublishConfig,
+)
+from chatd.store.database.pool import Database, PoolConfig
 from chatd.store.file_stores import (
     FileStoreConfig,
     FileStores,
@@ -67,16 +82,6 @@ from chatd.store.file_stores import (
     build_file_stores,
 )
 from chatd.store.model.spend import DefaultLimit
-from chatd.store.nats import NatsBus, NatsConfig, parse_nats_url
-from chatd.store.notifications import (
-    ConfigChanges,
-    HintListener,
-    HintPublisher,
-    ListenConfig,
-    PostgresBus,
-    PublishConfig,
-)
-from chatd.store.pool import Database, PoolConfig
 from chatd.stream.chat_list import ChatListFeeds, SpendNotices
 from chatd.stream.episodes import EpisodeRegistry
 from chatd.stream.feed_registry import FeedRegistry

@@ -18,7 +18,7 @@ from chatd.domain.ports import NO_TRACER, Clock, Emit, Env, Tracer
 from chatd.log_event import LogEvent
 from chatd.settings.schema import OtelSettings, SettingsError
 from chatd.store.chat import workers
-from chatd.store.conn import DATABASE_CAUSES, Conn, StatementWatch, statement_name
+from chatd.store.database.conn import DATABASE_CAUSES, Conn, StatementWatch, statement_name
 
 log: Final = logging.getLogger("chatd")
 

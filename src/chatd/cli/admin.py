@@ -39,17 +39,20 @@ from chatd.domain.access.audit_text import (
 from chatd.domain.access.permissions import ROLES, SystemActor
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId, UserId
-from chatd.services.key_rotation import KeyRotation
-from chatd.services.restores import refuse_unfinished_database, refuse_unfinished_directory
-from chatd.services.secret_keys import key_source
+from chatd.services.operation.key_rotation import KeyRotation
+from chatd.services.operation.restores import (
+    refuse_unfinished_database,
+    refuse_unfinished_directory,
+)
+from chatd.services.operation.secret_keys import key_source
 from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import Settings, SettingsError, redact_url
-from chatd.store import migrator
 from chatd.store.account import audit, credentials, users
 from chatd.store.account.audit import AuditFilter
 from chatd.store.account.users import NewUser
-from chatd.store.conn import Conn
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database import migrator
+from chatd.store.database.conn import Conn
+from chatd.store.database.pool import Pool, PoolConfig
 
 
 def find_deployment(flags: dict[str, str | None], config: Path | None) -> Settings:

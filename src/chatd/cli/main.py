@@ -15,9 +15,8 @@ import typer
 from typer.core import TyperGroup
 
 from chatd.cli import completion, runner, workspace_commands
-from chatd.cli.account import (
-    account_commands,
-    credential_commands,
+from chatd.cli.account import account_commands, credential_commands
+from chatd.cli.administration import (
     hook_commands,
     repository_commands,
     template_commands,

@@ -38,7 +38,7 @@ from chatd.client import desktop
 from chatd.client.desktop import can_open_browser
 from chatd.client.exchange import API_PATH
 from chatd.clock import SystemClock
-from chatd.services.demo_worker import READY_LINE
+from chatd.services.operation.demo_worker import READY_LINE
 from chatd.settings.schema import Settings, SettingsError
 
 PAGE_FILE: Final = "sign-in.html"

@@ -34,7 +34,7 @@ def list_workspaces(*, as_json: AsJson = False, server: ServerFinder) -> None:
 @with_target
 def network(workspace: WorkspaceName, *, as_json: AsJson = False, server: ServerFinder) -> None:
     """Show what a workspace may reach, which hosts have a credential, and what was refused."""
-    from chatd.cli.account import host_credentials
+    from chatd.cli.administration import host_credentials
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: host_credentials.show_network(api, workspace, as_json=as_json))

@@ -23,7 +23,7 @@ from chatd.engine.chat_tasks import ChatTasks
 from chatd.engine.lease import WorkerLease
 from chatd.store.chat import chats, workers
 from chatd.store.chat.workers import RunningLimits
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 
 DEFAULT_ROOT_SLOTS: Final = 100
 DEFAULT_CHILD_SLOTS: Final = 200

@@ -28,7 +28,7 @@ from chatd.domain.decisions import (
 from chatd.domain.errors import ChatdError, NotFound, StaleFence
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
-from chatd.engine.attempt import Attempt, Committer
+from chatd.engine.model.attempt import Attempt, Committer
 from chatd.engine.turn_loop import TurnLoop
 from chatd.store.chat.operation import AppliedChange
 

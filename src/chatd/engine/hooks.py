@@ -41,10 +41,10 @@ from chatd.domain.text import clip, replace_surrogates
 from chatd.domain.workspace.entities import TemplateId
 from chatd.guarded_dial import guarded_session, read_bounded
 from chatd.sealed_secrets import KeyRing
-from chatd.store import hooks as stored_hooks
-from chatd.store.conn import Conn
-from chatd.store.hooks import HOOK_SECRET, LoadedHook
-from chatd.store.notifications import ConfigChanges
+from chatd.store.database.conn import Conn
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.deployment import hooks as stored_hooks
+from chatd.store.deployment.hooks import HOOK_SECRET, LoadedHook
 
 MAX_HOOKS_AT_ONCE: Final = 64
 """Questions of one process. Others wait; their time counts from when they are sent."""

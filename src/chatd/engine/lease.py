@@ -32,10 +32,10 @@ from chatd.domain.errors import ChatdError, NotFound, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Clock, Env
 from chatd.domain.text import utc_text
-from chatd.engine.attempt import Committer
-from chatd.engine.call_records import UsageWriter
+from chatd.engine.model.attempt import Committer
+from chatd.engine.model.call_records import UsageWriter
 from chatd.store.chat import chats, workers
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.stream.journal_tail import read_said
 
 HEARTBEAT_TIMEOUT_S: Final = 5.0

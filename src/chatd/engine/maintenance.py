@@ -18,16 +18,18 @@ from chatd.domain.deployment.repositories import EVENTS_KEPT_S
 from chatd.domain.errors import RequestError, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock, Env
-from chatd.engine.attempt import Committer
-from chatd.engine.call_records import UsageWriter
-from chatd.store import file_stores, files, repository_work, retention, search, webhooks
-from chatd.store.account import audit, credentials, users
-from chatd.store.chat import answer_links, idempotency, journal, model_calls, public_links
-from chatd.store.chat.idempotency import REQUEST_RETENTION
-from chatd.store.conn import Conn, MissingReference
+from chatd.engine.model.attempt import Committer
+from chatd.engine.model.call_records import UsageWriter
+from chatd.store import file_stores, files, idempotency, search
+from chatd.store.account import answer_links, audit, credentials, public_links, users
+from chatd.store.chat import journal
+from chatd.store.database.conn import Conn, MissingReference
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import repository_work, retention, webhooks
 from chatd.store.file_stores import FileStores
 from chatd.store.files import SweepPosition
-from chatd.store.pool import Pool
+from chatd.store.idempotency import REQUEST_RETENTION
+from chatd.store.model import model_calls
 
 MAINTENANCE: Final = SystemActor(reason="maintenance")
 RETENTION_INTERVAL_S: Final = 600.0

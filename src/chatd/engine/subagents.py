@@ -47,7 +47,7 @@ from chatd.domain.subagents import (
 from chatd.store.chat import subagents
 from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome
 from chatd.store.chat.transactor import Transactor
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import bindings
 
 # Wakes chats that are suspended until their subagents are settled.

@@ -37,10 +37,10 @@ from chatd.domain.subagents import join_waits
 from chatd.domain.text import replace_surrogates
 from chatd.engine.hooks import TurnHooks
 from chatd.engine.lease import WorkerLease
-from chatd.engine.model_call import TurnContext
-from chatd.store.chat import idempotency
-from chatd.store.chat.idempotency import ToolMark
-from chatd.store.conn import Conn
+from chatd.engine.model.model_call import TurnContext
+from chatd.store import idempotency
+from chatd.store.database.conn import Conn
+from chatd.store.idempotency import ToolMark
 from chatd.stream.episodes import PartRecorder
 
 UNKNOWN_OUTCOME_OUTPUT: Final = error_output(

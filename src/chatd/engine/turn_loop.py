@@ -100,14 +100,14 @@ from chatd.domain.text import utc_text
 from chatd.domain.tool_modes import allows_client_tools, allows_tool, refusal_text
 from chatd.domain.tool_policy.matching import denied_tools
 from chatd.domain.workspace.agent_api import ProcessSignal
-from chatd.engine.attempt import Attempt, Committer
-from chatd.engine.call_records import UsageWriter
 from chatd.engine.hooks import NO_HOOKS, TurnHooks
 from chatd.engine.kept_histories import KeptHistories
-from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext
-from chatd.engine.model_choice import choose_answering_model
-from chatd.engine.model_step import ModelStep
-from chatd.engine.title_generator import TitleGenerator
+from chatd.engine.model.attempt import Attempt, Committer
+from chatd.engine.model.call_records import UsageWriter
+from chatd.engine.model.model_call import AnswerTimes, ClientToolSpec, TurnContext
+from chatd.engine.model.model_choice import choose_answering_model
+from chatd.engine.model.model_step import ModelStep
+from chatd.engine.model.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange

@@ -17,14 +17,14 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.acquirer import Acquirer, Slots, SlotsConfig
-from chatd.engine.attempt import Committer
-from chatd.engine.call_records import UsageWriter
 from chatd.engine.chat_tasks import ChatTasks
 from chatd.engine.lease import ChatReaper, HeartbeatLoop, OwnState, WorkerLease
+from chatd.engine.model.attempt import Committer
+from chatd.engine.model.call_records import UsageWriter
 from chatd.engine.turn_loop import TurnLoop
 from chatd.store.chat import workers
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.pool import Database
+from chatd.store.database.pool import Database
 
 HEARTBEAT_INTERVAL_S: Final = 2.0
 """While no chat runs anywhere; more often else."""

@@ -43,10 +43,10 @@ from chatd.mcp.http_transport import DEFAULT_LIMITS, DialPolicy, McpLimits
 from chatd.mcp.oauth_tokens import OauthTokens, UserToken
 from chatd.mcp.sessions import McpSessions
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
-from chatd.store import mcp_servers
-from chatd.store.mcp_servers import SECRETS, StoredMcpServer
-from chatd.store.notifications import ConfigChanges
-from chatd.store.pool import Pool
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import mcp_servers
+from chatd.store.deployment.mcp_servers import SECRETS, StoredMcpServer
 
 if TYPE_CHECKING:
     from chatd.mcp.connection import McpConnection

@@ -36,10 +36,10 @@ from chatd.domain.ports import Env
 from chatd.mcp.directory import ServerDirectory
 from chatd.mcp.oauth_http import OauthHttp, OauthReply
 from chatd.sealed_secrets import KeyRing
-from chatd.store import mcp_tokens
-from chatd.store.mcp_servers import StoredMcpServer
-from chatd.store.mcp_tokens import CLIENT_SECRET, Registration
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import mcp_tokens
+from chatd.store.deployment.mcp_servers import StoredMcpServer
+from chatd.store.deployment.mcp_tokens import CLIENT_SECRET, Registration
 
 # Finds the authorization server of an MCP server and registers chatd there.
 #

@@ -44,13 +44,13 @@ from chatd.mcp.oauth_http import (
 )
 from chatd.mcp.oauth_tokens import NEEDS_CONNECT, current_client, open_tokens, seal_tokens
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
-from chatd.store import mcp_tokens
 from chatd.store.account import audit, users
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.conn import DatabaseSession
-from chatd.store.mcp_servers import ServerConnection, StoredMcpServer
-from chatd.store.mcp_tokens import NewToken, StoredToken
-from chatd.store.pool import Pool
+from chatd.store.database.conn import DatabaseSession
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import mcp_tokens
+from chatd.store.deployment.mcp_servers import ServerConnection, StoredMcpServer
+from chatd.store.deployment.mcp_tokens import NewToken, StoredToken
 
 _CONTEXT: Final = "cookie of a connection to an MCP server"
 BEGIN_AGAIN: Final = (

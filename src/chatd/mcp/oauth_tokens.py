@@ -27,10 +27,10 @@ from chatd.domain.mcp.servers import McpSecrets
 from chatd.domain.ports import Env
 from chatd.mcp.oauth_http import OauthGrants, OauthHttp, OpenTokens, UnknownClient
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
-from chatd.store import mcp_tokens
-from chatd.store.conn import Conn
-from chatd.store.mcp_servers import StoredMcpServer
-from chatd.store.mcp_tokens import TOKENS, StoredToken
+from chatd.store.database.conn import Conn
+from chatd.store.deployment import mcp_tokens
+from chatd.store.deployment.mcp_servers import StoredMcpServer
+from chatd.store.deployment.mcp_tokens import TOKENS, StoredToken
 
 REFRESH_TIMEOUT_S: Final = 10.0
 """How long a chat waits for a refresh. Then it goes on with the token that it has."""

@@ -33,10 +33,10 @@ from chatd.domain.workspace.entities import TemplateId
 from chatd.engine.hooks import HookCaller
 from chatd.sealed_secrets import KeyRing
 from chatd.services.webhooks import check_webhook_url
-from chatd.store import hooks
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.hooks import HOOK_SECRET, HookChanges, StoredHook
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import hooks
+from chatd.store.deployment.hooks import HOOK_SECRET, HookChanges, StoredHook
 
 _ID: Final = "9d1c6a2e-52b3-4c0e-8f0a-6a1f3c0d2b77"
 _URL: Final = "https://policy.example.com/chatd"

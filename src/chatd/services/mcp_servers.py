@@ -38,13 +38,13 @@ from chatd.sealed_secrets import KeyRing
 from chatd.services.mcp_bodies import CreateMcpServerBody, McpOauthBody, UpdateMcpServerBody
 from chatd.services.models.provider_administration import check_storable
 from chatd.settings.schema import McpOauthEntry, McpServerEntry, Settings, SettingsError
-from chatd.store import mcp_servers
 from chatd.store.account import audit
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.conn import DatabaseSession
-from chatd.store.mcp_servers import SECRETS, McpServerWrite, StoredMcpServer
-from chatd.store.notifications import ConfigChanges, publish
-from chatd.store.pool import Pool
+from chatd.store.database.conn import DatabaseSession
+from chatd.store.database.notifications import ConfigChanges, publish
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import mcp_servers
+from chatd.store.deployment.mcp_servers import SECRETS, McpServerWrite, StoredMcpServer
 
 _SERVER_FIELDS = (
     *("slug", "display_name", "url", "transport", "auth", "enabled", "availability"),

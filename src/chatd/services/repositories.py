@@ -54,16 +54,16 @@ from chatd.git_hosts.gitlab import GitLabApi
 from chatd.git_hosts.host_api import GitHostApi, HostCallFailed, HostRequests
 from chatd.git_hosts.signatures import delivery_id, event_name, is_authentic
 from chatd.sealed_secrets import KeyRing
-from chatd.store import repositories, repository_work
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.pool import Pool
-from chatd.store.repositories import (
+from chatd.store.database.pool import Pool
+from chatd.store.deployment import repositories, repository_work
+from chatd.store.deployment.repositories import (
     REPOSITORY_SECRET,
     REPOSITORY_TOKEN,
     OpenConnection,
     StoredConnection,
 )
-from chatd.store.repository_work import StoredEvent
+from chatd.store.deployment.repository_work import StoredEvent
 from chatd.store.workspace import templates
 from chatd.workspaces.network.workspace_networks import policy_rules
 

@@ -57,13 +57,13 @@ from chatd.domain.workspace.rules import workspace_ttl_s
 from chatd.domain.workspace.templates import generated_name, resolve_parameters
 from chatd.git_hosts.host_api import GitHostApi, HostCallFailed, NewPull, Thread
 from chatd.services.repositories import REF_PARAMETER, REPOSITORY_PARAMETER, HostApis
-from chatd.store import repositories, repository_work, webhooks
 from chatd.store.chat import chats
 from chatd.store.chat.operation import Operation
 from chatd.store.chat.transactor import Transactor
-from chatd.store.conn import Conn
-from chatd.store.repositories import OpenConnection
-from chatd.store.repository_work import StoredEvent, StoredThread
+from chatd.store.database.conn import Conn
+from chatd.store.deployment import repositories, repository_work, webhooks
+from chatd.store.deployment.repositories import OpenConnection
+from chatd.store.deployment.repository_work import StoredEvent, StoredThread
 from chatd.store.workspace import templates, workspaces
 from chatd.store.workspace.workspaces import NewWorkspace
 

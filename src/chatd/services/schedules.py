@@ -13,11 +13,11 @@ from chatd.domain.deployment.schedules import Schedule, chat_of_run, parse_cron
 from chatd.domain.errors import ChatdError, RequestError, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
-from chatd.store import schedules
 from chatd.store.chat.operation import Operation
 from chatd.store.chat.transactor import Transactor
-from chatd.store.conn import Conn
-from chatd.store.schedules import DueSchedule
+from chatd.store.database.conn import Conn
+from chatd.store.deployment import schedules
+from chatd.store.deployment.schedules import DueSchedule
 
 POLL_INTERVAL_S: Final = 15.0
 MAX_RUNS_PER_POLL: Final = 20

@@ -61,11 +61,17 @@ from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import KeyRing
-from chatd.store import webhooks
-from chatd.store.chat import answer_links, chats
-from chatd.store.chat.answer_links import NewAnswerLink
-from chatd.store.conn import Conn
-from chatd.store.webhooks import SECRET_COLUMN, SIGNING_KEY, ClaimedDelivery, StoredSigningKey
+from chatd.store.account import answer_links
+from chatd.store.account.answer_links import NewAnswerLink
+from chatd.store.chat import chats
+from chatd.store.database.conn import Conn
+from chatd.store.deployment import webhooks
+from chatd.store.deployment.webhooks import (
+    SECRET_COLUMN,
+    SIGNING_KEY,
+    ClaimedDelivery,
+    StoredSigningKey,
+)
 
 # Tells browsers of the end of a turn, by the push service of their vendor.
 #

@@ -22,7 +22,7 @@ from chatd.domain.errors import Conflict, TooManyUploads, Unavailable
 from chatd.domain.files import MAX_FILE_BYTES, ByteRange, FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId
 from chatd.domain.ports import Clock, FileStore
-from chatd.store.conn import Conn, Row
+from chatd.store.database.conn import Conn, Row
 
 MAX_UPLOADS_AT_ONCE_PER_USER: Final = 20
 UPLOAD_DEAD_AFTER: Final = timedelta(hours=1)

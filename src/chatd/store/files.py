@@ -16,7 +16,9 @@ from chatd.domain.errors import Conflict, Forbidden, NotFound, StaleFence, TooMa
 from chatd.domain.files import FileLimits, NewFile, StoredFile
 from chatd.domain.ids import ChatId, FileId, UserId
 from chatd.store.chat import chats
-from chatd.store.conn import Conn, MissingReference
+from chatd.store.database.conn import Conn, MissingReference
+from chatd.store.database.pool import Pool
+from chatd.store.database.row_access import SHARING_ENABLED, chat_condition, chat_reach
 from chatd.store.file_stores import (
     FILE_COLUMNS,
     DeadUpload,
@@ -24,8 +26,6 @@ from chatd.store.file_stores import (
     quota_exceeded,
     upload_ended,
 )
-from chatd.store.pool import Pool
-from chatd.store.row_access import SHARING_ENABLED, chat_condition, chat_reach
 
 # $2 is the user who must own the file or a chat that names it, or NULL for every file. $3: such a
 # chat may also be shared with the user or be in a project of the user, and so may the file. It

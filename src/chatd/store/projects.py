@@ -31,12 +31,12 @@ from chatd.domain.projects import (
     require_room_for_file,
     require_room_for_member,
 )
-from chatd.store import notifications
 from chatd.store.account import audit
-from chatd.store.conn import Conn, DatabaseSession, DuplicateRow, Row, strip_unstorable
+from chatd.store.database import notifications
+from chatd.store.database.conn import Conn, DatabaseSession, DuplicateRow, Row, strip_unstorable
+from chatd.store.database.pool import Pool
+from chatd.store.database.row_access import project_condition
 from chatd.store.file_stores import FILE_COLUMNS, file_from_row
-from chatd.store.pool import Pool
-from chatd.store.row_access import project_condition
 
 # MAX_COUNTED_CHATS is in its text.
 _PROJECT: Final[LiteralString] = """

@@ -30,9 +30,9 @@ from chatd.domain.chat_views.search import (
 from chatd.domain.ids import ChatId, MessageId, UserId
 from chatd.store.chat.chats import FILTERS, ChatListFilter, chat_from_row, filter_values
 from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json, take_within_bytes
-from chatd.store.conn import Conn, DatabaseSession, Row
-from chatd.store.pool import Pool
-from chatd.store.row_access import chat_condition, chat_reach, shared_roots
+from chatd.store.database.conn import Conn, DatabaseSession, Row
+from chatd.store.database.pool import Pool
+from chatd.store.database.row_access import chat_condition, chat_reach, shared_roots
 
 
 def changed_messages(

@@ -28,7 +28,7 @@ from chatd.domain.errors import InvariantBroken, NotFound
 from chatd.domain.ids import ChatId
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.stream.fanout import Broadcast, VersionedSharedRead
 from chatd.stream.journal_tail import LivePartSource, is_live
 

@@ -39,12 +39,13 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChatId, ProjectId, UserId
 from chatd.domain.ports import Clock, Env
 from chatd.store import projects
-from chatd.store.chat import chats, shares, updates
+from chatd.store.account import shares
+from chatd.store.chat import chats, updates
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
+from chatd.store.database.notifications import ConfigChanges
 from chatd.store.model import spend
 from chatd.store.model.spend import DefaultLimit
-from chatd.store.notifications import ConfigChanges
 from chatd.stream.chat_feed import FEEDS
 from chatd.stream.fanout import Broadcast, Frame, Subscription
 from chatd.stream.journal_writer import TAILED_HINT_KIND

@@ -26,7 +26,7 @@ from chatd.domain.ports import Clock, Env
 from chatd.store.chat import chats
 from chatd.store.chat.chats import ChatVersion
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.stream.chat_feed import FEEDS, ChatFeed, EventGroup
 from chatd.stream.fanout import MAX_FRAME_EVENTS, Frame, Subscription, split_frames
 from chatd.stream.journal_tail import LivePartSource

@@ -24,7 +24,7 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.store.chat import journal
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.stream.episodes import PREVIEW_TRUNCATED_PART, EpisodeRegistry, encode_live_part
 from chatd.stream.journal_writer import TAILED_HINT_KIND
 

@@ -18,7 +18,7 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
 from chatd.store.chat import journal
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 
 TAILED_HINT_KIND: Final = "tailed"
 """The kind of the hint that a replica tails a chat of another replica."""

@@ -19,9 +19,9 @@ from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.ports import Env
+from chatd.store.account import shares
 from chatd.store.account.runtime_settings import DEPLOYMENT
-from chatd.store.chat import shares
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 
 MAX_KNOWN_ROOTS: Final = 10_000
 """Of one user: the newest. Changes of others are found by the poll of the chat list."""

@@ -20,9 +20,9 @@ from chatd.domain.media_types import FileInspection
 from chatd.domain.ports import Env, FileStore, ToolContext
 from chatd.domain.projects import is_text
 from chatd.store import file_stores, files, projects
-from chatd.store.conn import DuplicateRow
+from chatd.store.database.conn import DuplicateRow
+from chatd.store.database.pool import Pool
 from chatd.store.file_stores import DeadUpload, FileStores
-from chatd.store.pool import Pool
 
 FileOfCall = Literal["", "recording", "poster"]
 """A call has one file, or several of which each has a name."""

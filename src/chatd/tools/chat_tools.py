@@ -21,8 +21,8 @@ from chatd.domain.ports import (
 from chatd.domain.prompt.instructions import Instructions, mode_texts, plan_path
 from chatd.domain.subagents import subagent_instructions
 from chatd.domain.tool_modes import offers_tool
-from chatd.store import mcp_servers
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
+from chatd.store.deployment import mcp_servers
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.execute import execute, process_tools
 from chatd.tools.files import SaveResult, attach_file, file_tools

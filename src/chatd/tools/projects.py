@@ -15,9 +15,9 @@ from chatd.domain.ports import Env
 from chatd.domain.projects import files_in_prompt, files_text, instruction_text
 from chatd.domain.text import decode_lenient
 from chatd.store import projects
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.database.pool import Pool
 from chatd.store.file_stores import FileStores
-from chatd.store.notifications import ConfigChanges
-from chatd.store.pool import Pool
 
 MAX_CACHED_PROJECTS: Final = 500
 """Of which the texts are in memory: at most some 64 KiB of each."""

@@ -21,8 +21,8 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceUnavailable,
 )
 from chatd.store.account import skills
-from chatd.store.conn import Conn
-from chatd.store.notifications import ConfigChanges
+from chatd.store.database.conn import Conn
+from chatd.store.database.notifications import ConfigChanges
 from chatd.store.workspace import bindings
 from chatd.tools.tool import (
     NOT_BLANK,

@@ -19,7 +19,7 @@ from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Env
 from chatd.domain.workspace.entities import Build, BuildId
 from chatd.domain.workspace.rules import WorkspaceSnapshot
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import builds, workspaces
 from chatd.workspaces.build_backend import Backend
 

@@ -39,7 +39,7 @@ from chatd.domain.workspace.rules import (
 )
 from chatd.domain.workspace.runners import explain_wait
 from chatd.domain.workspace.templates import choose_name, generated_name, resolve_parameters
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import builds, runners, templates, workspaces
 from chatd.store.workspace.builds import NewBuild
 from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken

@@ -32,7 +32,7 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.domain.workspace.host_credentials import HostCredential
 from chatd.domain.workspace.runners import BuildPlace
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import builds
 from chatd.store.workspace.builds import AcquireBuilds, AcquiredBuild, BuildLease, BuildResult
 from chatd.workspaces.build_backend import (

@@ -40,12 +40,12 @@ from chatd.domain.workspace.pull_requests import (
 )
 from chatd.guarded_dial import guarded_session, read_bounded
 from chatd.sealed_secrets import KeyRing
-from chatd.store import repository_work
 from chatd.store.account import git_credentials
 from chatd.store.account.git_credentials import TOKEN
 from chatd.store.chat import chats
-from chatd.store.conn import Conn
-from chatd.store.repositories import REPOSITORY_TOKEN
+from chatd.store.database.conn import Conn
+from chatd.store.deployment import repository_work
+from chatd.store.deployment.repositories import REPOSITORY_TOKEN
 
 DIFF_STATUS_DELAY_S: Final = 3.0
 """From the first request of a chat to its refresh; later requests in between are part of it."""

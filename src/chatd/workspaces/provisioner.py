@@ -28,7 +28,7 @@ from chatd.domain.workspace.rules import (
     next_for_stop,
 )
 from chatd.store.chat import chats
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import workspaces
 from chatd.workspaces.build_requests import BuildRequests, no_workspace_result, workspace_result
 from chatd.workspaces.templates import TemplateCatalog

@@ -35,7 +35,7 @@ from chatd.domain.workspace.runners import DIRECTORY_PARAMETER, HERE_TEMPLATES, 
 from chatd.domain.workspace.template_definition import TemplateDefinition
 from chatd.domain.workspace.templates import list_templates, readme_excerpt
 from chatd.log_event import LogEvent
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import templates
 
 _SPACE: Final = UUID("5c1b7f0e-9a53-4c0f-8d2e-7a6f3f1f0b55")

@@ -14,7 +14,7 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.model.protocol import ModelRequest
-from chatd.store.chat import model_calls
+from chatd.store.model import model_calls
 from chatd.store.workspace import workspaces
 from tests.api.permissions.callers import Callers
 from tests.api.permissions.table import (

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final, LiteralString, cast
 
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from tests.api.permissions.callers import Callers
 from tests.api.permissions.objects import ObjectFactory, Objects
 from tests.api.permissions.table import Row

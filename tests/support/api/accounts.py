@@ -7,8 +7,8 @@ from typing import Final
 
 from chatd.clock import SystemClock
 from chatd.domain.deployment.config_change import ConfigChange
-from chatd.store.conn import ConnectConfig
-from chatd.store.notifications import ConfigChanges, HintListener, ListenConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.database.notifications import ConfigChanges, HintListener, ListenConfig
 from tests.support.api.server import ADMINISTRATOR, ApiReply, ApiServer, Json
 
 PASSWORD: Final = "correct horse battery"

@@ -38,20 +38,20 @@ from chatd.domain.model.protocol import EffortRange, ModelCapabilities, ModelCon
 from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing
 from chatd.services.hooks import HookAdministration
-from chatd.services.host_credentials import HostCredentials
 from chatd.services.mcp_servers import McpServers
 from chatd.services.repositories import HostApis, RepositoryConnections
-from chatd.services.runner_administration import RunnerAdministration
-from chatd.services.runners import RunnerServices
-from chatd.services.templates import TemplateAdministration
 from chatd.services.webhooks import PushRequests
-from chatd.services.workspaces import WorkspaceControl
+from chatd.services.workspaces.host_credentials import HostCredentials
+from chatd.services.workspaces.runner_administration import RunnerAdministration
+from chatd.services.workspaces.runners import RunnerServices
+from chatd.services.workspaces.templates import TemplateAdministration
+from chatd.services.workspaces.workspaces import WorkspaceControl
 from chatd.store.chat import chats
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.database.pool import Pool
 from chatd.store.file_stores import DATABASE_CHUNK_BYTES, DatabaseFileStore, FileStores
 from chatd.store.model.model_configs import StoredModel
 from chatd.store.model.providers import StoredProvider
-from chatd.store.notifications import ConfigChanges
-from chatd.store.pool import Pool
 from tests.support.factories import HARNESS, OWNER, WORKER, draft, text
 from tests.support.models import TEST_KEY, ModelRig
 from tests.support.operations import deciding, deciding_transactor, operation

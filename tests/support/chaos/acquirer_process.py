@@ -12,7 +12,7 @@ import msgspec
 
 from chatd.domain.ids import WorkerId
 from chatd.store.chat.workers import acquire
-from chatd.store.conn import ConnectConfig, connect
+from chatd.store.database.conn import ConnectConfig, connect
 
 
 async def main(dsn: str, worker_id: WorkerId) -> None:

@@ -16,7 +16,7 @@ from typing import Final, LiteralString
 from msgspec import Struct
 
 from chatd.domain.ids import ChatId
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from tests.support.chaos.lost_past import Crash, LostPast
 from tests.support.chaos.transcript_judge import SentMessage
 from tests.support.eventually import eventually

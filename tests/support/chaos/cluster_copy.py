@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, LiteralString
 
-from chatd.store.conn import ConnectConfig, connect
+from chatd.store.database.conn import ConnectConfig, connect
 
 BEGIN_COPY: Final[LiteralString] = "SELECT pg_backup_start('chaos', fast => true)"
 END_COPY: Final[LiteralString] = "SELECT labelfile FROM pg_backup_stop(wait_for_archive => false)"

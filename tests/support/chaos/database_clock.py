@@ -7,7 +7,7 @@ a column default keeps the function that it found.
 
 from typing import Final, LiteralString
 
-from chatd.store.conn import ConnectConfig, connect
+from chatd.store.database.conn import ConnectConfig, connect
 
 INSTALL: Final = """
     CREATE SCHEMA chaos;

@@ -11,7 +11,7 @@ from typing import Final
 
 from chatd.pg.config import EmbeddedConfig
 from chatd.pg.server import PostgresServer, open_server
-from chatd.store import migrator
+from chatd.store.database import migrator
 from tests.support.chaos.cluster_copy import ClusterCopy, copy_cluster
 from tests.support.chaos.database_clock import DatabaseClock
 from tests.support.chaos.small_disk import SmallDisk, small_disk

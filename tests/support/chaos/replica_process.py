@@ -20,11 +20,11 @@ from chatd.app.replica import Replica, ReplicaConfig
 from chatd.clock import SystemClock
 from chatd.domain.ports import Env
 from chatd.engine.acquirer import SlotsConfig
-from chatd.engine.budget import SpendLimit
+from chatd.engine.model.budget import SpendLimit
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.provider_config import ProviderConfig
 from chatd.providers.registry import build_provider
-from chatd.store.conn import ConnectConfig
+from chatd.store.database.conn import ConnectConfig
 from tests.support.chaos.fork_server import serve
 from tests.support.chaos.planned_model import remote_tools
 from tests.support.chaos.replica_orders import Order, OrderedViewers, OrderExecutor, write_line

@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from chatd.domain.chat_views.events import Cursor
 from chatd.domain.ids import ChatId
 from chatd.store.chat import chats
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from tests.support.chaos.patience import load_factor
 from tests.support.chaos.replicas import ReplicaGone, ReplicaProcess
 from tests.support.chaos.running_replicas import RunningReplicas

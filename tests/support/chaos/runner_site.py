@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.ids import ChatId
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.workspaces.local.local_backend import LocalConfig
 from tests.support.chaos.namespace_hosts import NamespaceHost
 from tests.support.chaos.patience import Patience

@@ -14,7 +14,7 @@ from msgspec import Struct
 from chatd.domain.chat.messages import Message, local_calls
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from tests.support.change_log import first_text, prompt_texts
 from tests.support.chaos.family_judge import check_families
 from tests.support.chaos.lost_past import Crash, LostPast

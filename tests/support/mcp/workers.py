@@ -10,7 +10,7 @@ from chatd.domain.mcp.servers import McpAccess
 from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing
 from chatd.services.mcp_servers import McpServers
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from tests.support.api.server import KEY_RING, heard_changes
 from tests.support.factories import OWNER
 from tests.support.outcomes import present

@@ -37,9 +37,9 @@ from chatd.domain.ports import Clock, Env
 from chatd.sealed_secrets import MAX_SECRET_BYTES, KeyRing, load_or_create
 from chatd.store.account import credentials
 from chatd.store.account.runtime_settings import DEPLOYMENT
-from chatd.store.conn import Conn
-from chatd.store.notifications import ConfigChanges
-from chatd.store.pool import Pool
+from chatd.store.database.conn import Conn
+from chatd.store.database.notifications import ConfigChanges
+from chatd.store.database.pool import Pool
 
 ADMIN_TOKEN_FILE: Final = "admin-token"
 

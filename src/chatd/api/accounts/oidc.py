@@ -46,8 +46,8 @@ from chatd.domain.ports import Clock, Env
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
 from chatd.store.account import groups, users
 from chatd.store.account.users import NewUser, UserChanges
-from chatd.store.conn import DatabaseSession, DuplicateRow
-from chatd.store.pool import Pool
+from chatd.store.database.conn import DatabaseSession, DuplicateRow
+from chatd.store.database.pool import Pool
 
 S = TypeVar("S", bound=Struct)
 

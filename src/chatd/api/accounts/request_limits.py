@@ -18,7 +18,7 @@ from chatd.domain.access.secret_text import digest
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock, Env
 from chatd.store.account import credentials
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 
 PasswordLane = Literal["known", "usual", "slow"]
 """`known`: of users in browsers that they have used before; one hash at once is theirs alone.

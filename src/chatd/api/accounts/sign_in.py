@@ -46,8 +46,8 @@ from chatd.store.account.credentials import (
     SESSION_LIFETIME,
     NewCredential,
 )
-from chatd.store.conn import Conn, DatabaseSession
-from chatd.store.pool import Pool
+from chatd.store.database.conn import Conn, DatabaseSession
+from chatd.store.database.pool import Pool
 
 T = TypeVar("T")
 

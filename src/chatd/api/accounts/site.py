@@ -30,8 +30,8 @@ from chatd.domain.workspace.previews import (
     looks_like_label,
 )
 from chatd.store.account.credentials import SESSION_LIFETIME
-from chatd.store.conn import Conn
-from chatd.store.sealed_columns import DEVICE_COOKIES, shared_key
+from chatd.store.database.conn import Conn
+from chatd.store.database.sealed_columns import DEVICE_COOKIES, shared_key
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 CORS_MAX_AGE_S: Final = 600

@@ -40,7 +40,7 @@ from chatd.api.openai.turns import cut_turn
 from chatd.api.operations import create_chat, run_operation
 from chatd.api.request import KEY_HEADER, ApiCaller, ApiRequest, Message, header
 from chatd.api.routes.administration.models import check_effort
-from chatd.api.routes.messages import build_content
+from chatd.api.routes.chat.messages import build_content
 from chatd.api.routes.uploads import FileUpload
 from chatd.api.schemas.chats import ClientTool
 from chatd.api.schemas.messages import InputFile, InputPart, InputText

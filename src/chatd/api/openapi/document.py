@@ -35,7 +35,7 @@ from chatd.api.openapi.stream_paths import (
 from chatd.api.request import KEY_HEADER
 from chatd.api.route import PREFIX, ApiRoute, StreamRoute
 from chatd.api.routes.workspace.desktop import DESKTOP_STREAM_PATH
-from chatd.api.terminal_socket import TERMINAL_PATH
+from chatd.api.sockets.terminal_socket import TERMINAL_PATH
 from chatd.domain.list_page import ListQuery
 from chatd.domain.media_types import STORED_TYPES, UPLOAD_TYPES
 

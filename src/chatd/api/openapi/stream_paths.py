@@ -24,13 +24,13 @@ from chatd.api.openapi.components import (
 from chatd.api.route import StreamRoute
 from chatd.api.routes.workspace.desktop import DESKTOP_STREAM_PATH
 from chatd.api.schemas.messages import StreamEnded
-from chatd.api.terminal_socket import (
+from chatd.api.sockets.terminal_socket import (
     TERMINAL_PATH,
     TerminalClientFrame,
     TerminalQuery,
     TerminalServerFrame,
 )
-from chatd.api.websocket import ClientFrame, ServerFrame
+from chatd.api.sockets.websocket import ClientFrame, ServerFrame
 from chatd.domain.chat_views.events import Event
 from chatd.domain.chat_views.public_chat import (
     ChatListEvent,

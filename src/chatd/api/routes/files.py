@@ -51,7 +51,7 @@ from chatd.domain.media_types import PDF, is_text_type
 from chatd.store import files
 from chatd.store.account import credentials
 from chatd.store.chat import chats
-from chatd.store.sealed_columns import DOWNLOAD_LINKS, shared_key
+from chatd.store.database.sealed_columns import DOWNLOAD_LINKS, shared_key
 
 # Queries and replies about files.
 

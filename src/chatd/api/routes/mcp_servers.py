@@ -43,7 +43,7 @@ from chatd.services.mcp_bodies import (
     UpdateMcpServerBody,
 )
 from chatd.services.mcp_servers import McpServers
-from chatd.store.mcp_servers import ServerConnection, StoredMcpServer
+from chatd.store.deployment.mcp_servers import ServerConnection, StoredMcpServer
 
 CREATE: Final = BodySpec(CreateMcpServerBody)
 UPDATE: Final = BodySpec(UpdateMcpServerBody)

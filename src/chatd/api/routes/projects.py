@@ -11,7 +11,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, Paging, cut_whole, page_reply
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.shares import DirectoryUser
+from chatd.api.routes.chat.shares import DirectoryUser
 from chatd.api.schemas.messages import from_rows
 from chatd.domain.description import (
     CREATED_AT,

@@ -22,7 +22,7 @@ from chatd.domain.ids import FileId
 from chatd.domain.media_types import FileInspection
 from chatd.domain.ports import FileStore
 from chatd.store import file_stores, files
-from chatd.store.conn import DuplicateRow
+from chatd.store.database.conn import DuplicateRow
 from chatd.store.file_stores import DeadUpload
 
 UPLOAD_IDLE_TIMEOUT_S: Final = 30.0

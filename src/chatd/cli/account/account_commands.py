@@ -6,12 +6,8 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from chatd.cli.account import (
-    credential_commands,
-    model_commands,
-    policy_commands,
-    project_commands,
-)
+from chatd.cli.account import credential_commands, project_commands
+from chatd.cli.administration import model_commands, policy_commands
 from chatd.cli.options import AsJson, DataDir, Profile, ServerFinder, TokenFile, Url, with_target
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
@@ -117,7 +113,7 @@ def add_provider(
 
     The first model beside the demo becomes the default. A provider whose test fails is not stored.
     """
-    from chatd.cli.account import providers as work
+    from chatd.cli.administration import providers as work
     from chatd.cli.api_session import report_errors, run_command
 
     with report_errors():
@@ -146,7 +142,7 @@ def try_provider(
     server: ServerFinder,
 ) -> None:
     """Make one small call, and say what is wrong if it fails."""
-    from chatd.cli.account import providers as work
+    from chatd.cli.administration import providers as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.try_provider(api, name, model, as_json=as_json))
@@ -156,7 +152,7 @@ def try_provider(
 @with_target
 def list_providers(*, as_json: AsJson = False, server: ServerFinder) -> None:
     """List the providers, without their secrets."""
-    from chatd.cli.account import providers as work
+    from chatd.cli.administration import providers as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.list_providers(api, as_json=as_json))
@@ -177,7 +173,7 @@ def add_model(
     server: ServerFinder,
 ) -> None:
     """Add a model of a provider. What the provider tells of it is filled in."""
-    from chatd.cli.account import providers as work
+    from chatd.cli.administration import providers as work
     from chatd.cli.api_session import run_command
 
     chosen = True if default else None
@@ -202,7 +198,7 @@ def fallbacks(
     server: ServerFinder,
 ) -> None:
     """Show or set the models that answer if a model cannot."""
-    from chatd.cli.account import providers as work
+    from chatd.cli.administration import providers as work
     from chatd.cli.api_session import run_command
 
     run_command(
@@ -225,7 +221,7 @@ def remove_provider(
     server: ServerFinder,
 ) -> None:
     """Delete a provider with its keys. Without --with-models no model may use it."""
-    from chatd.cli.account import providers as work
+    from chatd.cli.administration import providers as work
     from chatd.cli.api_session import confirm, report_errors, run_command
 
     with report_errors():
@@ -410,7 +406,7 @@ RunnerName = Annotated[str, typer.Argument(metavar="RUNNER", help="Its name or i
 @with_target
 def list_runners(*, as_json: AsJson = False, server: ServerFinder) -> None:
     """List the runners, and why builds wait."""
-    from chatd.cli.account import runner_administration as work
+    from chatd.cli.administration import runner_administration as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.list_runners(api, as_json=as_json))
@@ -420,7 +416,7 @@ def list_runners(*, as_json: AsJson = False, server: ServerFinder) -> None:
 @with_target
 def show_runner(runner: RunnerName, *, as_json: AsJson = False, server: ServerFinder) -> None:
     """Show a runner, its workspaces, and the builds that wait for it."""
-    from chatd.cli.account import runner_administration as work
+    from chatd.cli.administration import runner_administration as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.show_runner(api, runner, as_json=as_json))
@@ -430,7 +426,7 @@ def show_runner(runner: RunnerName, *, as_json: AsJson = False, server: ServerFi
 @with_target
 def drain_runner(runner: RunnerName, *, as_json: AsJson = False, server: ServerFinder) -> None:
     """Give a runner no new workspaces; those that it has go on."""
-    from chatd.cli.account import runner_administration as work
+    from chatd.cli.administration import runner_administration as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.set_draining(api, runner, draining=True, as_json=as_json))
@@ -440,7 +436,7 @@ def drain_runner(runner: RunnerName, *, as_json: AsJson = False, server: ServerF
 @with_target
 def resume_runner(runner: RunnerName, *, as_json: AsJson = False, server: ServerFinder) -> None:
     """Let a drained runner take new workspaces again."""
-    from chatd.cli.account import runner_administration as work
+    from chatd.cli.administration import runner_administration as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.set_draining(api, runner, draining=False, as_json=as_json))
@@ -461,7 +457,7 @@ def remove_runner(
     server: ServerFinder,
 ) -> None:
     """Remove a runner that is not connected and has no workspaces."""
-    from chatd.cli.account import runner_administration as work
+    from chatd.cli.administration import runner_administration as work
     from chatd.cli.api_session import run_command
 
     run_command(
@@ -476,7 +472,7 @@ def remove_runner(
 @with_target
 def list_runner_tokens(*, as_json: AsJson = False, server: ServerFinder) -> None:
     """List the tokens of runners, without their secrets."""
-    from chatd.cli.account import runner_administration as work
+    from chatd.cli.administration import runner_administration as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.list_tokens(api, as_json=as_json))
@@ -499,7 +495,7 @@ def create_runner_token(
     server: ServerFinder,
 ) -> None:
     """Create a token of runners and print it, once, with the commands that start a runner."""
-    from chatd.cli.account import runner_administration as work
+    from chatd.cli.administration import runner_administration as work
     from chatd.cli.api_session import run_command
 
     run_command(
@@ -519,7 +515,7 @@ def revoke_runner_token(
     server: ServerFinder,
 ) -> None:
     """End a token of runners; its runners are disconnected, their workspaces go on."""
-    from chatd.cli.account import runner_administration as work
+    from chatd.cli.administration import runner_administration as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.revoke_token(api, token_id, as_json=as_json))

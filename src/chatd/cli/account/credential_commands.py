@@ -54,7 +54,7 @@ def _add(
     server: ServerFinder, host: str, *, group: str | None, as_json: bool, **given: Unpack[Sent]
 ) -> None:
     """`group` is None for a credential of one's own, and empty for one of the deployment."""
-    from chatd.cli.account import host_credentials as work
+    from chatd.cli.administration import host_credentials as work
     from chatd.cli.api_session import report_errors, run_command
 
     with report_errors():
@@ -66,7 +66,7 @@ def _add(
 @with_target
 def list_own(*, as_json: AsJson = False, server: ServerFinder) -> None:
     """List your credentials, without their secrets."""
-    from chatd.cli.account import host_credentials as work
+    from chatd.cli.administration import host_credentials as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.list_credentials(api, shared=False, as_json=as_json))
@@ -99,7 +99,7 @@ def remove_own(
     credential: CredentialName, *, as_json: AsJson = False, server: ServerFinder
 ) -> None:
     """Remove a credential; running workspaces lose it at once."""
-    from chatd.cli.account import host_credentials as work
+    from chatd.cli.administration import host_credentials as work
     from chatd.cli.api_session import run_command
 
     run_command(
@@ -111,7 +111,7 @@ def remove_own(
 @with_target
 def list_shared(*, as_json: AsJson = False, server: ServerFinder) -> None:
     """List the credentials of the deployment and of groups, without their secrets."""
-    from chatd.cli.account import host_credentials as work
+    from chatd.cli.administration import host_credentials as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.list_credentials(api, shared=True, as_json=as_json))
@@ -146,7 +146,7 @@ def remove_shared(
     credential: CredentialName, *, as_json: AsJson = False, server: ServerFinder
 ) -> None:
     """Remove a credential; running workspaces lose it at once."""
-    from chatd.cli.account import host_credentials as work
+    from chatd.cli.administration import host_credentials as work
     from chatd.cli.api_session import run_command
 
     run_command(

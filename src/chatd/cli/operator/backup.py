@@ -20,20 +20,20 @@ from chatd.cli.process import read_password
 from chatd.clock import SystemClock
 from chatd.domain.access.permissions import SystemActor
 from chatd.domain.errors import ChatdError, Conflict
-from chatd.services import restores
-from chatd.services.backup_file import BackupReader, check_passphrase
-from chatd.services.backups import (
+from chatd.services.operation import restores
+from chatd.services.operation.backup_file import BackupReader, check_passphrase
+from chatd.services.operation.backups import (
     BackupResult,
     Report,
     backup_name,
     new_backup_file,
     write_backup,
 )
-from chatd.services.restores import BackupContent, refuse_unfinished_directory
-from chatd.services.secret_keys import key_source
+from chatd.services.operation.restores import BackupContent, refuse_unfinished_directory
+from chatd.services.operation.secret_keys import key_source
 from chatd.settings.schema import Settings, SettingsError
-from chatd.store import backups
-from chatd.store.conn import ConnectConfig
+from chatd.store.database.conn import ConnectConfig
+from chatd.store.deployment import backups
 
 STANDARD_OUTPUT: Final = Path("-")
 PROGRESS_STEP: Final = 5

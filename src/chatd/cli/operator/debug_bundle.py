@@ -31,11 +31,12 @@ from chatd.client.server import open_session
 from chatd.clock import SystemClock
 from chatd.domain.chat.lease import LEASE_TTL_S
 from chatd.domain.errors import ChatdError
-from chatd.services.secret_keys import KEY_FILE
+from chatd.services.operation.secret_keys import KEY_FILE
 from chatd.settings.schema import Settings
 from chatd.settings.shown import MASK, shown_settings
-from chatd.store import diagnosis, migrator, sealed_columns
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database import migrator, sealed_columns
+from chatd.store.database.pool import Pool, PoolConfig
+from chatd.store.deployment import diagnosis
 
 MAX_LOG_BYTES: Final = 2 * 1024 * 1024
 """Of the end of each log."""

@@ -47,15 +47,15 @@ from chatd.domain.deployment.diagnosis import (
     warning,
 )
 from chatd.domain.errors import ChatdError
-from chatd.services.diagnosis import Doctor, HostFacts, examine_host, probe_sandbox
-from chatd.services.restores import (
+from chatd.services.operation.diagnosis import Doctor, HostFacts, examine_host, probe_sandbox
+from chatd.services.operation.restores import (
     RestoreUnfinished,
     refuse_unfinished_database,
     refuse_unfinished_directory,
 )
-from chatd.services.secret_keys import key_source
+from chatd.services.operation.secret_keys import key_source
 from chatd.settings.schema import Settings, SettingsError
-from chatd.store.pool import Pool, PoolConfig
+from chatd.store.database.pool import Pool, PoolConfig
 
 MAX_PROVIDERS: Final = 200
 _MARKS: Final = {"ok": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "skip"}

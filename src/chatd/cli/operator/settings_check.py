@@ -12,7 +12,7 @@ from chatd.cli.process import read_settings
 from chatd.clock import SystemClock
 from chatd.domain.errors import ChatdError
 from chatd.services.models.configuration import build_registry, settings_gaps
-from chatd.services.secret_keys import key_source
+from chatd.services.operation.secret_keys import key_source
 from chatd.settings.config_file import read_config
 from chatd.settings.loader import ConfigFile, list_problems
 from chatd.settings.schema import Settings

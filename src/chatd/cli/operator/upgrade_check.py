@@ -11,8 +11,8 @@ from chatd.clock import SystemClock
 from chatd.domain.chat.lease import LEASE_TTL_S
 from chatd.domain.deployment.diagnosis import Finding, ReplicaReport, judge_upgrade
 from chatd.settings.schema import Settings
-from chatd.store import migrator, sealed_columns
-from chatd.store.conn import ConnectConfig, connect
+from chatd.store.database import migrator, sealed_columns
+from chatd.store.database.conn import ConnectConfig, connect
 
 PROCESS_REPORTS_SINCE: Final = 3
 """The migration that brought the columns in which processes say what they are."""

@@ -45,9 +45,9 @@ from chatd.settings.schema import (
     Settings,
     SettingsError,
 )
+from chatd.store.database.pool import Pool
 from chatd.store.model import model_declarations
 from chatd.store.model.model_declarations import DeclaredProvider, ModelDeclaration
-from chatd.store.pool import Pool
 
 _NAMES: Final = UUID("5c3f1a52-9d0e-4f6e-9a63-6f5d1b0c7a11")
 MAX_MODEL_NAME_CHARS: Final = 200

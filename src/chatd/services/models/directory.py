@@ -44,12 +44,12 @@ from chatd.services.models.configuration import SettingsDeclaration, derive_mode
 from chatd.services.models.provider_clients import ProviderClients, moved_key_text, usable_keys
 from chatd.store.account import audit
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.conn import DatabaseSession
+from chatd.store.database.conn import DatabaseSession
+from chatd.store.database.notifications import ConfigChanges, publish
+from chatd.store.database.pool import Pool
 from chatd.store.model import model_configs, model_declarations, providers
 from chatd.store.model.model_configs import StoredModel
 from chatd.store.model.providers import StoredKey, StoredProvider
-from chatd.store.notifications import ConfigChanges, publish
-from chatd.store.pool import Pool
 
 CHANGE_KINDS: Final = frozenset({"provider", "model", "secret_key"})
 

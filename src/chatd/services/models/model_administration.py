@@ -43,9 +43,9 @@ from chatd.services.models.provider_administration import (
     options_schema,
     plain_price,
 )
-from chatd.services.runtime_settings import RuntimeSettings
+from chatd.services.operation.runtime_settings import RuntimeSettings
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.conn import DatabaseSession
+from chatd.store.database.conn import DatabaseSession
 from chatd.store.model import model_configs, providers
 from chatd.store.model.model_configs import NO_MODEL, ModelTask, ModelWrite, StoredModel
 from chatd.store.model.providers import StoredProvider, managed_elsewhere

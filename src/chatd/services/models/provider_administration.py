@@ -55,7 +55,10 @@ from chatd.services.models.provider_clients import AwsKeys, ProviderClients, Pro
 from chatd.settings.schema import SettingsError
 from chatd.store.account import audit
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.conn import DatabaseSession
+from chatd.store.database.conn import DatabaseSession
+from chatd.store.database.notifications import publish
+from chatd.store.database.pool import Pool
+from chatd.store.database.sealed_columns import PROVIDER_CONFIG, PROVIDER_KEY
 from chatd.store.model import providers
 from chatd.store.model.providers import (
     ProviderParameters,
@@ -64,9 +67,6 @@ from chatd.store.model.providers import (
     StoredProvider,
     managed_elsewhere,
 )
-from chatd.store.notifications import publish
-from chatd.store.pool import Pool
-from chatd.store.sealed_columns import PROVIDER_CONFIG, PROVIDER_KEY
 
 MASK_VISIBLE_CHARS: Final = 4
 MIN_MASKED_CHARS: Final = 12

@@ -28,8 +28,8 @@ from chatd.providers.registry import build_provider, config_error
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
 from chatd.services.models.configuration import KINDS_WITH_KEY, build_provider_config
 from chatd.settings.schema import ProviderEntry, SettingsError
+from chatd.store.database.sealed_columns import PROVIDER_CONFIG, PROVIDER_KEY
 from chatd.store.model.providers import StoredKey, StoredProvider
-from chatd.store.sealed_columns import PROVIDER_CONFIG, PROVIDER_KEY
 
 # A provider with several keys, and with a configuration that may be replaced while calls run.
 #

@@ -1,1 +1,1 @@
-"""Rows of users: accounts, groups, credentials, settings, skills, the audit log."""
+"""Rows of users: accounts, groups, credentials, settings, skills, shares, links, the audit log."""

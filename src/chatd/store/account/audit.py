@@ -23,7 +23,7 @@ from chatd.domain.access.permissions import (
 )
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import UserId
-from chatd.store.conn import Conn, Row, json_or_none, strip_unstorable
+from chatd.store.database.conn import Conn, Row, json_or_none, strip_unstorable
 
 RECORD: Final[LiteralString] = """
     INSERT INTO audit_log (actor_id, actor, ip, action, object_type, object_id, detail, outcome)

@@ -20,11 +20,11 @@ from chatd.domain.access.permissions import Actor, SystemActor, UserActor
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId, UserId
-from chatd.store import notifications
 from chatd.store.account import audit
 from chatd.store.account.users import readable_user, writable_user
-from chatd.store.conn import Conn, DatabaseSession, MissingReference, Row, strip_unstorable
-from chatd.store.row_access import SHARING_ENABLED
+from chatd.store.database import notifications
+from chatd.store.database.conn import Conn, DatabaseSession, MissingReference, Row, strip_unstorable
+from chatd.store.database.row_access import SHARING_ENABLED
 
 SESSION_IDLE: Final = timedelta(hours=24)
 SESSION_LIFETIME: Final = timedelta(days=30)

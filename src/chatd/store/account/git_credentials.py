@@ -13,9 +13,9 @@ from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.workspace.pull_requests import GitHostKind
 from chatd.store.account import audit
-from chatd.store.conn import Conn, DatabaseSession
-from chatd.store.notifications import publish
-from chatd.store.sealed_columns import SealedColumn
+from chatd.store.database.conn import Conn, DatabaseSession
+from chatd.store.database.notifications import publish
+from chatd.store.database.sealed_columns import SealedColumn
 
 TOKEN: Final = SealedColumn(table="git_credentials", column="sealed_token")
 MAX_GIT_CREDENTIALS_PER_USER: Final = 20

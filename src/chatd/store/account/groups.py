@@ -8,9 +8,9 @@ from chatd.domain.access.permissions import Actor, require_permission
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import GroupId, UserId
-from chatd.store import notifications
 from chatd.store.account import audit
-from chatd.store.conn import (
+from chatd.store.database import notifications
+from chatd.store.database.conn import (
     Conn,
     DatabaseSession,
     DuplicateRow,

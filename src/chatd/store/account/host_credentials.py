@@ -15,9 +15,9 @@ from chatd.domain.ids import GroupId, UserId, WorkspaceId
 from chatd.domain.workspace.host_credentials import CredentialScheme, CredentialScope
 from chatd.domain.workspace.pull_requests import GitHostKind
 from chatd.store.account import audit
-from chatd.store.conn import Conn, DatabaseSession, Row
-from chatd.store.notifications import publish
-from chatd.store.sealed_columns import SealedColumn
+from chatd.store.database.conn import Conn, DatabaseSession, Row
+from chatd.store.database.notifications import publish
+from chatd.store.database.sealed_columns import SealedColumn
 
 SECRET: Final = SealedColumn(table="host_credentials", column="sealed_secret")
 MAX_HOST_CREDENTIALS_PER_USER: Final = 20

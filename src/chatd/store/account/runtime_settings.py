@@ -15,9 +15,9 @@ from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.deployment.runtime_settings import DeploymentSettings, UserSettings, shown_fields
 from chatd.domain.errors import Conflict, Forbidden
 from chatd.domain.ids import UserId
-from chatd.store import notifications
 from chatd.store.account import audit
-from chatd.store.conn import Conn, DatabaseSession, Row, json_text
+from chatd.store.database import notifications
+from chatd.store.database.conn import Conn, DatabaseSession, Row, json_text
 
 D = TypeVar("D", DeploymentSettings, UserSettings)
 

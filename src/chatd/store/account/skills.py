@@ -12,8 +12,8 @@ from chatd.domain.access.permissions import Actor, UserActor, require_permission
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict, Forbidden, NotFound
 from chatd.domain.ids import UserId
-from chatd.store import notifications
-from chatd.store.conn import Conn, DatabaseSession, DuplicateRow, Row, strip_unstorable
+from chatd.store.database import notifications
+from chatd.store.database.conn import Conn, DatabaseSession, DuplicateRow, Row, strip_unstorable
 
 MAX_SKILLS_PER_USER: Final = 100
 

@@ -23,9 +23,9 @@ from chatd.domain.access.permissions import (
 from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import UserId
-from chatd.store import notifications
 from chatd.store.account import audit
-from chatd.store.conn import Conn, DatabaseSession, DuplicateRow, Row, strip_unstorable
+from chatd.store.database import notifications
+from chatd.store.database.conn import Conn, DatabaseSession, DuplicateRow, Row, strip_unstorable
 
 # Which rows of accounts an actor reaches: all, or the user's own.
 

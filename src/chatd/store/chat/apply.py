@@ -14,8 +14,8 @@ changes in two thirds of the server time. `change_writer` chooses the statement 
 from typing import Final
 
 from chatd.store.chat.runs import BEGIN_RUN, END_RUN, take_over
-from chatd.store.conn import named_statement
-from chatd.store.tool_policies import layers_of
+from chatd.store.database.conn import named_statement
+from chatd.store.deployment.tool_policies import layers_of
 
 # Parameters in the order in which `change_writer` lists their values: `_row`, `_message`, `_call`.
 # A dict of them, built and looked up in every commit, would take several times as long.

@@ -43,7 +43,7 @@ from chatd.store.chat.apply import (
 from chatd.store.chat.chats import read_diff_status, read_mcp_servers, read_takeover
 from chatd.store.chat.messages import messages_written
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.conn import (
+from chatd.store.database.conn import (
     CheckFailed,
     Conn,
     MissingReference,
@@ -53,8 +53,8 @@ from chatd.store.conn import (
     replace_surrogates_deep,
     strip_unstorable,
 )
-from chatd.store.pool import Pool
-from chatd.store.tool_policies import read_layers
+from chatd.store.database.pool import Pool
+from chatd.store.deployment.tool_policies import read_layers
 
 _FILE_REFERENCE: Final = "chat_files_file_id_fkey"
 _READ_LAYERS: Final = frozenset({APPLY_CALLS.text, INSERT_CHAT.text})

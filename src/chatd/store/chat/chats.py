@@ -35,8 +35,8 @@ from chatd.store.chat.messages import (
     queue_from_json,
     take_within_bytes,
 )
-from chatd.store.conn import Conn, Row, json_text, strip_unstorable
-from chatd.store.row_access import chat_condition, chat_reach, shared_roots, visible_chats
+from chatd.store.database.conn import Conn, Row, json_text, strip_unstorable
+from chatd.store.database.row_access import chat_condition, chat_reach, shared_roots, visible_chats
 
 T = TypeVar("T")
 

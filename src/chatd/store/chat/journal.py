@@ -11,7 +11,7 @@ from typing import Final, LiteralString
 from msgspec import Struct
 
 from chatd.domain.chat.row import Chat, Episode
-from chatd.store.conn import Conn, Row
+from chatd.store.database.conn import Conn, Row
 
 JOURNAL_SLOTS: Final = 6
 JOURNAL_SLOT_S: Final = 300

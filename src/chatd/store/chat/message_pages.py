@@ -22,8 +22,8 @@ from chatd.store.chat.messages import (
     queue_from_json,
     take_within_bytes,
 )
-from chatd.store.conn import Conn, Row
-from chatd.store.row_access import chat_condition, chat_reach
+from chatd.store.database.conn import Conn, Row
+from chatd.store.database.row_access import chat_condition, chat_reach
 
 # Row, messages and queue of one version, without messages that only the model sees. The ids are
 # compared together with the chat: with "id < $2" the planner, which takes every chat for a short

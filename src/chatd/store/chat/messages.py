@@ -22,9 +22,9 @@ from chatd.domain.chat.messages import (
 from chatd.domain.ids import ChatId
 from chatd.domain.tool_modes import ModeChoice
 from chatd.domain.tool_policy.rules import PolicyLayer
-from chatd.store.conn import Conn, Row
-from chatd.store.row_access import chat_condition, chat_reach
-from chatd.store.tool_policies import layers_of, read_layers
+from chatd.store.database.conn import Conn, Row
+from chatd.store.database.row_access import chat_condition, chat_reach
+from chatd.store.deployment.tool_policies import layers_of, read_layers
 
 
 class _Stored(Struct, frozen=True, kw_only=True):

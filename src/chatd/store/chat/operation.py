@@ -17,8 +17,9 @@ from chatd.domain.chat.transitions import NO_SLOTS, LoadedChat, ReservedSlots
 from chatd.domain.errors import NotFound, RequestReused
 from chatd.domain.ids import ChangeId, ChatId, MessageId
 from chatd.domain.tool_policy.rules import PolicyLayer
-from chatd.store.chat import chats, idempotency
-from chatd.store.conn import Conn
+from chatd.store import idempotency
+from chatd.store.chat import chats
+from chatd.store.database.conn import Conn
 
 _UNLIMITED_BYTES: Final = 2**62
 

@@ -18,8 +18,8 @@ from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.account import audit
 from chatd.store.chat import chats
-from chatd.store.conn import Conn, DatabaseSession, strip_unstorable
-from chatd.store.row_access import chat_condition, chat_reach
+from chatd.store.database.conn import Conn, DatabaseSession, strip_unstorable
+from chatd.store.database.row_access import chat_condition, chat_reach
 
 # Of the owner's own chat, which the caller has checked; an answer that the chat shows now.
 SAVE: Final[LiteralString] = """

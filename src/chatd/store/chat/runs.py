@@ -11,8 +11,8 @@ from chatd.domain.access.permissions import Actor, require_permission
 from chatd.domain.chat.runs import RunDetail
 from chatd.domain.chat.takeover import Takeover
 from chatd.domain.ids import ChatId, MessageId, WorkerId
-from chatd.store.conn import Conn, Row
-from chatd.store.row_access import chat_condition, chat_reach
+from chatd.store.database.conn import Conn, Row
+from chatd.store.database.row_access import chat_condition, chat_reach
 
 # Fragments of statements that write the record of attempts, in the statement of the change itself.
 #

@@ -13,8 +13,8 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from chatd.domain.subagents import SubagentCounts
 from chatd.store.chat.chats import chat_from_row
-from chatd.store.conn import Conn
-from chatd.store.row_access import chat_condition, chat_reach
+from chatd.store.database.conn import Conn
+from chatd.store.database.row_access import chat_condition, chat_reach
 
 _OF_PARENT: Final[LiteralString] = f"""
     c.parent_chat_id = $1 AND c.deleted_at IS NULL AND {chat_condition("$2", "$3")}"""

@@ -53,8 +53,8 @@ from chatd.store.chat.operation import (
     find_replay,
     load_applied,
 )
-from chatd.store.conn import Conn, DatabaseSession, DuplicateRow
-from chatd.store.pool import Pool
+from chatd.store.database.conn import Conn, DatabaseSession, DuplicateRow
+from chatd.store.database.pool import Pool
 
 _ATTEMPTS_WITHOUT_LOCK: Final = 2
 _EXISTING: Final = SystemActor(reason="compare a new chat with one that has its id")

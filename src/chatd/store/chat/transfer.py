@@ -40,10 +40,16 @@ from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule, decode_policy, 
 from chatd.store.chat import chats
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json, take_within_bytes
-from chatd.store.conn import Conn, DatabaseSession, json_or_none, json_text, strip_unstorable
-from chatd.store.mcp_servers import keep_usable
-from chatd.store.pool import Pool
-from chatd.store.row_access import chat_condition, visible_chats
+from chatd.store.database.conn import (
+    Conn,
+    DatabaseSession,
+    json_or_none,
+    json_text,
+    strip_unstorable,
+)
+from chatd.store.database.pool import Pool
+from chatd.store.database.row_access import chat_condition, visible_chats
+from chatd.store.deployment.mcp_servers import keep_usable
 from chatd.store.workspace import workspaces
 from chatd.store.workspace.workspaces import NewWorkspace
 

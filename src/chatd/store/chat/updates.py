@@ -16,8 +16,8 @@ from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChatId, McpServerId, MessageId, UserId, WorkspaceId
 from chatd.store import projects
 from chatd.store.chat.chats import chat_from_row
-from chatd.store.conn import Conn, DatabaseSession, json_text, strip_unstorable
-from chatd.store.row_access import SHARING_ENABLED, chat_condition, chat_reach
+from chatd.store.database.conn import Conn, DatabaseSession, json_text, strip_unstorable
+from chatd.store.database.row_access import SHARING_ENABLED, chat_condition, chat_reach
 from chatd.store.workspace import bindings
 
 # Also the time of the list: its poll finds the chat if the hint was lost.

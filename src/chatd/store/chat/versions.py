@@ -13,8 +13,8 @@ from msgspec import Struct
 from chatd.domain.access.permissions import Actor
 from chatd.domain.chat.row import LineEnd, StoredVersion
 from chatd.domain.ids import ChatId, MessageId
-from chatd.store.conn import Conn
-from chatd.store.row_access import chat_condition, chat_reach
+from chatd.store.database.conn import Conn
+from chatd.store.database.row_access import chat_condition, chat_reach
 
 MAX_LISTED_VERSIONS: Final = 100
 """Of one message: the newest."""

@@ -19,7 +19,7 @@ from chatd.domain.chat.takeover import DeathNotice
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.runs import BEGIN_RUNS, RELEASE_RUNS, take_over
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 
 # A chat that waits has a runnable_at in the future: at most the delay of its retry or of its wait
 # for subagents away, or the longest delay of a suspect. A later one means that the clock went back,

@@ -1,1 +1,1 @@
-"""Rows of providers and models, and what calls cost: limits, sums, reports."""
+"""Rows of providers and models, calls and what they cost: limits, sums, reports."""

@@ -15,7 +15,7 @@ from chatd.aio import run_other_tasks
 from chatd.domain.access.permissions import Actor, UserActor, has_permission, require_permission
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChatId, UserId
-from chatd.store.conn import Conn, Row
+from chatd.store.database.conn import Conn, Row
 
 _SUMS: Final[LiteralString] = """
     sum(c.calls)::bigint AS calls, sum(c.unpriced_calls)::bigint AS unpriced_calls,

@@ -20,7 +20,7 @@ from chatd.domain.model.protocol import (
     Prices,
 )
 from chatd.domain.text import Json
-from chatd.store.conn import Conn, DatabaseSession, Row, json_text
+from chatd.store.database.conn import Conn, DatabaseSession, Row, json_text
 from chatd.store.model.providers import managed_elsewhere
 
 LEARNED_LIMIT_DAYS: Final = 7.0

@@ -15,9 +15,9 @@ from uuid import UUID
 from msgspec import Struct
 
 from chatd.domain.model.protocol import ModelConfig
-from chatd.store.conn import Conn, DatabaseSession, json_text
+from chatd.store.database.conn import Conn, DatabaseSession, json_text
+from chatd.store.database.pool import Pool
 from chatd.store.model.model_configs import elect_default, stored_parameters
-from chatd.store.pool import Pool
 
 LOCK_KEY: Final = 0x6368_6174_6D6F_6465  # "chatmode": an arbitrary key for the advisory lock
 LAST_POSITION: Final = 10_000

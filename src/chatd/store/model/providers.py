@@ -12,7 +12,7 @@ from msgspec import Struct
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import UserId
 from chatd.domain.model.config import key_destination
-from chatd.store.conn import Conn, DatabaseSession, Row, json_text
+from chatd.store.database.conn import Conn, DatabaseSession, Row, json_text
 
 LIST: Final[LiteralString] = """
     SELECT p.id, p.name, p.kind, p.base_url, p.has_api_key, p.enabled, p.source, p.created_at,

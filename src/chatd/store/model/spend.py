@@ -17,9 +17,9 @@ from chatd.domain.deployment.config_change import ConfigChange
 from chatd.domain.deployment.spend import LimitRules, Period, SpendAccount, effective_limit
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import GroupId, UserId
-from chatd.store import notifications
 from chatd.store.account import audit
-from chatd.store.conn import Conn, DatabaseSession, Row
+from chatd.store.database import notifications
+from chatd.store.database.conn import Conn, DatabaseSession, Row
 
 # LIMIT 1 tells the planner what the tables' constraints do not: there is at most one default. For
 # tables without statistics it would expect hundreds of rows, and a sum for every pair of them.

@@ -21,7 +21,7 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceMcpServer,
 )
 from chatd.domain.workspace.entities import AgentId, BuildId, TemplateSpec
-from chatd.store.conn import (
+from chatd.store.database.conn import (
     Conn,
     MissingReference,
     Row,
@@ -29,7 +29,7 @@ from chatd.store.conn import (
     named_statement,
     strip_unstorable,
 )
-from chatd.store.row_access import chat_condition, chat_reach
+from chatd.store.database.row_access import chat_condition, chat_reach
 from chatd.store.workspace import workspaces
 
 GET: Final[LiteralString] = f"""

@@ -25,8 +25,8 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.domain.workspace.rules import build_permission
 from chatd.domain.workspace.runners import BuildPlace, RunnerId
-from chatd.store.conn import Conn, json_text, named_statement, strip_unstorable
-from chatd.store.row_access import visible_workspaces, workspace_condition, workspace_reach
+from chatd.store.database.conn import Conn, json_text, named_statement, strip_unstorable
+from chatd.store.database.row_access import visible_workspaces, workspace_condition, workspace_reach
 
 _BUILD: Final = msgspec.json.Decoder(Build)
 

@@ -29,8 +29,8 @@ from chatd.domain.workspace.runners import (
     RunnerToken,
     RunnerTokenId,
 )
-from chatd.store.conn import Conn, DatabaseSession, Row, strip_unstorable
-from chatd.store.row_access import workspace_condition, workspace_reach
+from chatd.store.database.conn import Conn, DatabaseSession, Row, strip_unstorable
+from chatd.store.database.row_access import workspace_condition, workspace_reach
 
 MAX_RUNNER_TOKENS: Final = 500
 """Tokens of runners that are not revoked."""

@@ -29,7 +29,7 @@ from chatd.domain.workspace.templates import (
     may_use_template,
     needs_own_runner,
 )
-from chatd.store.conn import (
+from chatd.store.database.conn import (
     Conn,
     DatabaseSession,
     DuplicateRow,

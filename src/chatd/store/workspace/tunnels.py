@@ -18,7 +18,7 @@ from chatd.domain.workspace.runners import (
     RunnerId,
     RunnerTokenId,
 )
-from chatd.store.conn import Conn, json_text, named_statement
+from chatd.store.database.conn import Conn, json_text, named_statement
 
 _RUNNER: Final = msgspec.json.Decoder(Runner)
 

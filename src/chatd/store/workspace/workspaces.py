@@ -35,8 +35,15 @@ from chatd.domain.workspace.entities import (
     Workspace,
 )
 from chatd.domain.workspace.rules import WorkspaceSnapshot
-from chatd.store.conn import Conn, DuplicateRow, Row, json_text, named_statement, strip_unstorable
-from chatd.store.row_access import visible_workspaces, workspace_condition, workspace_reach
+from chatd.store.database.conn import (
+    Conn,
+    DuplicateRow,
+    Row,
+    json_text,
+    named_statement,
+    strip_unstorable,
+)
+from chatd.store.database.row_access import visible_workspaces, workspace_condition, workspace_reach
 
 _WORKSPACE: Final = msgspec.json.Decoder(Workspace)
 _BUILD: Final = msgspec.json.Decoder(Build)

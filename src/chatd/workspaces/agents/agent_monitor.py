@@ -25,7 +25,7 @@ from chatd.domain.workspace.agent_api import (
 )
 from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow
 from chatd.domain.workspace.rules import AGENT_DISCONNECTED_AFTER_S, agent_status
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import bindings, workspaces
 from chatd.workspaces.agents.agent_client import AgentClient
 

@@ -24,7 +24,7 @@ from chatd.domain.workspace.agent_api import (
 )
 from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow, Endpoint
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, choose_agent
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import bindings, workspaces
 from chatd.workspaces.agents.agent_client import ConnectedAgent, handshake
 from chatd.workspaces.agents.agent_session import (

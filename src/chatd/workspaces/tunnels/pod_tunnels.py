@@ -17,7 +17,7 @@ from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
 from chatd.domain.workspace.entities import BuildId
 from chatd.domain.workspace.runners import pod_holder
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import tunnels
 from chatd.workspaces.agents.agent_session import derive_agent_key
 from chatd.workspaces.build_backend import agent_id_of

@@ -16,7 +16,7 @@ from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import ConnectFailed, RunnerDisconnected
 from chatd.domain.workspace.entities import AgentId, Endpoint
 from chatd.domain.workspace.runners import POD_PREFIX, Runner
-from chatd.store.conn import Conn
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import tunnels
 from chatd.store.workspace.tunnels import Holder
 from chatd.workspaces.tunnels.byte_streams import ByteStream, open_socket

@@ -18,7 +18,10 @@ from chatd.domain.workspace.host_credentials import (
     CredentialScheme,
     CredentialScope,
 )
-from chatd.services.host_credentials import NewHostCredentialBody, NewSharedCredentialBody
+from chatd.services.workspaces.host_credentials import (
+    NewHostCredentialBody,
+    NewSharedCredentialBody,
+)
 from chatd.store.account import host_credentials
 from chatd.store.account.host_credentials import StoredCredential
 

@@ -19,8 +19,8 @@ from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.list_page import ListPage, ListQuery
 from chatd.services.webhooks import check_webhook_url
-from chatd.store import webhooks
-from chatd.store.webhooks import SECRET_COLUMN
+from chatd.store.deployment import webhooks
+from chatd.store.deployment.webhooks import SECRET_COLUMN
 
 # Bodies and replies about notifications of browsers. Docstrings here are part of the OpenAPI
 # document.

@@ -28,7 +28,7 @@ from chatd.domain.description import (
 )
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.list_page import ListPage, ListQuery
-from chatd.store import schedules
+from chatd.store.deployment import schedules
 from chatd.store.workspace import bindings
 
 # Bodies and replies about schedules. Docstrings here are part of the OpenAPI document.

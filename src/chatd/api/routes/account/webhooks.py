@@ -26,10 +26,10 @@ from chatd.domain.description import CHAT_ID, CREATED_AT, UPDATED_AT, describe
 from chatd.domain.errors import NotFound
 from chatd.domain.list_page import ListPage, ListQuery
 from chatd.services.webhooks import check_webhook_url
-from chatd.store import webhooks
 from chatd.store.account import audit
-from chatd.store.conn import DatabaseSession
-from chatd.store.webhooks import SECRET_COLUMN, DeliveryRecord
+from chatd.store.database.conn import DatabaseSession
+from chatd.store.deployment import webhooks
+from chatd.store.deployment.webhooks import SECRET_COLUMN, DeliveryRecord
 
 # Bodies and replies about webhooks. Docstrings here are part of the OpenAPI document.
 

@@ -18,8 +18,8 @@ from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.text import csv_rows
-from chatd.store.chat import chats, model_calls
-from chatd.store.model import costs
+from chatd.store.chat import chats
+from chatd.store.model import costs, model_calls
 from chatd.store.model.costs import (
     MAX_EXPORTED_ROWS,
     ROWS_PER_SLICE,

@@ -10,7 +10,7 @@ from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.domain.description import describe
 from chatd.domain.errors import Conflict
-from chatd.services.demo_worker import DemoWorker
+from chatd.services.operation.demo_worker import DemoWorker
 
 # Bodies of the demo. Docstrings here are part of the OpenAPI document.
 

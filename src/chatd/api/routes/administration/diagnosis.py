@@ -12,7 +12,7 @@ from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.domain.deployment.diagnosis import Finding
 from chatd.domain.description import CREATED_AT, describe
-from chatd.store import backups
+from chatd.store.deployment import backups
 
 
 class DiagnosisReply(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from chatd.services.hooks import (
     NewHookConfig,
     hook_config,
 )
-from chatd.store import hooks
+from chatd.store.deployment import hooks
 
 _CREATE: Final = BodySpec(NewHookBody)
 _PATCH: Final = BodySpec(HookPatch)

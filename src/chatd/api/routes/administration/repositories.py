@@ -30,7 +30,7 @@ from chatd.services.repositories import (
     connection_config,
     event_record,
 )
-from chatd.store import repositories, repository_work
+from chatd.store.deployment import repositories, repository_work
 
 FULL_RETRY_S: Final = 60.0
 """When a host may deliver again what was refused because too many events wait."""

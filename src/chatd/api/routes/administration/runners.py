@@ -38,12 +38,12 @@ from chatd.domain.workspace.runners import (
     explain_version_gap,
     is_connected,
 )
-from chatd.services.runner_administration import (
+from chatd.services.workspaces.runner_administration import (
     NewRunnerTokenBody,
     UpdateRunnerBody,
     explain_waiting,
 )
-from chatd.store.pool import Pool
+from chatd.store.database.pool import Pool
 from chatd.store.workspace import runners
 from chatd.store.workspace.runners import (
     RunnerWorkspace,

@@ -14,7 +14,7 @@ from chatd.api.request import (
 )
 from chatd.api.route import PREFIX, ApiRoute
 from chatd.domain.list_page import ListQuery
-from chatd.services.templates import (
+from chatd.services.workspaces.templates import (
     CreateTemplateBody,
     DuplicateTemplateBody,
     ReplaceTemplateBody,

@@ -41,9 +41,9 @@ from chatd.domain.workspace.rules import (
     start_version,
 )
 from chatd.domain.workspace.templates import resolve_parameters
-from chatd.services.runner_administration import explain_builds
-from chatd.services.workspaces import WorkspaceControl
-from chatd.store.conn import Conn
+from chatd.services.workspaces.runner_administration import explain_builds
+from chatd.services.workspaces.workspaces import WorkspaceControl
+from chatd.store.database.conn import Conn
 from chatd.store.workspace import builds, templates, workspaces
 from chatd.store.workspace.builds import NewBuild
 

@@ -10,7 +10,7 @@ from chatd.api.error_codes import AGENT_CODES, CHAT_STATE_CODES
 from chatd.api.operations import audit_read
 from chatd.api.request import ApiCaller, ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.chats import get_view
+from chatd.api.routes.chat.chats import get_view
 from chatd.api.routes.workspace.builds import require_workspaces
 from chatd.api.schemas.workspaces import (
     ChatDiffReply,

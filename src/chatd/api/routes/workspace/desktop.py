@@ -43,7 +43,7 @@ from chatd.domain.workspace.agent_api import (
     AgentUnreachable,
     DesktopState,
 )
-from chatd.services.people_access import AgentDesktop
+from chatd.services.workspaces.people_access import AgentDesktop
 from chatd.store.account import audit
 from chatd.store.chat import chats
 

@@ -14,17 +14,17 @@ from msgspec.structs import asdict
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import PORT_CODES
 from chatd.api.pages import ItemPosition, Paging, cut_whole
-from chatd.api.previews import (
+from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
+from chatd.api.routes.workspace.builds import require_workspaces
+from chatd.api.routes.workspace.workspace_files import explain_refusal
+from chatd.api.sockets.previews import (
     OPEN_PATH,
     TICKET_PARAMETER,
     local_path,
     may_preview,
     ticket_digest,
 )
-from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
-from chatd.api.route import ApiRoute
-from chatd.api.routes.workspace.builds import require_workspaces
-from chatd.api.routes.workspace.workspace_files import explain_refusal
 from chatd.domain.access.secret_text import SECRET_BYTES, secret_text
 from chatd.domain.description import CHAT_ID, UPDATED_AT, WORKSPACE_ID, describe
 from chatd.domain.errors import NotFound
@@ -32,9 +32,8 @@ from chatd.domain.ids import ChatId, CredentialId, WorkspaceId
 from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.workspace.agent_api import AgentRefused
 from chatd.domain.workspace.previews import MAX_PORT, ListeningPort, PreviewTarget
-from chatd.store.account import audit, credentials
+from chatd.store.account import audit, credentials, shares
 from chatd.store.account.credentials import NewCredential
-from chatd.store.chat import shares
 from chatd.store.workspace import workspaces
 
 PREVIEW_LINK_LIFETIME: Final = timedelta(minutes=2)

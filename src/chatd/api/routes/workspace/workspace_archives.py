@@ -35,7 +35,7 @@ from chatd.domain.workspace.agent_api import (
     ArchiveFacts,
     UnpackedFiles,
 )
-from chatd.services.people_access import AgentFiles
+from chatd.services.workspaces.people_access import AgentFiles
 from chatd.store.account import credentials
 from chatd.store.workspace import workspaces
 

@@ -26,7 +26,7 @@ from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError, Conflict, InvalidInput, NotFound
 from chatd.domain.list_page import ListPage, ListQuery
 from chatd.domain.workspace.agent_api import AgentRefused, DiffScope, ProcessInfo, ProcessSignal
-from chatd.services.workspaces import WorkspaceControl
+from chatd.services.workspaces.workspaces import WorkspaceControl
 from chatd.store.account import audit
 from chatd.store.chat import chats
 from chatd.store.workspace import bindings

@@ -40,7 +40,7 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceEntry,
     is_text,
 )
-from chatd.services.people_access import AgentFiles
+from chatd.services.workspaces.people_access import AgentFiles
 from chatd.store.account import credentials
 from chatd.store.chat import chats
 

@@ -53,9 +53,9 @@ from chatd.domain.workspace.templates import (
     needs_own_runner,
     resolve_parameters,
 )
-from chatd.services.host_credentials import CredentialedHost, list_credentialed_hosts
-from chatd.services.runner_administration import explain_builds
-from chatd.services.workspaces import WorkspaceControl
+from chatd.services.workspaces.host_credentials import CredentialedHost, list_credentialed_hosts
+from chatd.services.workspaces.runner_administration import explain_builds
+from chatd.services.workspaces.workspaces import WorkspaceControl
 from chatd.store.workspace import runners, templates, workspaces
 from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken
 

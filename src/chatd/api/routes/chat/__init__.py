@@ -1,0 +1,1 @@
+"""Routes of a chat: its messages, answers, versions, copies, shares and links."""

@@ -1,0 +1,1 @@
+"""What the operator of a deployment does: backups, keys, settings at run time, diagnosis."""

@@ -1,0 +1,1 @@
+"""Statements for what a deployment is connected to and what runs in it on its own."""
