@@ -155,14 +155,14 @@ OWN_ACCOUNT: Final[Mapping[str, Case]] = {
     "account.credentials.revoke_of_user": in_transaction(
         lambda session, who: credentials.revoke_of_user(session, who, OWNER, ["token"])
     ),
-    "chat.shares.find_readers": lambda pool, who, _: shares.find_readers(
+    "account.shares.find_readers": lambda pool, who, _: shares.find_readers(
         pool, who, "test", limit=9
     ),
     "model.costs.require_readable": lambda pool, who, _: _is_readable(pool, who),
 }
 
 ADMINISTRATION: Final[Mapping[str, Case]] = {
-    "backups.confirm_restore": in_transaction(backups.confirm_restore),
+    "deployment.backups.confirm_restore": in_transaction(backups.confirm_restore),
     "chat.ratings.list_all": lambda pool, who, _: ratings.list_all(
         pool, who, ratings.RatingFilter(), before=None, limit=9
     ),
@@ -208,10 +208,10 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
     "account.groups.delete": in_transaction(
         lambda session, who: groups.delete(session, who, SPARE_GROUP)
     ),
-    "hooks.list_all": lambda pool, who, _: hooks.list_all(pool, who),
-    "hooks.get": lambda pool, who, _: hooks.get(pool, who, HOOK.id),
-    "hooks.load_one": lambda pool, who, _: hooks.load_one(pool, who, HOOK.id),
-    "hooks.insert": in_transaction(
+    "deployment.hooks.list_all": lambda pool, who, _: hooks.list_all(pool, who),
+    "deployment.hooks.get": lambda pool, who, _: hooks.get(pool, who, HOOK.id),
+    "deployment.hooks.load_one": lambda pool, who, _: hooks.load_one(pool, who, HOOK.id),
+    "deployment.hooks.insert": in_transaction(
         lambda session, who: hooks.insert(
             session,
             who,
@@ -219,13 +219,13 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
             "v1.key.sealed",
         )
     ),
-    "hooks.update": in_transaction(
+    "deployment.hooks.update": in_transaction(
         lambda session, who: hooks.update(session, who, HOOK.id, HookChanges(enabled=False))
     ),
-    "hooks.delete": in_transaction(_delete_hook),
-    "repositories.list_all": lambda pool, who, _: repositories.list_all(pool, who),
-    "repositories.get": lambda pool, who, _: repositories.get(pool, who, CONNECTION.id),
-    "repositories.insert": in_transaction(
+    "deployment.hooks.delete": in_transaction(_delete_hook),
+    "deployment.repositories.list_all": lambda pool, who, _: repositories.list_all(pool, who),
+    "deployment.repositories.get": lambda pool, who, _: repositories.get(pool, who, CONNECTION.id),
+    "deployment.repositories.insert": in_transaction(
         lambda session, who: repositories.insert(
             session,
             who,
@@ -234,7 +234,7 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
             sealed_secret="v1.key.sealed",
         )
     ),
-    "repositories.update": in_transaction(
+    "deployment.repositories.update": in_transaction(
         lambda session, who: repositories.update(
             session,
             who,
@@ -243,8 +243,8 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
             sealed_secret=None,
         )
     ),
-    "repositories.delete": in_transaction(_delete_connection),
-    "repository_work.list_events": lambda pool, who, _: repository_work.list_events(
+    "deployment.repositories.delete": in_transaction(_delete_connection),
+    "deployment.repository_work.list_events": lambda pool, who, _: repository_work.list_events(
         pool, who, CONNECTION.id, before=None, limit=9
     ),
     "account.host_credentials.list_shared": lambda pool, who, _: host_credentials.list_shared(

@@ -236,10 +236,10 @@ CASES: Final[Mapping[str, Case]] = {
     "chat.chats.set_diff_status": lambda pool, who, _: chats.set_diff_status(
         pool, who, CHAT, DIFF_STATUS
     ),
-    "chat.model_calls.list_debug_calls": lambda pool, who, _: model_calls.list_debug_calls(
+    "model.model_calls.list_debug_calls": lambda pool, who, _: model_calls.list_debug_calls(
         pool, who, CHAT, None, limit=5
     ),
-    "chat.model_calls.get_debug_call": lambda pool, who, _: model_calls.get_debug_call(
+    "model.model_calls.get_debug_call": lambda pool, who, _: model_calls.get_debug_call(
         pool, who, CHAT, UUID(int=1)
     ),
     "chat.runs.list_runs": lambda pool, who, _: runs.list_runs(pool, who, CHAT),
@@ -272,7 +272,7 @@ CASES: Final[Mapping[str, Case]] = {
         pool, who, CHAT, MessageId(0), limit=10
     ),
     "chat.messages.is_compactable": lambda pool, who, _: messages.is_compactable(pool, who, CHAT),
-    "chat.idempotency.get": lambda pool, who, _: idempotency.get(pool, who, KEY),
+    "idempotency.get": lambda pool, who, _: idempotency.get(pool, who, KEY),
     "chat.operation.find_replay": lambda pool, who, _: operation.find_replay(pool, who, KEY),
     "chat.operation.load_applied": _messages_of_replay,
     "chat.subagents.get": lambda pool, who, _: subagents.get(pool, who, CHAT, CHILD_CHAT),
@@ -287,8 +287,8 @@ CASES: Final[Mapping[str, Case]] = {
         pool, who, CHAT, MessageId(1)
     ),
     "chat.updates.list_views_of": lambda pool, who, _: _own_mark(pool, who),
-    "chat.shares.list_readers": lambda pool, who, _: shares.list_readers(pool, who, CHAT),
-    "chat.shares.update": lambda pool, who, _: _share(pool, who),
+    "account.shares.list_readers": lambda pool, who, _: shares.list_readers(pool, who, CHAT),
+    "account.shares.update": lambda pool, who, _: _share(pool, who),
     "chat.updates.acquire_title_lease": lambda pool, who, _: updates.acquire_title_lease(
         pool, who, CHAT, UUID(int=5), seconds=60
     ),
@@ -330,18 +330,18 @@ CASES: Final[Mapping[str, Case]] = {
         pool, who, CHAT, after=0, limit=9
     ),
     "chat.ratings.delete": lambda pool, who, _: _remove_rating(pool, who),
-    "chat.public_links.insert": lambda pool, who, _: _insert_link(pool, who, 91),
-    "chat.public_links.list_of_chat": lambda pool, who, _: public_links.list_of_chat(
+    "account.public_links.insert": lambda pool, who, _: _insert_link(pool, who, 91),
+    "account.public_links.list_of_chat": lambda pool, who, _: public_links.list_of_chat(
         pool, who, CHAT
     ),
-    "chat.public_links.list_page": lambda pool, who, _: public_links.list_page(
+    "account.public_links.list_page": lambda pool, who, _: public_links.list_page(
         pool, who, everyone=False, before=None, limit=9
     ),
-    "chat.public_links.update": lambda pool, who, _: _update_link(pool, who),
-    "chat.public_links.revoke": lambda pool, who, _: _revoke_link(pool, who),
-    "chat.shares.list_previews": lambda pool, who, _: shares.list_previews(pool, who, CHAT),
-    "chat.shares.share_preview": lambda pool, who, _: _share_preview(pool, who),
-    "chat.shares.can_see_preview": lambda pool, who, _: shares.can_see_preview(
+    "account.public_links.update": lambda pool, who, _: _update_link(pool, who),
+    "account.public_links.revoke": lambda pool, who, _: _revoke_link(pool, who),
+    "account.shares.list_previews": lambda pool, who, _: shares.list_previews(pool, who, CHAT),
+    "account.shares.share_preview": lambda pool, who, _: _share_preview(pool, who),
+    "account.shares.can_see_preview": lambda pool, who, _: shares.can_see_preview(
         pool, who, workspace_id(1), 3000
     ),
     "workspace.bindings.get_spec": lambda pool, who, _: bindings.get_spec(pool, who, CHAT),
@@ -440,7 +440,7 @@ def allowed(name: str) -> UserActor:
 
 def stranger(name: str) -> UserActor:
     """Who may share chats finds the names of all users: not a viewer."""
-    return replace(STRANGER, role="viewer") if name == "chat.shares.find_readers" else STRANGER
+    return replace(STRANGER, role="viewer") if name == "account.shares.find_readers" else STRANGER
 
 
 def is_nothing(found: object) -> bool:

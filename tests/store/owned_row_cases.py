@@ -243,44 +243,50 @@ OWNED_ROWS: Final[Mapping[str, Case]] = {
     "account.host_credentials.delete_own": lambda pool, who, _: _delete_host_credential(pool, who),
     "account.git_credentials.list_own": lambda pool, who, _: git_credentials.list_own(pool, who),
     "account.git_credentials.delete": lambda pool, who, _: _delete_git_credential(pool, who),
-    "mcp_tokens.list_own": lambda pool, who, _: mcp_tokens.list_own(pool, who),
-    "mcp_tokens.save": lambda pool, who, _: _save_token(pool, who),
-    "mcp_tokens.delete_own": lambda pool, who, _: _delete_token(pool, who),
-    "webhooks.subscribe": lambda pool, who, _: _subscribe(
+    "deployment.mcp_tokens.list_own": lambda pool, who, _: mcp_tokens.list_own(pool, who),
+    "deployment.mcp_tokens.save": lambda pool, who, _: _save_token(pool, who),
+    "deployment.mcp_tokens.delete_own": lambda pool, who, _: _delete_token(pool, who),
+    "deployment.webhooks.subscribe": lambda pool, who, _: _subscribe(
         pool, who, BROWSER if who.user_id != OWNER else UUID(int=45)
     ),
-    "webhooks.list_own_push": lambda pool, who, _: webhooks.list_own_push(pool, who),
-    "webhooks.insert_push_ping": lambda pool, who, _: webhooks.insert_push_ping(pool, who, BROWSER),
-    "webhooks.delete_push": lambda pool, who, _: webhooks.delete_push(pool, who, BROWSER),
+    "deployment.webhooks.list_own_push": lambda pool, who, _: webhooks.list_own_push(pool, who),
+    "deployment.webhooks.insert_push_ping": lambda pool, who, _: webhooks.insert_push_ping(
+        pool, who, BROWSER
+    ),
+    "deployment.webhooks.delete_push": lambda pool, who, _: webhooks.delete_push(
+        pool, who, BROWSER
+    ),
     "account.runtime_settings.get_user": lambda pool, who, _: runtime_settings.get_user(
         pool, who, OWNER
     ),
     "account.runtime_settings.save_user": lambda pool, who, _: _save_settings(pool, who),
-    "schedules.insert": lambda pool, who, _: schedules.insert(
+    "deployment.schedules.insert": lambda pool, who, _: schedules.insert(
         pool, who, _schedule(_row_to_make(who))
     ),
-    "schedules.get": lambda pool, who, _: schedules.get(pool, who, ROW),
-    "schedules.list_own": lambda pool, who, _: schedules.list_own(pool, who),
-    "schedules.update": lambda pool, who, _: _update_schedule(pool, who),
-    "schedules.set_due": lambda pool, who, _: schedules.set_due(pool, who, ROW),
-    "schedules.delete": lambda pool, who, _: schedules.delete(pool, who, ROW),
+    "deployment.schedules.get": lambda pool, who, _: schedules.get(pool, who, ROW),
+    "deployment.schedules.list_own": lambda pool, who, _: schedules.list_own(pool, who),
+    "deployment.schedules.update": lambda pool, who, _: _update_schedule(pool, who),
+    "deployment.schedules.set_due": lambda pool, who, _: schedules.set_due(pool, who, ROW),
+    "deployment.schedules.delete": lambda pool, who, _: schedules.delete(pool, who, ROW),
     "account.skills.insert": lambda pool, who, _: _insert_skill(pool, who, _row_to_make(who)),
     "account.skills.get": lambda pool, who, _: skills.get(pool, who, ROW),
     "account.skills.list_of": lambda pool, who, _: skills.list_of(pool, who, OWNER),
     "account.skills.read_body": lambda pool, who, _: skills.read_body(pool, who, OWNER, "skill-42"),
     "account.skills.update": lambda pool, who, _: _update_skill(pool, who),
     "account.skills.delete": lambda pool, who, _: _delete_skill(pool, who),
-    "webhooks.insert": lambda pool, who, _: _insert_webhook(pool, who, _row_to_make(who)),
-    "webhooks.get": lambda pool, who, _: webhooks.get(pool, who, ROW),
-    "webhooks.list_own": lambda pool, who, _: webhooks.list_own(pool, who),
-    "webhooks.update": lambda pool, who, _: webhooks.update(
+    "deployment.webhooks.insert": lambda pool, who, _: _insert_webhook(
+        pool, who, _row_to_make(who)
+    ),
+    "deployment.webhooks.get": lambda pool, who, _: webhooks.get(pool, who, ROW),
+    "deployment.webhooks.list_own": lambda pool, who, _: webhooks.list_own(pool, who),
+    "deployment.webhooks.update": lambda pool, who, _: webhooks.update(
         pool, who, ROW, url="https://other.test/", events=None, enabled=None
     ),
-    "webhooks.insert_ping": lambda pool, who, _: webhooks.insert_ping(pool, who, ROW),
-    "webhooks.list_deliveries": lambda pool, who, _: webhooks.list_deliveries(
+    "deployment.webhooks.insert_ping": lambda pool, who, _: webhooks.insert_ping(pool, who, ROW),
+    "deployment.webhooks.list_deliveries": lambda pool, who, _: webhooks.list_deliveries(
         pool, who, ROW, before=None, limit=9
     ),
-    "webhooks.delete": lambda pool, who, _: webhooks.delete(pool, who, ROW),
+    "deployment.webhooks.delete": lambda pool, who, _: webhooks.delete(pool, who, ROW),
 }
 
 

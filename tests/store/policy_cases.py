@@ -38,24 +38,28 @@ async def _save_template(pool: Pool, who: UserActor) -> object:
 
 
 POLICIES: Final[Mapping[str, Case]] = {
-    "tool_policies.get_user": lambda pool, who, _: _rules(tool_policies.get_user(pool, who)),
-    "tool_policies.save_user": lambda pool, who, _: tool_policies.save_user(
+    "deployment.tool_policies.get_user": lambda pool, who, _: _rules(
+        tool_policies.get_user(pool, who)
+    ),
+    "deployment.tool_policies.save_user": lambda pool, who, _: tool_policies.save_user(
         pool, who, POLICY, version=1
     ),
-    "tool_policies.get_chat": lambda pool, who, _: _rules(tool_policies.get_chat(pool, who, CHAT)),
-    "tool_policies.save_chat": lambda pool, who, _: tool_policies.save_chat(
+    "deployment.tool_policies.get_chat": lambda pool, who, _: _rules(
+        tool_policies.get_chat(pool, who, CHAT)
+    ),
+    "deployment.tool_policies.save_chat": lambda pool, who, _: tool_policies.save_chat(
         pool, who, CHAT, POLICY, version=1
     ),
-    "tool_policies.find_answer": lambda pool, who, _: tool_policies.find_answer(
+    "deployment.tool_policies.find_answer": lambda pool, who, _: tool_policies.find_answer(
         pool, who, CHAT, CALL
     ),
 }
 SHARED_POLICIES: Final[Mapping[str, Case]] = {
-    "tool_policies.get_deployment": lambda pool, who, _: _rules(
+    "deployment.tool_policies.get_deployment": lambda pool, who, _: _rules(
         tool_policies.get_deployment(pool, who)
     ),
-    "tool_policies.save_deployment": lambda pool, who, _: _save_deployment(pool, who),
-    "tool_policies.save_template": lambda pool, who, _: _save_template(pool, who),
+    "deployment.tool_policies.save_deployment": lambda pool, who, _: _save_deployment(pool, who),
+    "deployment.tool_policies.save_template": lambda pool, who, _: _save_template(pool, who),
 }
 
 
