@@ -68,7 +68,7 @@ async def test_a_new_chat_with_an_answer_takes_two_statements(dsn: str) -> None:
     async with engine_rig(dsn, on_statement=sent) as rig:
         chat_id = await rig.ask("hi", "hello")
         await wait_chat_task_left(rig, chat_id, 1)
-        assert sent.take_counts() == {"INSERT_CHAT": 1, "APPLY_LAST_STEP": 1}
+        assert sent.take_counts() == {"INSERT_ROOT_CHAT": 1, "APPLY_LAST_STEP": 1}
 
 
 @pytest.mark.parametrize("rules", [(), (ToolRule(tool="echo", action="auto"),)])
@@ -81,7 +81,7 @@ async def test_a_tool_batch_takes_two_statements(dsn: str, rules: tuple[ToolRule
         chat_id = await rig.ask("hi", "done")
         await wait_chat_task_left(rig, chat_id, 1)
         assert sent.take_counts() == {
-            "INSERT_CHAT": 1,
+            "INSERT_ROOT_CHAT": 1,
             "APPLY_CALLS": 3,
             "APPLY_STEP": 3,
             "APPLY_LAST_STEP": 1,

@@ -15,7 +15,7 @@ from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.errors import StaleFence, Unavailable
 from chatd.domain.ids import ChangeId, RequestId
 from chatd.store.chat import chats
-from chatd.store.chat.apply import APPLY, APPLY_STEP, INSERT_CHAT
+from chatd.store.chat.apply import APPLY, APPLY_STEP, INSERT_ROOT_CHAT
 from chatd.store.chat.change_writer import apply
 from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome
 from chatd.store.chat.transactor import Transactor
@@ -224,7 +224,7 @@ async def test_a_chat_creation_with_a_lost_reply_creates_one_chat(line: Line, po
     await started(line, 1)
     command = new_chat(2)
     creating = create_chat(line.transactor, command, ChangeId(2))
-    line.fails_at(INSERT_CHAT.text, line.proxy.hold_replies)
+    line.fails_at(INSERT_ROOT_CHAT.text, line.proxy.hold_replies)
     async with asyncio.TaskGroup() as group:
         trying = group.create_task(fails(creating))
         await line.has_failed()

@@ -21,7 +21,7 @@ from chatd.store.chat.apply import (
     APPLY_LAST_STEP,
     APPLY_STEP,
     APPLY_WITHOUT_QUEUE,
-    INSERT_CHAT,
+    INSERT_ROOT_CHAT,
 )
 from chatd.store.chat.chats import LOAD, LOCK
 from chatd.store.chat.operation import AppliedChange, NoChange, Operation
@@ -263,7 +263,7 @@ async def test_creating_acquiring_and_a_heartbeat_are_one_statement_each(dsn: st
     assert await sent_by(
         dsn,
         lambda it: create_chat(Transactor(it, AppliedRecorder()), command, ChangeId(1), free=None),
-    ) == [INSERT_CHAT.text]
+    ) == [INSERT_ROOT_CHAT.text]
     assert await sent_by(
         dsn, lambda it: workers.acquire(it, OTHER_WORKER, roots=1, children=1)
     ) == [ACQUIRE]

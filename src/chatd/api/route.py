@@ -234,12 +234,21 @@ class ApiMetrics:
         self._ended = Counter(
             "chatd_streams_ended", "Event streams that ended", ("code",), registry=registry
         )
+        # A metric looks up its labels under a lock, and checks them, each time. There are as many
+        # entries as it has itself.
+        self._counts: dict[tuple[str, str, int], Callable[[], None]] = {}
+        self._measures: dict[tuple[str, str], Callable[[float], None]] = {}
 
     def on_reply(self, method: str, route: str, status: int, seconds: float | None) -> None:
         """`seconds` is None for streams, which last as long as the client stays."""
-        self._requests.labels(method, route, str(status)).inc()
+        key = (method, route, status)
+        if (count := self._counts.get(key)) is None:
+            count = self._counts[key] = self._requests.labels(method, route, str(status)).inc
+        count()
         if seconds is not None:
-            self._seconds.labels(method, route).observe(seconds)
+            if (measure := self._measures.get(key[:2])) is None:
+                measure = self._measures[key[:2]] = self._seconds.labels(method, route).observe
+            measure(seconds)
 
     def on_stream_open(self, transport: str) -> None:
         self._streams.labels(transport).inc()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, Protocol, cast
+from weakref import WeakKeyDictionary
 
 import uvicorn
 from msgspec import Struct
@@ -111,6 +112,22 @@ async def send_together(send: Send, *messages: Message) -> None:
     finally:
         cycle.transport = transport
         held.flush()
+
+
+OnDisconnect = Callable[[], None]
+
+
+def watch_disconnect(receive: Receive, on_disconnect: OnDisconnect) -> bool:
+    """Call back once the client of this request has gone, without a task that waits for it. False
+    if that is not possible: then wait for the message."""
+    cycle = getattr(receive, "__self__", None)
+    if not isinstance(cycle, RequestResponseCycle) or cycle.disconnected:
+        return False
+    _ON_DISCONNECT[cycle] = on_disconnect
+    return True
+
+
+_ON_DISCONNECT: Final[WeakKeyDictionary[RequestResponseCycle, OnDisconnect]] = WeakKeyDictionary()
 
 
 def _write_text(socket: WebSocketsSansIOProtocol, content: bytes) -> bool:
@@ -328,6 +345,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         for cycle in self._cycles:
             cycle.disconnected = True
             cycle.message_event.set()
+            if (on_disconnect := _ON_DISCONNECT.pop(cycle, None)) is not None:
+                on_disconnect()
 
     def data_received(self, data: bytes) -> None:
         self._unparsed_bytes += len(data)

@@ -38,7 +38,14 @@ from chatd.api.schemas.workspaces import (
     build_log_reply,
     build_reply,
 )
-from chatd.api.streams import NOT_FOUND_END, ClientStream, StreamEnd, StreamRegistry
+from chatd.api.server import watch_disconnect
+from chatd.api.streams import (
+    CLIENT_GONE_END,
+    NOT_FOUND_END,
+    ClientStream,
+    StreamEnd,
+    StreamRegistry,
+)
 from chatd.domain.chat_views.events import Cursor, Event
 from chatd.domain.chat_views.public_chat import (
     ChatListEvent,
@@ -283,7 +290,10 @@ async def serve_events(
         response_start(200, SSE_HEADERS), response_body(SSE_RETRY_LINE + first, more=True)
     )
     ping = response_body(PING, more=True)
-    end = await stream.run(pump, wait_for_disconnect, lambda: stream.watch(ping))
+    others = [lambda: stream.watch(ping)]
+    if not watch_disconnect(receive, lambda: stream.end(CLIENT_GONE_END)):
+        others.append(wait_for_disconnect)
+    end = await stream.run(pump, *others)
     # A named event, so that clients can tell it from an event of the chat.
     data = msgspec.json.encode(StreamEnded(code=end.code, message=end.message))
     await stream.send_end(response_body(b"event: end\ndata: " + data + b"\n\n"))

@@ -61,14 +61,24 @@ class AccessChecks:
 
 
 class StreamAccess:
-    """Of one stream. `follow` must be running; `end` is called once the credential has ended."""
+    """Of one stream. `start` begins a task that runs `check` when one is needed, and returns False
+    if it cannot yet; `end` is called once the credential has ended."""
 
-    def __init__(self, checks: AccessChecks, caller: ApiCaller, end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        checks: AccessChecks,
+        caller: ApiCaller,
+        *,
+        end: Callable[[], None],
+        start: Callable[[], bool],
+    ) -> None:
         self._checks = checks
         self._caller = caller
         self._end = end
+        self._start = start
         self._reads: set[OpenRead] = set()
-        self._needs_check = asyncio.Event()
+        self._needs_check = False
+        self._is_checking = False
         self.actor = caller.actor
 
     @contextmanager
@@ -86,11 +96,11 @@ class StreamAccess:
         may have been heard by no part of this stream: another user's chat is checked once more."""
         read.chat = chat
         if self._is_foreign(read):
-            self._needs_check.set()
+            self._request_check()
 
     def on_change(self, change: ConfigChange | None) -> None:
         if change is None or self._concerns(change):
-            self._needs_check.set()
+            self._request_check()
 
     def _concerns(self, change: ConfigChange) -> bool:
         if change.kind == "settings":
@@ -105,21 +115,30 @@ class StreamAccess:
     def _is_foreign(self, read: OpenRead) -> bool:
         return read.chat is None or read.chat.owner_id != self._caller.user_id
 
-    async def follow(self) -> None:
-        """Never returns."""
+    def _request_check(self) -> None:
+        self._needs_check = True
+        self.start_check()
+
+    def start_check(self) -> None:
+        """If one is needed."""
+        if self._needs_check and not self._is_checking:
+            self._is_checking = self._start()
+
+    async def check(self) -> None:
+        """Return when no check is needed."""
         failures = 0
-        while True:
-            await self._needs_check.wait()
-            self._needs_check.clear()
+        while self._needs_check:
+            self._needs_check = False
             try:
                 async with self._checks.slots:
                     await self._check()
                 failures = 0
             except Unavailable:
                 failures += 1
-                self._needs_check.set()
+                self._needs_check = True
                 env = self._checks.env
                 await env.clock.sleep(_BACKOFF.delay(failures, env.jitter), "stream_check_retry")
+        self._is_checking = False
 
     async def _check(self) -> None:
         caller = self._caller
@@ -201,7 +220,9 @@ class ClientStream:
         caller: ApiCaller,
         checks: AccessChecks,
     ) -> None:
-        self.access = StreamAccess(checks, caller, lambda: self.end(SIGNED_OUT_END))
+        self.access = StreamAccess(
+            checks, caller, end=lambda: self.end(SIGNED_OUT_END), start=self._start_check
+        )
         self._send = send
         self._direct = find_direct_write(getattr(send, "wrapped", send))
         self._expires_at = caller.expires_at
@@ -210,6 +231,7 @@ class ClientStream:
         self._writers = 0
         self._waiting_since = 0.0
         self._cut: asyncio.Timeout | None = None
+        self._group: asyncio.TaskGroup | None = None
         self.ended: StreamEnd | None = None
 
     async def write(self, *messages: Message) -> None:
@@ -242,23 +264,37 @@ class ClientStream:
             if self._cut is not None:
                 self._cut.reschedule(asyncio.get_running_loop().time())
 
-    async def run(self, *parts: Callable[[], Awaitable[None]]) -> StreamEnd:
-        """Run all parts concurrently until one returns or raises, or `end` is called. The access
-        of the stream is checked meanwhile."""
+    async def run(
+        self, part: Callable[[], Awaitable[None]], *others: Callable[[], Awaitable[None]]
+    ) -> StreamEnd:
+        """Run all parts concurrently until one returns or raises, or `end` is called: the first in
+        this task, the others in tasks of their own. The access of the stream is checked
+        meanwhile."""
         try:
             async with asyncio.timeout(None) as self._cut:
                 if self.ended is None:
-                    async with asyncio.TaskGroup() as group:
-                        for part in (*parts, self.access.follow):
-                            group.create_task(self._run_part(part))
+                    async with asyncio.TaskGroup() as self._group:
+                        for other in others:
+                            self._group.create_task(self._run_part(other))
+                        self.access.start_check()
+                        await self._run_part(part)
         except TimeoutError:
             if self.ended is None:
                 raise
         finally:
-            self._cut = None
+            self._cut = self._group = None
         return self.ended or CLIENT_GONE_END
 
-    async def _run_part(self, part: Callable[[], Awaitable[None]]) -> None:
+    def _start_check(self) -> bool:
+        if self._group is None or self.ended is not None:
+            return False
+        self._group.create_task(self._run_part(self.access.check, is_whole=False))
+        return True
+
+    async def _run_part(
+        self, part: Callable[[], Awaitable[None]], *, is_whole: bool = True
+    ) -> None:
+        """`is_whole`: the stream ends with it."""
         try:
             await part()
         except ChatdError as error:
@@ -269,7 +305,8 @@ class ClientStream:
             )
             self.end(_INTERNAL_END)
         else:
-            self.end(CLIENT_GONE_END)
+            if is_whole:
+                self.end(CLIENT_GONE_END)
 
     async def watch(self, ping: Message | None = None) -> None:
         """Send pings, and end the stream if the client reads nothing for too long or its credential

@@ -6,7 +6,7 @@ ERROR: an operator must act. Events carry ids and numbers, never content, argume
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Final
@@ -315,6 +315,9 @@ class Telemetry:
         Gauge("chatd_build_info", "Always 1.", ["version"], registry=registry).labels(
             version("chatd")
         ).set(1)
+        # A metric looks up its labels under a lock, and checks them, each time.
+        self._counts: dict[str, Callable[[], None]] = {}
+        self._measures: dict[str, Callable[[float], None]] = {}
         self._errors = Counter(
             "chatd_errors", "Failures, by event and kind.", ["event", "kind"], registry=registry
         )
@@ -372,7 +375,7 @@ class Telemetry:
         }
 
     def __call__(self, event: str, **fields: object) -> None:
-        self._events.labels(event).inc()
+        self._count(event)
         if event == "results_cleared":
             self._count_cleared(fields)
         if event == "usage_recorded":
@@ -386,7 +389,7 @@ class Telemetry:
             if event == "model_failed":
                 self._model_failures.labels(str(fields.get("provider", "")), kind).inc()
         if isinstance(duration_ms := fields.get("duration_ms"), int | float):
-            self._durations.labels(event).observe(duration_ms / 1000)
+            self._measure(event, duration_ms / 1000)
         level = level_of(event, has_error="error" in fields or "error_kind" in fields)
         if event in _ONLY_WITH_CHATS and not any(fields.values()):
             level = _DEFAULT_LEVEL
@@ -395,6 +398,16 @@ class Telemetry:
             level = _DEFAULT_LEVEL
         if log.isEnabledFor(level):
             self._write(level, event, fields)
+
+    def _count(self, event: str) -> None:
+        if (count := self._counts.get(event)) is None:
+            count = self._counts[event] = self._events.labels(event).inc
+        count()
+
+    def _measure(self, event: str, seconds: float) -> None:
+        if (measure := self._measures.get(event)) is None:
+            measure = self._measures[event] = self._durations.labels(event).observe
+        measure(seconds)
 
     def _count_cleared(self, fields: Mapping[str, object]) -> None:
         for name, counter in self._cleared.items():

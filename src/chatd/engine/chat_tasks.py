@@ -103,6 +103,7 @@ class ChatTask:
         running = asyncio.get_running_loop().create_task(
             run(attempt), name=f"{task} {attempt.chat.id}"
         )
+        running.add_done_callback(lambda _: self._row_changed.set())
         try:
             return await self._watch(attempt, running)
         finally:
@@ -111,11 +112,7 @@ class ChatTask:
 
     async def _watch(self, attempt: Attempt, running: asyncio.Task[None]) -> Reaction:
         while True:
-            changed = asyncio.get_running_loop().create_task(self._row_changed.wait())
-            try:
-                await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                changed.cancel()
+            await self._row_changed.wait()  # Set by the end of the task too.
             if running.done():
                 return await self._after_task(attempt, running)
             reaction = self._judge(attempt)
@@ -190,6 +187,7 @@ class ChatTasks:
         self._task_reaper = task_reaper
         self._on_chat_task_left = on_chat_task_left
         self._chat_tasks: dict[ChatId, ChatTask] = {}
+        self._roots = 0
         self._tasks: dict[asyncio.Task[None], ChatTask] = {}
         self._releases: set[asyncio.Task[bool]] = set()
         self._group: asyncio.TaskGroup | None = None
@@ -206,7 +204,7 @@ class ChatTasks:
 
     def count(self, *, root: bool) -> int:
         """How many root chats run here, or how many subagents."""
-        return sum(1 for chat_task in self._chat_tasks.values() if chat_task.chat.is_root == root)
+        return self._roots if root else len(self._chat_tasks) - self._roots
 
     def has_new_isolated(self) -> bool:
         """Whether an isolated chat has run here for less than ISOLATION_S."""
@@ -287,6 +285,8 @@ class ChatTasks:
             self._task_reaper,
             created=created,
         )
+        if chat.id not in self._chat_tasks:
+            self._roots += chat.is_root
         self._chat_tasks[chat.id] = chat_task
         task = self._group.create_task(self._run(chat_task), name=f"chat task {chat.id}")
         self._tasks[task] = chat_task
@@ -308,6 +308,7 @@ class ChatTasks:
         chat_task = self._tasks.pop(task)
         if self._chat_tasks.get(chat_task.chat.id) is chat_task:
             del self._chat_tasks[chat_task.chat.id]
+            self._roots -= chat_task.chat.is_root
         if not self._tasks:
             self._empty.set()
         self._on_chat_task_left(chat_task.chat)

@@ -7,6 +7,7 @@ instructions as a reviewer sees. A file cannot close its block or begin another 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -85,6 +86,16 @@ def strip_comments(text: str) -> str:
     return "".join([*kept, text[at:]])
 
 
+MAX_KEPT_TEXT_CHARS: Final = 16 * 1024
+
+_kept_text: Final = lru_cache(256)(strip_invisible)
+
+
+def _cleaned(text: str) -> str:
+    """The instructions of a deployment recur in every step of every chat: the result is kept."""
+    return _kept_text(text) if len(text) <= MAX_KEPT_TEXT_CHARS else strip_invisible(text)
+
+
 class Instructions(Struct, frozen=True, kw_only=True):
     """What the model is told in addition to the chat's own system messages, by section.
 
@@ -121,7 +132,7 @@ class Instructions(Struct, frozen=True, kw_only=True):
         }
         for section, text in ordered.items():
             if text is not None:
-                cleaned = strip_invisible(text)
+                cleaned = _cleaned(text)
                 path = self.plan_path
                 yield (
                     section,

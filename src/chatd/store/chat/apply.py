@@ -13,7 +13,7 @@ changes in two thirds of the server time. `change_writer` chooses the statement 
 
 from typing import Final
 
-from chatd.store.chat.runs import BEGIN_RUN, END_RUN, take_over
+from chatd.store.chat.runs import BEGIN_FIRST_RUN, BEGIN_RUN, END_RUN, take_over
 from chatd.store.database.conn import named_statement
 from chatd.store.deployment.tool_policies import layers_of
 
@@ -206,6 +206,22 @@ bound AS (
         ON b.chat_id = c.parent_chat_id AND b.workspace_id = c.workspace_id),
 """
 
+# A root chat outside any project, by which nothing is inherited and no row is locked.
+_CREATED_ROOT: Final = """
+WITH changed AS (
+    INSERT INTO chats (id, owner_id, root_chat_id, title, model_config_id, reasoning_effort,
+        model_required, labels, workspace_id, mode, client_tools, max_cost_micros, mcp_server_ids,
+        status, snapshot_version, history_version, attempt, next_message_id, pending_calls,
+        turn_message_id, turn_no, run_no, worker_id, epoch, runnable_at, recent_changes)
+    VALUES (:chat_id, :owner_id, :chat_id, :title, :model_config_id, :reasoning_effort,
+        :model_required, :labels, :workspace_id, :mode, :client_tools, :max_cost_micros,
+        :mcp_server_ids, :status, 1, :history_version, :attempt, :next_message_id, :pending_calls,
+        :turn_message_id, 1, (:worker_id::uuid IS NOT NULL)::int, :worker_id::uuid, :epoch,
+        CASE WHEN :worker_id::uuid IS NULL THEN now() END, ARRAY[:change_id::bigint])
+    ON CONFLICT (id) DO NOTHING
+    RETURNING *),
+"""
+
 _APPENDED: Final = """
 appended AS (
     INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
@@ -228,10 +244,12 @@ _MESSAGES: Final = """unnest(:message_id::bigint[], :role::text[], :visibility::
         :effort::text[], :author::uuid[], :usage::text[], :cost::bigint[], :runtime::bigint[],
         :response_id::text[], :finish_reason::text[])"""
 
-_PAID: Final = """
+_AS_ROWS: Final = """
         AS m (id, role, visibility, content, content_version, compressed, model_config_id,
             reasoning_effort, created_by, usage, cost_micros, runtime_ms, provider_response_id,
-            finish_reason)),
+            finish_reason))"""
+
+_PAID: Final = f"""{_AS_ROWS},
 paid AS (
     INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, message_id, kind,
         model_config_id, provider, model, input_tokens, output_tokens, reasoning_tokens,
@@ -404,6 +422,9 @@ _RUNS: Final = f""",
 _FIRST_RUN: Final = f""",
 {BEGIN_RUN}
 """
+_ONLY_RUN: Final = f""",
+{BEGIN_FIRST_RUN}
+"""
 RUN_NAMES: Final = (
     "run_begins",
     "run_outcome",
@@ -522,3 +543,16 @@ APPLY_LAST_STEP: Final = named_statement(
 INSERT_CHAT: Final = named_statement(
     _CREATED, *_WRITTEN, _RULED, _FIRST_RUN, _RESULT, _LAYERS, _NOTHING_MORE
 )
+"""A new chat of any kind."""
+
+INSERT_ROOT_CHAT: Final = named_statement(
+    _CREATED_ROOT,
+    _APPENDED,
+    _ONE_MESSAGE,
+    _AS_ROWS,
+    _ONLY_RUN,
+    _RESULT,
+    _LAYERS,
+    _NOTHING_MORE,
+)
+"""A root chat with its first message and nothing else: most new chats."""

@@ -36,6 +36,7 @@ from chatd.store.chat.apply import (
     APPLY_WITHOUT_QUEUE,
     CALL_NAMES,
     INSERT_CHAT,
+    INSERT_ROOT_CHAT,
     MESSAGE_NAMES,
     ROW_NAMES,
     RUN_NAMES,
@@ -57,7 +58,7 @@ from chatd.store.database.pool import Pool
 from chatd.store.deployment.tool_policies import read_layers
 
 _FILE_REFERENCE: Final = "chat_files_file_id_fkey"
-_READ_LAYERS: Final = frozenset({APPLY_CALLS.text, INSERT_CHAT.text})
+_READ_LAYERS: Final = frozenset({APPLY_CALLS.text, INSERT_CHAT.text, INSERT_ROOT_CHAT.text})
 _STEPS: Final = frozenset({APPLY_STEP.text, APPLY_CALLS.text, APPLY_LAST_STEP.text})
 _FEW_RULES: Final = "a_tool_policy_has_few_rules"
 _LABELS = msgspec.json.Decoder(dict[str, str])
@@ -180,8 +181,14 @@ def _bind(
     action = json_or_none(action_summary(change.after)) if event == "turn.needs_action" else None
     values: _Values = {"event": event, "action": action, "new_mode": change.mode}
     if change.before is None:
+        new = _new_chat(change)
+        if _is_plain(change):
+            message = zip(MESSAGE_NAMES, _message(change.messages[0], contents[0]), strict=True)
+            new.update(zip(ROW_NAMES, row, strict=True))
+            new.update(message, run_begins=run is not None and run.begins)
+            return INSERT_ROOT_CHAT.text, INSERT_ROOT_CHAT.args(new)
         statement = INSERT_CHAT
-        values.update(_new_chat(change))
+        values.update(new)
     elif change.delete_from is not None:
         statement = APPLY_TO_LINES
         values.update(_queue(change), **_lines(change, change.before), **_expected(change.before))
@@ -213,6 +220,20 @@ def _bind(
     values.update(zip(RUN_NAMES, _run(change, run), strict=True))
     values.update(_added_rows(change, contents))
     return statement.text, statement.args(values)
+
+
+def _is_plain(change: Change) -> bool:
+    """A new root chat outside any project, with one message and nothing else."""
+    after = change.after
+    return (
+        len(change.messages) == 1
+        and after.parent_chat_id is None
+        and after.project_id is None
+        and change.request is None
+        and not change.rules
+        and not change.usage
+        and not named_files(change)
+    )
 
 
 def _expected(before: Chat) -> _Values:

@@ -56,6 +56,10 @@ trimmed AS (
     WHERE :run_begins AND r.chat_id = :chat_id AND r.run_no = c.run_no - {_KEPT})"""
 """For the one chat of a change, which may begin none."""
 
+BEGIN_FIRST_RUN: Final[LiteralString] = f"""
+begun AS ({_BEGUN} WHERE :run_begins::boolean)"""
+"""For a new chat, which has none to trim."""
+
 END_RUN: Final[LiteralString] = """
 ended AS (
     UPDATE chat_runs r SET ended_at = now(), outcome = :run_outcome::text,
