@@ -105,8 +105,8 @@ def unarchiving() -> Iterator[str]:
 
 
 def schema() -> Iterator[str]:
-    """The sections of the schema, with the summaries of its head. Raises KeyError for a section
-    that the head does not name."""
+    """The sections of the schema, with the summaries of its head, and the tables of the later
+    migrations. Raises KeyError for a section that the head does not name."""
     head, *sections = re.split(r"^-- (\w[\w, ]*?) -{8,}\n", SCHEMA.read_text(), flags=re.MULTILINE)
     summaries = dict(re.findall(r"^--   (\w[\w, ]*?)  +(.+)$", head, flags=re.MULTILINE))
     yield "| part | what it has | tables |"
@@ -114,6 +114,14 @@ def schema() -> Iterator[str]:
     for name, text in zip(sections[::2], sections[1::2], strict=True):
         tables = re.findall(r"^CREATE TABLE (\w+) ", text, flags=re.MULTILINE)
         yield f"| {name} | {summaries[name]} | {' '.join(f'`{table}`' for table in tables)} |"
+    for file in sorted(SCHEMA.parent.glob("*.sql"))[1:]:
+        text = re.sub(r"^-- .* -{8,}\n+", "", file.read_text())
+        tables = re.findall(r"^CREATE (?:UNLOGGED )?TABLE (\w+) ", text, flags=re.MULTILINE)
+        if tables:
+            comment = " ".join(re.findall(r"\A(?:-- .*\n)+", text)[0].replace("-- ", "").split())
+            summary = re.split(r"[.:] ", comment)[0].rstrip(".")
+            shown = " ".join(f"`{table}`" for table in tables)
+            yield f"| [{file.stem[:4]}](../{file.relative_to(ROOT)}) | {summary} | {shown} |"
 
 
 def error_codes() -> Iterator[str]:

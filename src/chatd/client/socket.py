@@ -71,7 +71,7 @@ class Topics:
             wish.handler.restart()
 
     def due(self) -> Iterator[Subscribe | Unsubscribe]:
-        """What must be sent now; it counts as sent."""
+        """What must be sent now. Each counts as sent once it is yielded."""
         for topic in [one for one in self._asked if one not in self._wanted]:
             self._asked.discard(topic)
             yield Unsubscribe(topic=topic)

@@ -208,13 +208,15 @@ class BrowserServer:
                 raise AgentError(503, text, code=NO_BROWSER_CODE) from error
 
     async def _start(self) -> DevtoolsPipe:
+        """`getVersion` waits until Chromium answers. Auto-attach reports every page and frame, also
+        those that pages open by themselves."""
         env = self._environment.build_variables({}, None)
         program = find_browser(env.get("PATH"))
         if program is None:
             text = f"The workspace has no Chromium. Install Debian's package {BROWSER_PACKAGE}."
             raise AgentError(503, text, code=NO_BROWSER_CODE)
-        words = [program, *_switches(self._profile, env, self._read_trusted_keys())]
-        process = await asyncio.to_thread(self._spawn, words, env)
+        command = [program, *_switches(self._profile, env, self._read_trusted_keys())]
+        process = await asyncio.to_thread(self._spawn, command, env)
         self._process = process
         source, target = cast("IO[bytes]", process.stdout), cast("IO[bytes]", process.stdin)
         self._pipe = pipe = await DevtoolsPipe.open(source, target, self._on_event)

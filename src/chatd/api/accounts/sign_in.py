@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 MAX_HASHES_AT_ONCE: Final = 2
 MAX_WAITING_HASHES: Final = 32
-"""More sign-ins at once than this, in each lane, are told to come again."""
+"""More sign-ins at once than this, in each lane, get 429."""
 MAX_WAITING_SLOW_HASHES: Final = 16
 _NO_PASSWORD: Final = "a text that is no user's password"
 
@@ -63,8 +63,9 @@ class Passwords:
     purpose, so it runs in a thread, a few at once, and a bounded number waits."""
 
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
-        """`hasher` is given by tests, which need no slow one."""
+        """Tests pass a fast hasher."""
         self._hasher = hasher or PasswordHasher()
+        # A lane for each `PasswordLane`, so that a guesser of passwords does not delay the others.
         self._slots = asyncio.Semaphore(MAX_HASHES_AT_ONCE)
         self._known_slot = asyncio.Semaphore(1)
         self._slow_slot = asyncio.Semaphore(1)

@@ -95,7 +95,7 @@ def add_provider(
         str | None,
         typer.Option(
             metavar="VARIABLE",
-            help="The variable of this shell that has the key [asked for, or standard input]",
+            help="The environment variable that has the key [asked for, or standard input]",
         ),
     ] = None,
     model: Annotated[
@@ -105,13 +105,14 @@ def add_provider(
         ),
     ] = None,
     no_model: Annotated[bool, typer.Option("--no-model", help="Add no model")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Store it also if its test fails")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Store it even if its test fails")] = False,
     as_json: AsJson = False,
     server: ServerFinder,
 ) -> None:
     """Add a provider, test it, and add its first model.
 
-    The first model beside the demo becomes the default. A provider whose test fails is not stored.
+    The first model besides the demo model becomes the default. A provider whose test fails is not
+    stored.
     """
     from chatd.cli.administration import providers as work
     from chatd.cli.api_session import report_errors, run_command

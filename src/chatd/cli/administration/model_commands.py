@@ -94,7 +94,7 @@ def add_models(
     region: Annotated[str | None, typer.Option(metavar="REGION", help="For bedrock")] = None,
     key_env: Annotated[
         str | None,
-        typer.Option(metavar="VARIABLE", help="The variable of this shell that has the key"),
+        typer.Option(metavar="VARIABLE", help="The environment variable that has the key"),
     ] = None,
     key_file: Annotated[
         Path | None,

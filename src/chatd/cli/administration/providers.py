@@ -81,7 +81,7 @@ _PROVIDER_HEADINGS: Final = ("NAME", "KIND", "KEY", "ADDRESS", "")
 
 class NewProvider(Struct, frozen=True, kw_only=True):
     """`model` is the first model; None: the person chooses from the provider's list, or the one
-    that the server suggests is taken. `keeps`: the provider stays also if its test fails."""
+    that the server suggests is taken. `keeps`: the provider stays even if its test fails."""
 
     name: str
     kind: str

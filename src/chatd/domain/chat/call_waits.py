@@ -2,7 +2,8 @@
 user.
 
 All calls begin to wait at the same moment, each with its own time-out. The row has the earliest
-deadline only; the others follow from the differences of the time-outs.
+deadline only; the others follow from the differences of the time-outs. What a *running* call waits for,
+such as a runner, is `PendingCall.waits_for`: see `worker_transitions.note_waits`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from chatd.domain.ids import ToolCallId
 from chatd.domain.text import Json, parse_json, replace_surrogates
 
 WaitKind = Literal["client", "question", "approval"]
-"""Of calls that somebody must answer."""
+"""What a call that a person or a client must answer waits for."""
 AGENT_WAIT: Final = "agents"
 """The mark of a call that waits for subagents while a person is asked about another one. It runs
 again when the person has answered; the subagents work meanwhile."""
@@ -219,7 +220,7 @@ class QuestionAnswers(Struct, frozen=True, kw_only=True):
 
 
 def read_questions(args: Json) -> tuple[Question, ...]:
-    """Raises ToolError, with what the model is to repair."""
+    """Raises ToolError, which tells the model what to correct."""
     value = parse_json(args)
     listed = cast("Mapping[str, object]", value).get("questions") if isinstance(value, dict) else ()
     if not isinstance(listed, list) or not listed:

@@ -42,6 +42,8 @@ from chatd.domain.tool_policy.rules import ToolRule
 
 MAX_ORPHAN_COUNT: Final = 1000
 INTERRUPT_DEADLINE_S: Final = 10.0
+"""If the chat's worker has not saved the partial answer by then, the next heartbeat of any worker
+saves what the journal has (`engine/lease.py`)."""
 
 INTERRUPTED_CALL_TEXT: Final = (
     "The tool call was interrupted before it produced a result. It may have taken effect: check"

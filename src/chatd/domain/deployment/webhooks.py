@@ -45,7 +45,7 @@ def turn_event(change: Change) -> TurnEvent | None:
 
 WebhookEvent = Literal["ping"] | TurnEvent
 WebhookKind = Literal["http", "push"]
-"""`push`: the endpoint of a browser, see `domain.push`."""
+"""`push`: the endpoint of a browser, see Web push below."""
 
 SECRET_PREFIX: Final = "whsec_"
 SECRET_BYTES: Final = 32

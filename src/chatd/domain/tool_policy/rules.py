@@ -14,6 +14,7 @@ LayerName = Literal["deployment", "template", "user", "chat"]
 
 MAX_RULES: Final = 200
 """Of one policy. The deployment, a template, a user and a chat have one each."""
+MAX_ARGUMENT_NAME_CHARS: Final = 200
 MAX_PATTERN_CHARS: Final = 4096
 MAX_ARGUMENT_PATTERNS: Final = 16
 _MAX_REASON_CHARS: Final = 500
@@ -105,7 +106,7 @@ def check_rule(rule: ToolRule, field: str) -> ToolRule:
     if len(rule.args) > MAX_ARGUMENT_PATTERNS:
         raise InvalidInput(f"{field}.args", f"at most {MAX_ARGUMENT_PATTERNS} arguments")
     for name, pattern in rule.args.items():
-        _check_text(name, f"{field}.args", 200)
+        _check_text(name, f"{field}.args", MAX_ARGUMENT_NAME_CHARS)
         _check_text(pattern, f"{field}.args.{name}", MAX_PATTERN_CHARS)
     _check_text(rule.reason, f"{field}.reason", _MAX_REASON_CHARS)
     return rule

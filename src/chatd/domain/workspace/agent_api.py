@@ -1,7 +1,8 @@
 """The API of a workspace agent as tools and people use it (commands, files, terminals), and a
 chat's binding, pinned context and diffs.
 
-The agent is a separate program; `workspaces` connects to it. A chat uses its pinned context until
+These are values only: the agent, a separate program, has its routes in `agent/*/*_routes.py`, and
+`workspaces/agents/agent_client.py` calls them. A chat uses its pinned context until
 the user pins a newer one.
 """
 

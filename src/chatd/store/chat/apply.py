@@ -335,7 +335,7 @@ ruled AS (
 # person must answer. While a queued message goes on, browsers are not told: another end follows.
 # Nor are they told of chats that are not listed. The lock leaves out a webhook that is being
 # deleted: its foreign key would refuse the whole commit.
-_TOLD: Final = """,
+_WEBHOOK_EVENTS: Final = """,
 told AS (
     INSERT INTO webhook_deliveries (webhook_id, event, chat_id, version, title, labels, error,
         action, more)
@@ -464,7 +464,7 @@ _WRITTEN_WITH_QUEUE: Final = (
     *_WRITTEN,
     _ANSWERED,
     _RULED,
-    _TOLD,
+    _WEBHOOK_EVENTS,
     _RUNS,
     _QUEUE,
 )
@@ -496,7 +496,7 @@ APPLY_WITHOUT_QUEUE: Final = named_statement(
     *_WRITTEN,
     _ANSWERED,
     _RULED,
-    _TOLD,
+    _WEBHOOK_EVENTS,
     _RUNS,
     _RESULT,
     _NOTHING_MORE,
@@ -532,7 +532,7 @@ APPLY_LAST_STEP: Final = named_statement(
     _RUN_COLUMNS,
     _CHANGED,
     *_WRITTEN_BY_STEP,
-    _TOLD,
+    _WEBHOOK_EVENTS,
     _RUNS,
     _RESULT,
     _NOTHING_MORE,

@@ -6,7 +6,8 @@ each connect `on_connected` reports that earlier hints may be lost. Hints are lo
 neither waits nor fails, and while the database is unreachable the oldest are dropped and counted.
 
 Hints are sent after the commit, on a session that does not wait for the disk: a NOTIFY inside a
-transaction makes all committing transactions queue for one lock.
+transaction makes all committing transactions queue for one lock. `publish` is the exception: a
+notice of changed settings, which are rare, is part of the transaction that changes them.
 """
 
 import asyncio

@@ -72,22 +72,22 @@ def find_access(
         found = read_kubeconfig(Path(environ["KUBECONFIG"]))
     else:
         raise SettingsError(
-            "--backend kubernetes: this is no pod with a service account. Name a kubeconfig with"
+            "--backend kubernetes: this is not a pod with a service account. Name a kubeconfig with"
             " --kubeconfig."
         )
     return msgspec.structs.replace(found, namespace=namespace or found.namespace)
 
 
-def in_cluster_access(host: str, port: str, place: Path = SERVICE_ACCOUNT) -> ClusterAccess:
+def in_cluster_access(host: str, port: str, directory: Path = SERVICE_ACCOUNT) -> ClusterAccess:
     try:
-        namespace = (place / "namespace").read_text().strip()
+        namespace = (directory / "namespace").read_text().strip()
     except OSError:
         namespace = DEFAULT_NAMESPACE
     return ClusterAccess(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         namespace=namespace,
-        ca_file=place / "ca.crt",
-        token_file=place / "token",
+        ca_file=directory / "ca.crt",
+        token_file=directory / "token",
     )
 
 
