@@ -2,8 +2,8 @@
 user.
 
 All calls begin to wait at the same moment, each with its own time-out. The row has the earliest
-deadline only; the others follow from the differences of the time-outs. What a *running* call waits for,
-such as a runner, is `PendingCall.waits_for`: see `worker_transitions.note_waits`.
+deadline only; the others follow from the differences of the time-outs. What a *running* call waits
+for, such as a runner, is `PendingCall.waits_for`: see `worker_transitions.note_waits`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
