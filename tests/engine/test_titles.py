@@ -69,6 +69,18 @@ async def test_a_new_chat_gets_a_title_generated_from_its_first_message(dsn: str
         assert chat.updated_at == rested.updated_at
 
 
+async def test_every_call_names_its_chat_in_a_header_that_is_configured_to(dsn: str) -> None:
+    async with TitleApi.running() as api, engine_rig_with(dsn, api, titles=True) as rig:
+        chat_id = await new_chat(rig)
+        chat = await rig.wait_chat_task_left(chat_id)
+        await wait_title_task(rig)
+        assert len(api.titles) == 1
+        assert len(api.requests) >= 1
+        for sent in (*api.requests, *api.titles):
+            assert sent.headers["x-chat"] == f"{chat_id} of {chat.owner_id}"
+            assert "x-workspace" not in sent.headers
+
+
 async def test_only_the_first_turn_generates_a_title(dsn: str) -> None:
     async with TitleApi.running() as api, engine_rig_with(dsn, api, titles=True) as rig:
         chat_id = await new_chat(rig)

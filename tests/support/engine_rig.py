@@ -458,7 +458,8 @@ class RigOptions(Struct, frozen=True, kw_only=True):
     def provider_at(self, url: str) -> ProviderConfig:
         if self.kind == "anthropic":
             return ProviderConfig(kind="anthropic", base_url=url, api_key=Secret(ANTHROPIC_KEY))
-        return ProviderConfig(kind="openai-compat", base_url=f"{url}/v1")
+        ids = {"X-Chat": Secret("{chat_id} of {owner_id}"), "X-Workspace": Secret("{workspace_id}")}
+        return ProviderConfig(kind="openai-compat", base_url=f"{url}/v1", headers=ids)
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 from msgspec import Struct
 
 from chatd.domain.model.failures import redact_urls
-from chatd.domain.model.protocol import ModelRequest, ProviderError, ProviderFault
+from chatd.domain.model.protocol import CALL_ID_NAMES, ModelRequest, ProviderError, ProviderFault
 from chatd.domain.model.retry import STREAM_IDLE_TIMEOUT_S
 
 # Secrets stay out of logs, messages and files: only the code that sends one reveals it.
@@ -348,20 +348,29 @@ def is_valid_header(name: str, value: str) -> bool:
     return value.isprintable() and bool(re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name))
 
 
+_ID_NAME: Final = re.compile(r"\{(" + "|".join(CALL_ID_NAMES) + r")\}")
+
+
 def request_headers(
     config: ProviderConfig,
     request: ModelRequest,
     auth: Mapping[str, str],
     accept: str = "text/event-stream",
 ) -> dict[str, str]:
-    """The headers of a model call. Configured headers replace all others."""
+    """The headers of a model call. Configured headers replace all others. `{chat_id}` and the other
+    names of `CALL_ID_NAMES` in their values are replaced; a header without its id is not sent."""
     own = {
         "content-type": "application/json",
         "accept": accept,
         "user-agent": user_agent(),
         **auth,
     }
-    return merge_headers(request.headers, own, configured_headers(config))
+    named = {
+        name: _ID_NAME.sub(lambda match: request.ids[match[1]], value)
+        for name, value in configured_headers(config).items()
+        if all(match[1] in request.ids for match in _ID_NAME.finditer(value))
+    }
+    return merge_headers(own, named)
 
 
 def list_headers(config: ProviderConfig, auth: Mapping[str, str]) -> dict[str, str]:

@@ -92,12 +92,19 @@ async def test_other_refusals_are_not_repeated(claude: Claude) -> None:
 
 
 async def test_requests_carry_required_and_configured_headers(claude: Claude) -> None:
-    own = {"X-Team": Secret("blue"), "anthropic-beta": Secret("novelty-2026-01-01")}
+    own = {
+        "X-Team": Secret("blue"),
+        "anthropic-beta": Secret("novelty-2026-01-01"),
+        "X-Chat-Id": Secret("chat {chat_id} of {owner_id}, {unknown}"),
+        "X-Workspace": Secret("{workspace_id}"),
+        "bad header": Secret("x"),
+        "x-bad": Secret("a\r\nb: c"),
+    }
     claude.fake.play("text")
     sent = request(
         model="claude-opus-4-6",
         computer=ComputerTool(width_px=800, height_px=600),
-        headers={"x-chat-id": "7", "X-Api-Key": "no", "bad header": "x", "x-bad": "a\r\nb: c"},
+        ids={"chat_id": "7", "owner_id": "ann"},
     )
     async with claude.provider(name="work", headers=own) as provider:
         assert provider.name == "work"
@@ -109,9 +116,9 @@ async def test_requests_carry_required_and_configured_headers(claude: Claude) ->
     assert seen.headers["content-type"] == "application/json"
     assert seen.headers["accept"] == "text/event-stream"
     assert seen.headers["user-agent"].startswith("chatd/")
-    assert seen.headers["x-chat-id"] == "7"
+    assert seen.headers["x-chat-id"] == "chat 7 of ann, {unknown}"
     assert seen.headers["x-team"] == "blue"
-    assert not {"bad header", "x-bad", "b"} & set(seen.headers)
+    assert not {"x-workspace", "bad header", "x-bad", "b"} & set(seen.headers)
     assert betas_of(seen) == {"computer-use-2025-11-24", "novelty-2026-01-01"}
     assert seen.json["model"] == "claude-opus-4-6"
     assert seen.json["stream"] is True

@@ -38,13 +38,12 @@ async def test_an_answer_is_read_over_a_socket(gemini: Gemini) -> None:
 
 async def test_the_key_is_only_in_its_header(gemini: Gemini) -> None:
     gemini.fake.script(stream("text"))
-    sent = request(model=MODEL, headers={"x-chat-id": "7", "x-goog-api-key": "no"})
+    sent = request(model=MODEL)
     async with gemini.provider() as provider:
         await collect(provider, sent)
     [seen] = gemini.fake.requests
     assert seen.path == f"/v1beta/models/{MODEL}:streamGenerateContent?alt=sse"
     assert seen.headers["x-goog-api-key"] == KEY
-    assert seen.headers["x-chat-id"] == "7"
     assert seen.headers["user-agent"].startswith("chatd/")
     assert KEY.encode() not in seen.body
     assert KEY not in repr(provider.__dict__.get("_http")) + repr(provider)

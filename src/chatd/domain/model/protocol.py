@@ -199,13 +199,19 @@ class KeptWire(Struct, frozen=True, kw_only=True, eq=False):
         self.forms[key] = form
 
 
+CALL_ID_NAMES: Final = ("owner_id", "chat_id", "root_chat_id", "workspace_id")
+
+
 class ModelRequest(Struct, frozen=True, kw_only=True):
     """`model` is sent unchanged. `options` are the provider's own, validated by its schema.
     `continues` is the beginning of the answer, which the model goes on from: only for a request
     that the provider can continue.
 
     Requests with the same `cache_key` begin alike, so a provider may send them where it has cached
-    the beginning."""
+    the beginning.
+
+    `ids` tell for whom the call is made, by `CALL_ID_NAMES`. They leave chatd only in headers
+    that an administrator has configured with their names."""
 
     model: str
     messages: tuple[PromptMessage, ...]
@@ -223,7 +229,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     options: Json = UNSET
     output_schema: Json = UNSET
     cache_key: str | None = None
-    headers: Mapping[str, str] = {}
+    ids: Mapping[str, str] = {}
     kept_wire: KeptWire | None = None
 
 

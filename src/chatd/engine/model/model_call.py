@@ -739,7 +739,20 @@ def _build_request(
         ),
         options=config.options,
         cache_key=str(chat.id),
+        ids=call_ids(chat),
     )
+
+
+def call_ids(chat: Chat) -> Mapping[str, str]:
+    """For whom a call is made: see `ModelRequest.ids`."""
+    ids = {
+        "owner_id": str(chat.owner_id),
+        "chat_id": str(chat.id),
+        "root_chat_id": str(chat.root_chat_id),
+    }
+    if chat.workspace_id is not None:
+        ids["workspace_id"] = str(chat.workspace_id)
+    return ids
 
 
 def _is_task_cancelled() -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from chatd.aio import REQUEST_MARK, BackgroundTasks, RequestMark
 from chatd.domain.access.permissions import WORKER
@@ -50,6 +50,7 @@ from chatd.domain.prompt.titles import (
 )
 from chatd.domain.text import clip
 from chatd.engine.model.call_records import DebugRecorder, UsageWriter
+from chatd.engine.model.model_call import call_ids
 from chatd.engine.model.model_choice import choose_usable_model
 from chatd.engine.model.spend_guard import SpendGuard, SpendRefused
 from chatd.store.chat import chats
@@ -191,7 +192,7 @@ class TitleGenerator:
         while models:
             model = models.pop(0)
             if (model.config.provider, model.config.model) not in self._unusable:
-                request = build_request(model.config.model)
+                request = structs.replace(build_request(model.config.model), ids=call_ids(chat))
                 try:
                     title, failed = await self._call(chat, model, request, words, deadline)
                 except SpendRefused as refused:
