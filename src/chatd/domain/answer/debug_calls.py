@@ -120,8 +120,6 @@ def describe_request(request: ModelRequest) -> dict[str, JsonValue]:
         "tool_choice": choice if isinstance(choice, str) else {"name": choice.name},
         "options": _decoded(request.options),
         "output_schema": _decoded(request.output_schema),
-        # A header may have a key, whatever its name.
-        "headers": dict.fromkeys(request.headers, REDACTED),
         "tools": tools,
         "messages": [_describe_message(message) for message in request.messages],
     }
