@@ -269,6 +269,7 @@ async def test_a_search_reads_the_entries_that_have_the_grams_and_compares_one_p
             "UPDATE chat_search_texts SET grams = $1 WHERE message_id = 70",
             index_keys(OWNER, text_grams(rare)),
         )
+        await session.execute(search.MOVE_PENDING)
         await session.execute("ANALYZE chat_search_texts")
         page = (OWNER, "false", None, None, 10, None, None, None)
 

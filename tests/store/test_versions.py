@@ -121,6 +121,18 @@ async def test_a_search_finds_the_shown_version_only(edited: EditedChat, pool: P
     assert (await found("first"), await found("zebra")) == (1, 0)
 
 
+async def test_a_batch_of_the_search_index_leaves_no_pending_entries(
+    edited: EditedChat, pool: Pool
+) -> None:
+    """Every search would read them all."""
+    await edited.edit(FIRST, "zebra")
+    while await search.index_batch(pool):
+        pass
+    assert await pool.fetchval("SELECT gin_clean_pending_list('chat_search_texts_grams')") == 0
+    await pool.execute("UPDATE chat_search_texts SET grams = grams || 1")
+    assert await pool.fetchval("SELECT gin_clean_pending_list('chat_search_texts_grams')") > 0
+
+
 @pytest.mark.promise("P3")
 async def test_of_two_choices_at_once_one_waits_for_the_other(
     edited: EditedChat, pool: Pool

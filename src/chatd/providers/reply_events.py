@@ -30,8 +30,8 @@ from chatd.providers.sse import FramedDecoder
 
 BEAT_INTERVAL_S: Final = 0.03
 """Not shorter than the interval at which parts for viewers are coalesced: one read is one part."""
-MAX_BEAT_INTERVAL_S: Final = 0.1
-MAX_READS_PER_S: Final = 1600
+MAX_BEAT_INTERVAL_S: Final = 0.15
+MAX_READS_PER_S: Final = 1000
 """Limit for all streams of a provider together: the interval grows with their number, so that more
 tokens share the cost of a read and of a write."""
 WAKING_READS: Final = 4

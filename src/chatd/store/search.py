@@ -385,6 +385,10 @@ WRITE: Final[LiteralString] = """
         $7::text[]) AS d (chat, id, root, owner, at, text, grams)
     ON CONFLICT (chat_id, message_id) DO UPDATE
         SET text = excluded.text, grams = excluded.grams, at = excluded.at"""
+# Else every search would read the list of pending entries. The function is the owner's alone.
+MOVE_PENDING: Final[LiteralString] = """
+    SELECT gin_clean_pending_list(c.oid) FROM pg_class c
+    WHERE c.oid = 'chat_search_texts_grams'::regclass AND pg_has_role(c.relowner, 'USAGE')"""
 REMOVE: Final[LiteralString] = """
     DELETE FROM chat_search_texts t USING unnest($1::uuid[], $2::bigint[]) AS d (chat, id)
     WHERE t.chat_id = d.chat AND t.message_id = d.id"""
@@ -501,6 +505,7 @@ async def _write(conn: Conn, changed: Sequence[tuple[ChatBehind, Sequence[Messag
             [entry.text for entry in entries],
             [entry.grams for entry in entries],
         )
+        await conn.fetchval(MOVE_PENDING)
     kept = {(entry.chat.id, entry.id) for entry in entries}
     gone = [
         (chat.id, message.id)
