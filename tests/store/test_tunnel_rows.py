@@ -1,5 +1,6 @@
 """Which replica reaches which runner, in a real database."""
 
+import asyncio
 from uuid import UUID
 
 import pytest
@@ -30,6 +31,21 @@ def connecting(identity: RunnerIdentity = OWN, **fields: object) -> ConnectedRun
 async def addresses(pool: Pool, runner_id: str = LAPTOP) -> list[str]:
     holder = present(await tunnels.find_holder(pool, runner_id))
     return [address for _, address in holder.addresses]
+
+
+async def test_runners_of_a_user_that_connect_at_once_count_each_other(pool: Pool) -> None:
+    """Each saw none of the others when they were counted without a lock."""
+
+    async def connect(number: int) -> bool:
+        runner = connecting(id=RunnerId(f"runner-{number}"))
+        async with pool.transaction() as session:
+            if await tunnels.count_others(session, runner) >= 1:
+                return False
+            return await tunnels.connect(session, runner) is not None
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(connect(number)) for number in range(4)]
+    assert sorted(task.result() for task in tasks) == [False, False, False, True]
 
 
 async def test_the_end_of_a_connection_leaves_the_tunnel_of_a_later_one(pool: Pool) -> None:

@@ -243,18 +243,20 @@ class RunnerServices:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 connected = self._connected(hello, identity)
                 most = self._config.runners_per_user
-                others = await tunnels.count_others(self.pool, connected)
-                if others >= most:
-                    text = (
-                        f"You have {others} connected runners, and may have {most}. Stop one of"
-                        " them, or ask an administrator to raise workspaces.runners_per_user."
-                    )
-                    await refuse(messages, "too_many_own_runners", text)
-                    return
-                row = await tunnels.connect(self.pool, connected)
+                async with self.pool.transaction() as session:
+                    others = await tunnels.count_others(session, connected)
+                    is_one_too_many = others >= most
+                    row = None if is_one_too_many else await tunnels.connect(session, connected)
         except (ChatdError, TimeoutError):
             text = "The server's database does not answer."
             await refuse(messages, "unavailable", text, final=False)
+            return
+        if is_one_too_many:
+            text = (
+                f"You have {others} connected runners, and may have {most}. Stop one of them, or"
+                " ask an administrator to raise workspaces.runners_per_user."
+            )
+            await refuse(messages, "too_many_own_runners", text)
             return
         if row is None:
             text = (

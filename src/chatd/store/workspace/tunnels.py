@@ -18,7 +18,7 @@ from chatd.domain.workspace.runners import (
     RunnerId,
     RunnerTokenId,
 )
-from chatd.store.database.conn import Conn, json_text, named_statement
+from chatd.store.database.conn import Conn, DatabaseSession, json_text, named_statement
 
 _RUNNER: Final = msgspec.json.Decoder(Runner)
 
@@ -53,6 +53,7 @@ CONNECT: Final = named_statement("""
     SELECT row_to_json(runner) FROM runner""")
 
 # The connected runners of the same owner, without this one.
+LOCK_OWNER: Final[LiteralString] = "SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE"
 COUNT_OTHERS: Final[LiteralString] = """
     SELECT count(*) FROM runners
     WHERE owner_id = $1 AND id <> $2 AND disconnected_at IS NULL
@@ -211,12 +212,14 @@ async def connect(conn: Conn, runner: ConnectedRunner) -> Runner | None:
     return None if found is None else _RUNNER.decode(found)
 
 
-async def count_others(conn: Conn, runner: ConnectedRunner) -> int:
-    """How many other runners of its owner are connected; 0 for one of a pool or a server."""
+async def count_others(session: DatabaseSession, runner: ConnectedRunner) -> int:
+    """How many other runners of its owner are connected; 0 for one of a pool or a server. Until the
+    transaction ends, no other runner of this owner connects."""
     owner = runner.identity.owner_id
     if owner is None:
         return 0
-    found: int = await conn.fetchval(COUNT_OTHERS, owner, runner.id, RUNNER_SILENT_AFTER_S)
+    await session.execute(LOCK_OWNER, owner)
+    found: int = await session.fetchval(COUNT_OTHERS, owner, runner.id, RUNNER_SILENT_AFTER_S)
     return found
 
 
