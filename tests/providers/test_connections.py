@@ -255,6 +255,13 @@ async def test_a_connection_that_the_server_closes_while_the_call_is_marked_is_r
         assert server.connections == 2
 
 
+async def test_a_request_is_not_sent_again_once_its_reply_has_begun() -> None:
+    async with serving(answering(SIZED, b"HTTP/1.1 200 O")) as server:
+        assert await server.ask() == b"hello world"
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await server.post()
+
+
 async def test_a_reply_that_nobody_reads_is_held_and_read_whole_later() -> None:
     size, sent = 64 * 1024 * 1024, asyncio.Event()
 

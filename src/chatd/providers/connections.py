@@ -120,6 +120,11 @@ class StreamedReply:
     def content_type(self) -> str:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
+    @property
+    def has_begun(self) -> bool:
+        """A byte of it has arrived."""
+        return self._has_head or self._head_bytes > 0
+
     # Reading
 
     async def read_head(self) -> None:
@@ -423,7 +428,8 @@ class ConnectionPool:
         try:
             await reply.read_head()
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            if is_reused:
+            # A server that has begun to answer has read the request: sent again, it is paid twice.
+            if is_reused and not reply.has_begun:
                 return None
             raise
         except BaseException:
