@@ -317,6 +317,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             max_bytes=18,
             user_bytes=19,
             user_files=20,
+            web_images="off",
             s3_endpoint="https://s3.test",
             s3_bucket="files",
             s3_region="eu-central-1",

@@ -46,7 +46,8 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         Key(
             "escape",
             "interrupt",
-            "Interrupt the answer; twice in two seconds: its subagents too",
+            "Interrupt the answer; twice in two seconds: its subagents too. Twice at an empty"
+            " message box: edit your last message",
         ),
         _first("ctrl+n", "new_chat", "Start a new chat", "New"),
         _first(
@@ -162,6 +163,7 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         Key("ctrl+g", "run('busy')", "What the next message does while the chat works"),
         Key("ctrl+o", "run('model')", "Choose the model and its effort"),
         Key("ctrl+r", "run('history')", "Search your earlier prompts, of all chats"),
+        Key("ctrl+v,alt+v", "run('paste')", "Attach the picture of the clipboard"),
         Key("alt+e", "run('edit_last')", "Edit your last message and run it again"),
         Key("alt+q", "run('queue')", "Go to the queue"),
     ),

@@ -162,6 +162,7 @@ class MainScreen(Screen[None]):
         self._first = first
         self._opened: OpenedChat | None = None
         self._escape = DoublePress()
+        self._escape_idle = DoublePress()
         self._control_c = DoublePress()
         self._marked: dict[ChatId, int] = {}
         """The last message of each chat that the server knows as read."""
@@ -352,7 +353,8 @@ class MainScreen(Screen[None]):
             chats.focus()
 
     def action_interrupt(self) -> None:
-        """Esc: once for the answer, twice for its subagents too."""
+        """Esc: once for the answer, twice for its subagents too. While nothing runs or is written,
+        twice to edit the last message."""
         chat, listed, now = self._followed, self.listed, session_of(self).clock.monotonic()
         has_subagents = isinstance(listed, ListedChat) and bool(listed.children)
         more = "Esc again stops its subagents too." if has_subagents else ""
@@ -363,8 +365,12 @@ class MainScreen(Screen[None]):
             # The first one has stopped the answer.
             self._escape.press(chat.chat_id, now)
             self._interrupt(chat.chat_id, family=True)
-        else:
+        elif chat is None or not self.query_one(Composer).can_edit_last:
             self.leave_list()
+        elif self._escape_idle.press(chat.chat_id, now):
+            self.query_one(Composer).opened.edit_last()
+        else:
+            self.query_one(StatusLine).say("Esc again edits your last message.")
 
     def action_interrupt_or_quit(self) -> None:
         """Ctrl-C: the first clears the draft or else interrupts what runs; a second one soon after

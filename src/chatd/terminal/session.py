@@ -2,10 +2,11 @@
 the machine it runs on."""
 
 import asyncio
+import os
 import shlex
 import sys
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, cast
 
@@ -25,6 +26,7 @@ from chatd.domain.ports import Clock
 # whether there is a browser.
 
 DEFAULT_EDITOR: Final = "vi"
+MAX_CHOICE_CHARS: Final = 200
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -58,6 +60,25 @@ def read_machine(environ: Mapping[str, str]) -> Machine:
         shows_pictures=environ.get("CHATD_PICTURES", "").lower() not in ("0", "off", "false", "no"),
         program_env=without_tokens(environ),
     )
+
+
+def read_kept_choice(directory: Path | None, name: str) -> str:
+    """What was chosen in an earlier terminal; empty if nothing was."""
+    if directory is not None:
+        with suppress(OSError, ValueError):
+            return (directory / name).read_text(encoding="utf-8")[:MAX_CHOICE_CHARS].strip()
+    return ""
+
+
+def keep_choice(directory: Path | None, name: str, text: str) -> None:
+    """For the next terminal. One that cannot be written lasts as long as this one."""
+    if directory is None:
+        return
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = directory / f"{name}.{os.getpid()}.tmp"
+        new.write_text(f"{text}\n", encoding="utf-8")
+        new.replace(directory / name)
 
 
 def _read_editor(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,15 +1,15 @@
 """The colours of the terminal: those of the page (`ui/src/styles/tokens.css`), light and dark, and
 some others. What was chosen in the terminal is kept in a file of the user's state."""
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 from rich.style import Style
 from textual.theme import Theme
+
+from chatd.terminal.session import keep_choice, read_kept_choice
 
 _COLOURS: Final[Mapping[str, tuple[str, str]]] = {
     "text": ("#ecedef", "#1b1c1e"),
@@ -152,21 +152,11 @@ def choose_theme(asked: str, kept: str, colorfgbg: str) -> str:
 
 def read_kept_theme(directory: Path | None) -> str:
     """Empty if none was chosen."""
-    if directory is not None:
-        with suppress(OSError, ValueError):
-            return (directory / _KEPT_FILE).read_text(encoding="utf-8")[:40].strip()
-    return ""
+    return read_kept_choice(directory, _KEPT_FILE)
 
 
 def keep_theme(directory: Path | None, name: str) -> None:
-    """For the next terminal. One that cannot be written lasts as long as this one."""
-    if directory is None:
-        return
-    with suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new = directory / f"{_KEPT_FILE}.{os.getpid()}.tmp"
-        new.write_text(f"{name}\n", encoding="utf-8")
-        new.replace(directory / _KEPT_FILE)
+    keep_choice(directory, _KEPT_FILE, name)
 
 
 class Palette(Struct, frozen=True, kw_only=True):

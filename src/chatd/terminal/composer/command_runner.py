@@ -113,6 +113,9 @@ class CommandRunner:
             "workspace": self._choices.choose_workspace,
             "theme": self._choices.choose_theme,
             "attach": self._attach,
+            "statusline": opened.choose_status,
+            "copy": lambda _: self._copy(),
+            "paste": lambda _: opened.start(opened.paste, "paste"),
             "busy": self._busy,
             "edit": lambda _: opened.edit_last(),
             "unsent": lambda _: self._take_unsent(),
@@ -202,6 +205,16 @@ class CommandRunner:
         if not path:
             raise NotDone("Which file? /attach path, or @path in the text.")
         self._opened.attach_path(path)
+
+    def _copy(self) -> None:
+        chat = self._opened.chat
+        messages = () if chat is None else chat.shown.messages
+        answers = (one for one in reversed(messages) if one.role == "assistant")
+        text = next((text for one in answers if (text := read_content(one.content).text)), "")
+        if not text:
+            raise NotDone("There is no answer to copy.")
+        self._opened.copy(text)
+        self._say("The last answer is copied.")
 
     def _busy(self, word: str) -> None:
         if word and find_behaviour(word) is None:

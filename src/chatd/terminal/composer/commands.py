@@ -94,10 +94,12 @@ class BusyChoice(Struct, frozen=True, kw_only=True):
 
 
 CommandName = Literal[
-    "new", "connect", "model", "effort", "mode", "plan", "workspace", "attach", "mcp", "policy",
+    "new", "connect", "model", "effort", "mode", "plan", "workspace", "attach", "paste", "mcp",
+    "policy",
     "busy", "continue", "edit", "regenerate", "version", "rate", "unsent", "retry", "interrupt",
     "hold", "queue", "compact", "diff", "undo", "usage", "fork", "rename", "archive", "unarchive",
-    "pin", "unpin", "share", "unshare", "project", "export", "resume", "theme", "help", "quit",
+    "pin", "unpin", "share", "unshare", "project", "export", "copy", "resume", "theme",
+    "statusline", "help", "quit",
 ]  # fmt: skip
 
 Need = Literal["nothing", "chat", "idle chat", "busy chat"]
@@ -149,6 +151,9 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
         effect="Choose where the tools of the chat act",
     ),
     SlashCommand(name="attach", argument="path", effect="Attach a file of this machine, as @path"),
+    SlashCommand(
+        name="paste", effect="Attach the picture of the clipboard, or insert the text of it"
+    ),
     SlashCommand(name="mcp", effect="Choose and connect MCP servers"),
     SlashCommand(name="policy", effect="Show and change which tool calls ask first", need="chat"),
     SlashCommand(
@@ -236,11 +241,17 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
         effect="Save this chat as a file: Markdown, or what can be imported if it ends in .jsonl",
         need="chat",
     ),
+    SlashCommand(name="copy", effect="Copy the last answer", need="chat"),
     SlashCommand(
         name="theme",
         argument="[name]",
         choices=("dark", "light", "contrast", "contrast-light", "warm", "paper"),
         effect="Choose the colours; they are kept on this machine",
+    ),
+    SlashCommand(
+        name="statusline",
+        argument="[words]",
+        effect="Choose what the line below the message box shows; it is kept on this machine",
     ),
     SlashCommand(name="help", effect="Show keys and commands"),
     SlashCommand(name="quit", effect="Leave; chats go on without you"),
@@ -249,7 +260,7 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
 BY_NAME: Final[Mapping[str, SlashCommand]] = {one.name: one for one in COMMANDS}
 ALIASES: Final[Mapping[str, CommandName]] = {
     "stop": "interrupt", "exit": "quit", "changes": "diff", "cost": "usage",
-    "models": "model", "title": "rename",
+    "models": "model", "title": "rename", "clear": "new", "sessions": "resume",
 }  # fmt: skip
 """Words of other programs for the same thing. They work, and are not offered."""
 

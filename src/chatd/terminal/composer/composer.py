@@ -34,10 +34,7 @@ from chatd.terminal.composer.composer_lines import (
     Notice,
     NoticeLines,
     attachment_notice,
-    context_text,
-    cost_text,
     enter_text,
-    sent_with,
     unsent_notices,
 )
 from chatd.terminal.composer.custom_commands import (
@@ -50,6 +47,7 @@ from chatd.terminal.composer.local_files import mentions_of
 from chatd.terminal.composer.message_content import command_in
 from chatd.terminal.composer.model_texts import context_limit_of
 from chatd.terminal.composer.open_draft import EditedMessage, EditedQueued, OpenDraft, Recall
+from chatd.terminal.composer.status_line import StatusFacts, status_hints
 from chatd.terminal.composer.text_box import (
     EditorFailed,
     TextBox,
@@ -193,6 +191,12 @@ class Composer(Widget):
         is_going = self._sending is not None and not self._sending.is_finished
         return is_going and self._sent_key == self.opened.key
 
+    @property
+    def can_edit_last(self) -> bool:
+        """Nothing is being written that an edit would hide."""
+        has_focus = self._box.has_focus and not self._box.text
+        return has_focus and self.opened.edited is None and not self.opened.is_busy
+
     @on(Worker.StateChanged)
     def _on_worker(self, event: Worker.StateChanged) -> None:
         worker = cast("object", event.worker)  # pyright: ignore[reportUnknownMemberType]
@@ -249,13 +253,18 @@ class Composer(Widget):
             right = Text(safe_line(self._delivery.waiting_text(), 200), "bold")
         elif self._completion.is_open:
             right = Text("Enter or Tab takes it · Esc closes", "dim")
-        place = opened.draft.workspace_name
-        context = context_text(messages, context_limit_of(opened.model))
-        return Hints(
-            left=sent_with(opened.model, opened.effort, place, is_plan=opened.is_plan),
-            extras=(context, cost_text(opened.facts.cost)),
-            right=right,
+        facts = StatusFacts(
+            model=opened.model,
+            effort=opened.effort,
+            place=opened.draft.workspace_name,
+            is_plan=opened.is_plan,
+            chat=opened.facts.chat,
+            project=opened.facts.project_name,
+            messages=messages,
+            context_limit=context_limit_of(opened.model),
+            cost=opened.facts.cost,
         )
+        return status_hints(opened.status_words, facts, right)
 
     # Keys of the text box
 
@@ -427,6 +436,8 @@ class Composer(Widget):
                 self.opened.start(partial(self._recall.search, self._box.text), "prompts")
             case "edit_last":
                 self.opened.edit_last()
+            case "paste":
+                self.opened.start(self.opened.paste, "paste")
             case "queue":
                 self.opened.go_to_queue()
             case _:

@@ -11,13 +11,12 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from chatd.client.drafts import PendingSend
-from chatd.client.resources import ChatCost, ModelChoice
+from chatd.client.resources import ChatCost
 from chatd.domain.chat.messages import PublicMessage
-from chatd.domain.model.protocol import Effort
 from chatd.terminal.composer.commands import Behaviour
 from chatd.terminal.composer.drafts import Attachment
 from chatd.terminal.composer.message_content import read_content
-from chatd.terminal.composer.model_texts import EFFORT_NAMES, dollars, model_name, size_text
+from chatd.terminal.composer.model_texts import dollars, size_text
 from chatd.terminal.safe_text import safe_line
 
 # The line below the text box: what the next message is sent with, and what Enter does.
@@ -34,14 +33,30 @@ class Hints(Struct, frozen=True, kw_only=True):
 
 def context_text(messages: tuple[PublicMessage, ...], model_limit: int | None) -> str:
     """By the last answer that reported its tokens; empty before the first one."""
+    known = _context(messages, model_limit)
+    if known is None:
+        return ""
+    tokens, limit = known
+    return f"{size_text(tokens)} of {size_text(limit)} ({min(100, round(tokens / limit * 100))}%)"
+
+
+def left_text(messages: tuple[PublicMessage, ...], model_limit: int | None) -> str:
+    known = _context(messages, model_limit)
+    if known is None:
+        return ""
+    return f"{max(0, 100 - round(known[0] / known[1] * 100))}% left"
+
+
+def _context(
+    messages: tuple[PublicMessage, ...], model_limit: int | None
+) -> tuple[int, int] | None:
+    """The tokens of the context, and how many it may have."""
     usage = next((one.usage for one in reversed(messages) if one.usage is not None), None)
     if usage is None:
-        return ""
+        return None
     tokens = usage.context_tokens or usage.total_tokens or usage.input_tokens + usage.output_tokens
     limit = usage.context_limit or model_limit
-    if not limit or tokens <= 0:
-        return ""
-    return f"{size_text(tokens)} of {size_text(limit)} ({min(100, round(tokens / limit * 100))}%)"
+    return (tokens, limit) if limit and tokens > 0 else None
 
 
 def cost_text(cost: ChatCost | None) -> str:
@@ -67,19 +82,6 @@ def hint_text(hints: Hints, width: int) -> Text:
     left.append_text(right)
     left.truncate(width, overflow="ellipsis")
     return left
-
-
-def sent_with(
-    model: ModelChoice | None, effort: Effort | None, place: str, *, is_plan: bool
-) -> Text:
-    text = Text("no model" if model is None else model_name(model), no_wrap=True)
-    if effort is not None:
-        text.append(f" · {EFFORT_NAMES[effort].lower()}", "dim")
-    if is_plan:
-        text.append(" · ").append("plan mode", "bold")
-    if place:
-        text.append(f" · {safe_line(place, 24)}", "dim")
-    return text
 
 
 def enter_text(behaviour: Behaviour | None, *, is_once: bool, is_written: bool) -> Text:

@@ -185,10 +185,11 @@ async def upload_mention(api: ServerApi, mention: Mention, path: Path) -> Attach
         return replace(empty, state="failed", error=reason)
 
 
-async def upload_text(api: ServerApi, word: str, name: str, text: str) -> Attachment:
-    data = text.encode(errors="replace")
+async def upload_bytes(
+    api: ServerApi, word: str, name: str, media_type: str, data: bytes
+) -> Attachment:
     empty = Attachment(word=word, name=name, size=len(data))
-    return await _upload(api, empty, "text/plain", io.BytesIO(data))
+    return await _upload(api, empty, media_type, io.BytesIO(data))
 
 
 async def _upload(api: ServerApi, empty: Attachment, media_type: str, file: BinaryIO) -> Attachment:
@@ -231,8 +232,11 @@ class DraftFiles:
             self._run(key, mention.word, lambda: upload_mention(self._api, mention, path))
 
     def attach_text(self, key: str, word: str, name: str, text: str) -> None:
+        self.attach_bytes(key, word, name, "text/plain", text.encode(errors="replace"))
+
+    def attach_bytes(self, key: str, word: str, name: str, media_type: str, data: bytes) -> None:
         if self._add(key, Attachment(word=word, name=name, state="uploading")):
-            self._run(key, word, lambda: upload_text(self._api, word, name, text))
+            self._run(key, word, lambda: upload_bytes(self._api, word, name, media_type, data))
 
     def drop_unnamed(self, key: str, text: str) -> None:
         """A file whose word was deleted from the text is not sent."""

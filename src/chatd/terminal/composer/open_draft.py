@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
+from textual.events import Paste
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widget import Widget
@@ -16,11 +17,17 @@ from chatd.client.connection import FollowedChat
 from chatd.client.drafts import InputPart
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.frames import ChatChanged, ListEvent, ListReady
-from chatd.client.resources import Chat, ChatCost, ModelChoice
+from chatd.client.resources import Chat, ChatCost, ModelChoice, Project
 from chatd.domain.chat.messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.chat.states import PublicStatus
-from chatd.domain.ids import ChatId, MessageId, QueueId
+from chatd.domain.ids import ChatId, MessageId, ProjectId, QueueId
 from chatd.domain.model.protocol import Effort
+from chatd.terminal.composer.clipboard import (
+    Clipboard,
+    ClipboardFailed,
+    picture_word,
+    read_clipboard,
+)
 from chatd.terminal.composer.commands import BUSY_STATUSES, BusyChoice, behaviour_of, find_behaviour
 from chatd.terminal.composer.drafts import (
     NEW_CHAT,
@@ -33,6 +40,12 @@ from chatd.terminal.composer.drafts import (
 from chatd.terminal.composer.local_files import mentions_of, write_mention
 from chatd.terminal.composer.message_content import read_content
 from chatd.terminal.composer.model_texts import effort_for, pick_model
+from chatd.terminal.composer.status_line import (
+    STATUS_WORDS,
+    keep_status,
+    kept_status,
+    read_status_words,
+)
 from chatd.terminal.composer.text_box import TextBox
 from chatd.terminal.dialogs import Pick, Picker
 from chatd.terminal.messages import Severity, ShowNotice
@@ -57,6 +70,8 @@ class ChatFacts:
         self.chat: Chat | None = None
         self.cost: ChatCost | None = None
         self.models: tuple[ModelChoice, ...] = ()
+        self.wants_project = False
+        self._project: Project | None = None
         self._stop = session.connection.follow_list(self._on_list)
 
     def close(self) -> None:
@@ -65,6 +80,13 @@ class ChatFacts:
     def open(self, chat_id: ChatId | None) -> None:
         self._chat_id, self.chat, self.cost, self._answer = chat_id, None, None, None
         self.read_chat()
+
+    @property
+    def project_name(self) -> str:
+        """Empty while it is not known."""
+        known, chat = self._project, self.chat
+        is_known = known is not None and chat is not None and known.id == chat.project_id
+        return known.name if known is not None and is_known else ""
 
     def show_answer(self, message_id: int | None) -> None:
         """The cost changes with each answer, the mode may with each message."""
@@ -110,6 +132,10 @@ class ChatFacts:
             self.cost = found
             self._on_change()
 
+    async def _read_project(self, project_id: ProjectId) -> None:
+        self._project = await self._session.api.get_project(project_id)
+        self._on_change()
+
     def _on_list(self, event: ListEvent) -> None:
         """In the connection's task: textual starts work in a task of the app only."""
         self._host.call_later(self._show_event, event)
@@ -128,6 +154,8 @@ class ChatFacts:
         is_newer = self.chat is None or chat.updated_at >= self.chat.updated_at
         if chat.id == self._chat_id and is_newer:
             self.chat = chat
+            if self.wants_project and chat.project_id is not None and not self.project_name:
+                self._read("project", partial(self._read_project, chat.project_id))
             self._on_change()
 
 
@@ -177,7 +205,9 @@ class OpenDraft:
             None if root is None else state_directory(root, session.server.url, place),
             WrittenDraft(workspace_id=place, workspace_name=machine.workspace_name),
         )
+        self.status_words = kept_status(root, machine.program_env)
         self.facts = ChatFacts(host, session, on_change)
+        self.facts.wants_project = "project" in self.status_words
         self.files = DraftFiles(host, session.api, session.machine, self.store, on_change)
 
     def close(self) -> None:
@@ -317,6 +347,46 @@ class OpenDraft:
         self.box.insert(f"{word} ")
         for mention in mentions_of(word):
             self.files.attach(self.key, mention)
+
+    async def paste(self) -> None:
+        """A picture of the clipboard becomes a file of the draft, its text a part of it."""
+        key, app = self.key, app_of(self._host)
+        try:
+            found = await read_clipboard(self.session.machine.program_env)
+        except ClipboardFailed as error:
+            if not app.clipboard:
+                self.say(str(error), "warning")
+                return
+            # What was copied in this terminal.
+            found = Clipboard(text=app.clipboard)
+        if key != self.key:
+            self.say("Another chat is open now: nothing was pasted.")
+        elif found.picture:
+            word = picture_word(self.box.text)
+            self.box.insert(f"{word} ")
+            name = f"{word[1:-1].lower().replace(' ', '-')}.png"
+            self.files.attach_bytes(key, word, name, "image/png", found.picture)
+        elif found.text:
+            self.box.post_message(Paste(found.text))
+        else:
+            self.say("The clipboard has neither a picture nor text.")
+
+    def copy(self, text: str) -> None:
+        app_of(self._host).copy_to_clipboard(safe_text(text))
+
+    def choose_status(self, text: str) -> None:
+        """What the line below the text box shows, from now on."""
+        words = read_status_words(text)
+        if words is None or not text:
+            shown = " ".join(self.status_words)
+            known = ", ".join(STATUS_WORDS)
+            self.say(f"It shows: {shown}. /statusline with words of: {known}; or default.")
+            return
+        self.status_words = words
+        keep_status(self.session.machine.state_directory, words)
+        self.facts.wants_project = "project" in words
+        self.facts.read_chat()
+        self._on_change()
 
     def go_to_queue(self) -> None:
         if self.chat is None or not self.chat.shown.queue:
