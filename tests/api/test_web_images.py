@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from chatd.api.deps import WebImageHosts
-from chatd.api.routes.web_images import (
+from chatd.api.routes.chat.web_images import (
     MAX_WEB_IMAGE_BYTES,
     MAX_WEB_IMAGE_REDIRECTS,
     WEB_IMAGES_AT_ONCE_PER_USER,

@@ -15,9 +15,9 @@ from textual.pilot import Pilot
 from chatd.client.resources import ModelChoice
 from chatd.clock import SystemClock
 from chatd.domain.ids import ChatId, ModelConfigId
+from chatd.terminal import clipboard
 from chatd.terminal.app import ChatTerminal
-from chatd.terminal.composer import clipboard
-from chatd.terminal.composer.clipboard import (
+from chatd.terminal.clipboard import (
     Clipboard,
     ClipboardFailed,
     find_programs,
@@ -25,10 +25,10 @@ from chatd.terminal.composer.clipboard import (
     read_clipboard,
 )
 from chatd.terminal.composer.composer import Composer
-from chatd.terminal.composer.composer_lines import NoticeLines
-from chatd.terminal.composer.status_line import (
+from chatd.terminal.composer.composer_lines import (
     DEFAULT_STATUS,
     STATUS_WORDS,
+    NoticeLines,
     StatusFacts,
     StatusWord,
     keep_status,

@@ -78,11 +78,11 @@ from chatd.api.routes.chat.runs import RunRoutes
 from chatd.api.routes.chat.shares import ShareRoutes
 from chatd.api.routes.chat.tool_policies import ToolPolicyRoutes
 from chatd.api.routes.chat.versions import VersionRoutes
+from chatd.api.routes.chat.web_images import WebImageRoutes
 from chatd.api.routes.files import ChatFileRoutes, FileRoutes
 from chatd.api.routes.mcp_servers import McpServerConfigRoutes, McpServerRoutes
 from chatd.api.routes.projects import ProjectRoutes
 from chatd.api.routes.prompts import PromptRoutes
-from chatd.api.routes.web_images import WebImageRoutes
 from chatd.api.routes.workspace.builds import BuildRoutes
 from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.workspace.desktop import DesktopRoutes, DesktopSockets, desktop_chat

@@ -33,8 +33,10 @@ from chatd.terminal.composer.composer_lines import (
     Hints,
     Notice,
     NoticeLines,
+    StatusFacts,
     attachment_notice,
     enter_text,
+    status_hints,
     unsent_notices,
 )
 from chatd.terminal.composer.custom_commands import (
@@ -47,7 +49,6 @@ from chatd.terminal.composer.local_files import mentions_of
 from chatd.terminal.composer.message_content import command_in
 from chatd.terminal.composer.model_texts import context_limit_of
 from chatd.terminal.composer.open_draft import EditedMessage, EditedQueued, OpenDraft, Recall
-from chatd.terminal.composer.status_line import StatusFacts, status_hints
 from chatd.terminal.composer.text_box import (
     EditorFailed,
     TextBox,

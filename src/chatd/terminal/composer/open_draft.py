@@ -22,13 +22,19 @@ from chatd.domain.chat.messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId, ProjectId, QueueId
 from chatd.domain.model.protocol import Effort
-from chatd.terminal.composer.clipboard import (
+from chatd.terminal.clipboard import (
     Clipboard,
     ClipboardFailed,
     picture_word,
     read_clipboard,
 )
 from chatd.terminal.composer.commands import BUSY_STATUSES, BusyChoice, behaviour_of, find_behaviour
+from chatd.terminal.composer.composer_lines import (
+    STATUS_WORDS,
+    keep_status,
+    kept_status,
+    read_status_words,
+)
 from chatd.terminal.composer.drafts import (
     NEW_CHAT,
     DraftFiles,
@@ -40,12 +46,6 @@ from chatd.terminal.composer.drafts import (
 from chatd.terminal.composer.local_files import mentions_of, write_mention
 from chatd.terminal.composer.message_content import read_content
 from chatd.terminal.composer.model_texts import effort_for, pick_model
-from chatd.terminal.composer.status_line import (
-    STATUS_WORDS,
-    keep_status,
-    kept_status,
-    read_status_words,
-)
 from chatd.terminal.composer.text_box import TextBox
 from chatd.terminal.dialogs import Pick, Picker
 from chatd.terminal.messages import Severity, ShowNotice

@@ -15,11 +15,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.terminal.composer.local_files import MAX_FILE_BYTES
-from chatd.terminal.composer.text_box import MAX_PASTED_CHARS
-
 CLIPBOARD_TIMEOUT_S: Final = 5.0
 """A program that asks the owner of the clipboard may wait for one that hangs."""
+MAX_CLIPBOARD_BYTES: Final = 40 * 1024 * 1024
+"""Of a picture, or of its hexadecimal digits."""
+MAX_TEXT_BYTES: Final = 16_000_000
 
 _PNG: Final = "image/png"
 _HEXADECIMAL: Final = re.compile(rb"\xc2\xabdata PNGf([0-9A-F]+)\xc2\xbb")
@@ -82,7 +82,7 @@ async def read_clipboard(environ: Mapping[str, str], platform: str = sys.platfor
         if picture:
             return Clipboard(picture=picture)
         if text := await _run(program.text, environ):
-            return Clipboard(text=text[: 4 * MAX_PASTED_CHARS].decode(errors="replace"))
+            return Clipboard(text=text[:MAX_TEXT_BYTES].decode(errors="replace"))
     return Clipboard()
 
 
@@ -118,7 +118,7 @@ async def _run(command: tuple[str, ...], environ: Mapping[str, str]) -> bytes:
         async with asyncio.timeout(CLIPBOARD_TIMEOUT_S):
             while piece := await process.stdout.read(256 * 1024):
                 output += piece
-                if len(output) > 2 * MAX_FILE_BYTES + 1024:
+                if len(output) > MAX_CLIPBOARD_BYTES:
                     raise ClipboardFailed("The clipboard has more than a message can take.")
             code = await process.wait()
     except TimeoutError:
