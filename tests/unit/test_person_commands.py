@@ -1,5 +1,7 @@
 """Commands that a person runs: what a turn does with them, and what the model reads of them."""
 
+import json
+
 import pytest
 from msgspec import Raw
 
@@ -10,6 +12,8 @@ from chatd.domain.chat.person_commands import (
     command_call,
     command_of,
     has_ended,
+    listed_process,
+    open_call,
     running_process,
 )
 from chatd.domain.decisions import (
@@ -186,3 +190,39 @@ def test_a_command_is_a_title_and_known_to_hooks() -> None:
 def test_a_report_names_the_command_that_still_runs(report: str, process: str) -> None:
     assert running_process(Raw(report.encode())) == process
     assert has_ended(report) is ('"running":true' not in report)
+
+
+def test_the_call_without_a_report_is_found_in_the_history() -> None:
+    history = [asked(1), started(2, by=1)]
+    found = open_call(history)
+    assert found is not None
+    assert found.tool_call_id == "person-command-1"
+    assert open_call([*history, said(3)]) is not None, "a message that joined the turn"
+    assert open_call([*history, reported(3, by=1)]) is None
+    assert open_call([said(1), message(2, "assistant", call("c1"))]) is None
+    assert open_call([]) is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "process"),
+    [
+        ([{"id": "p2", "command": "make test", "running": True}], "p2"),
+        ([{"id": "p2", "command": "make test", "running": False}], ""),
+        ([{"id": "p2", "command": "make test", "running": True, "background": True}], ""),
+        ([{"id": "p2", "command": "make", "running": True}], ""),
+        (["odd", {"command": "make test", "running": True}], ""),
+        (
+            [
+                {"id": "p3", "command": "make test", "running": True},
+                {"id": "p2", "command": "make test", "running": True},
+            ],
+            "p3",
+        ),
+        (None, ""),
+    ],
+)
+def test_the_process_of_a_command_is_found_in_the_list(entries: object, process: str) -> None:
+    found = open_call([asked(1), started(2, by=1)])
+    assert found is not None
+    assert listed_process(json.dumps({"processes": entries}), found) == process
+    assert listed_process("not json", found) == ""

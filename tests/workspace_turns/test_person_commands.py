@@ -100,6 +100,26 @@ async def test_an_interrupt_ends_a_command_and_a_busy_chat_runs_it_after_its_tur
         assert (own["exit_code"], own["output"]) == (3, "b\n")
 
 
+async def test_an_interrupt_ends_a_command_whose_worker_has_died(site: ServerSite) -> None:
+    """Takes seconds: two servers are started, and one of them takes the chat over."""
+    async with site.server() as victim:
+        chat = await victim.create("make", site.create("plain"))
+        place = await victim.workspace_of(chat)
+        await run(victim, chat, "echo begun; touch begun; sleep 600; touch after")
+        await until_file(place.home / "begun", "")
+        async with site.server() as heir:
+            await victim.kill()
+            # Nobody has the chat: the next worker finds that its turn is to end.
+            asked = await heir.ask("POST", f"/chats/{chat}/interrupt", {})
+            assert asked["status"] == "interrupting"
+            report = (await heir.wait_idle(chat))[-1]
+            assert report["signal"], report
+            assert "begun" in report["output"]
+            processes = await heir.ask("GET", f"/chats/{chat}/workspace/processes")
+            assert not any(one["running"] for one in processes["items"])
+            assert not has(place.home / "after", "")
+
+
 async def test_a_command_without_a_workspace_or_beside_text_is_refused(site: ServerSite) -> None:
     """Takes seconds: a server is started."""
     async with site.server() as server:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from chatd.aio import retry_unavailable
 from chatd.domain.access.permissions import WORKER
+from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.answer.partial import longest_attempt
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
 from chatd.domain.answer.tool_output import (
@@ -42,10 +43,14 @@ from chatd.domain.chat.messages import (
 )
 from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.chat.person_commands import (
+    COMMAND_TOOL,
+    LIST_TOOL,
     command_call,
     end_calls,
     has_ended,
     is_persons_call,
+    listed_process,
+    open_call,
     running_process,
 )
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
@@ -266,7 +271,7 @@ class TurnLoop:
     ) -> tuple[Draft, ...]:
         """A command of a person ends with the turn, a command of the model goes on in the
         background. Best effort, for a moment: the report of one that goes on has its id. One that
-        an earlier worker started has no report here, and goes on too."""
+        an earlier worker started has no report here: it is looked for in the workspace."""
         report = next(
             (
                 part
@@ -276,19 +281,41 @@ class TurnLoop:
             ),
             None,
         )
-        process = "" if report is None else running_process(report.result)
-        if report is None or not process:
-            return messages
         try:
             async with asyncio.timeout(STOP_COMMAND_S):
-                output = await self._end_process(attempt.chat, report.tool_call_id, process)
+                if report is not None and (process := running_process(report.result)):
+                    call_id = report.tool_call_id
+                elif attempt.is_first and (found := await self._find_command(attempt)) is not None:
+                    call_id, process = found
+                else:
+                    return messages
+                output = await self._end_process(attempt.chat, call_id, process)
         except (TimeoutError, ChatdError):
             return messages
         if output is None:
             return messages
-        answer = AnsweredCall(call_id=report.tool_call_id, name=report.tool_name, output=output)
+        answer = AnsweredCall(call_id=call_id, name=COMMAND_TOOL, output=output)
         [fitted] = fit_outputs([answer], None)
         return (result_message(fitted, at),)
+
+    async def _find_command(self, attempt: Attempt) -> tuple[ToolCallId, str] | None:
+        """A person's command that an earlier worker started, and its process."""
+        await attempt.load_history(self._conn, self._deps.kept_histories)
+        call = open_call(attempt.history)
+        if call is None:
+            return None
+        tools = await self._deps.tools.tools(attempt.chat)
+        tool = next((one for one in tools if one.spec.name == LIST_TOOL), None)
+        if tool is None:
+            return None
+        context = ToolContext(
+            chat=attempt.chat,
+            call_id=ToolCallId(f"{call.tool_call_id}-find"),
+            fence=Fence.of(attempt.chat),
+        )
+        listed = await tool.run(context, EMPTY_OBJECT)
+        process = "" if listed.is_error else listed_process(listed.text, call)
+        return (call.tool_call_id, process) if process else None
 
     async def _end_process(
         self, chat: Chat, call_id: ToolCallId, process: str

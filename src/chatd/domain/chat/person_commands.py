@@ -56,6 +56,32 @@ def command_call(message: Message, at: str) -> Draft:
     return Draft(role="assistant", content=(call,), created_by=message.created_by)
 
 
+def open_call(history: Sequence[Message]) -> ToolCallPart | None:
+    """The call of a person's command that has no report yet, if it is the newest of the chat."""
+    for row in reversed(history):
+        if row.deleted or row.role not in ("assistant", "tool"):
+            continue
+        calls = local_calls(row.content) if row.role == "assistant" else ()
+        return next((call for call in calls if is_persons_call(call.tool_call_id)), None)
+    return None
+
+
+LIST_TOOL: Final = "process_list"
+
+
+def listed_process(listed: str, call: ToolCallPart) -> str:
+    """The id of the command of this call, if it runs by a report of `process_list`; or empty."""
+    command = _fields(call.args).get("command")
+    found = _fields(Raw(listed.encode())).get("processes")
+    for entry in cast("list[object]", found) if isinstance(found, list) else []:
+        known = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
+        if known.get("running") is True and not known.get("background"):
+            process = known.get("id")
+            if known.get("command") == command and isinstance(process, str):
+                return process
+    return ""
+
+
 def running_process(report: Json) -> str:
     """The id of the command that still ran when this report of `execute` was made; or empty."""
     fields = _fields(report)
