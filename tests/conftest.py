@@ -70,6 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+SELDOM: Final = (20_000, 20, 50)
 EMPTY_HOME: Final = pytest.StashKey[EmptyHome]()
 CPU_BEFORE: Final = pytest.StashKey[float]()
 
@@ -140,12 +141,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Imported objects live for ever: exclude them from garbage collection."""
+    """Imported objects live for ever: exclude them from garbage collection, which runs seldom: the
+    servers, apps and sessions of a test live as long as it does."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(*SELDOM)
         gc.enable()
 
 

@@ -2,22 +2,34 @@
 it instead. And whether a piece of work lets other tasks run."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from chatd.aio import run_other_tasks
 
 T = TypeVar("T")
+FIRST_DELAY_S: Final = 0.005
+MAX_DELAY_S: Final = 0.05
 
 
 async def eventually(look: Callable[[], Awaitable[T | None]], *, within_s: float = 30) -> T:
     """Call `look` until it returns something true, and return that."""
+    delays = poll_delays()
     async with asyncio.timeout(within_s):
         while True:
             if seen := await look():
                 return seen
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(next(delays))
+
+
+def poll_delays() -> Iterator[float]:
+    """Seconds between two looks: few at first, and more for what takes long, so that the looks of a
+    busy machine do not make it busier."""
+    delay = FIRST_DELAY_S
+    while True:
+        yield delay
+        delay = min(delay * 1.4, MAX_DELAY_S)
 
 
 class Ticker:

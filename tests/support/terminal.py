@@ -5,7 +5,6 @@ test gives and can hold at gates (`server.vendor`).
 """
 
 import asyncio
-import gc
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -34,7 +33,7 @@ from chatd.settings.schema import (
 from chatd.terminal.app import ChatTerminal
 from chatd.terminal.session import open_session
 from chatd.workspaces.local.local_backend import LocalConfig
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, poll_delays
 from tests.support.local_rig import HOST, LocalRig
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
@@ -173,10 +172,11 @@ async def run_terminal(
 
 async def until(pilot: Pilot[None], look: Callable[[], T | None]) -> T:
     """Let the terminal work until `look` returns something true, and return that."""
+    delays = poll_delays()
     try:
         async with asyncio.timeout(WAIT_S):
             while not (seen := look()):
-                await pilot.pause(0.005)
+                await pilot.pause(next(delays))
             return seen
     except TimeoutError:
         raise AssertionError(f"it never came to that; the screen:\n{screen_text(pilot)}") from None
@@ -198,8 +198,7 @@ async def until_shown(pilot: Pilot[None], text: str) -> str:
 
 @contextmanager
 def cheap_terminals() -> Generator[None]:
-    """Parse each style sheet once in a test process, not in each test, draw fewer frames, and
-    collect garbage less often: an app makes much that lives as long as it does."""
+    """Parse each style sheet once in a test process, not in each test, and draw fewer frames."""
     parse_rules = cast("Callable[..., object]", getattr(Stylesheet, PARSE_METHOD))
     frame_period: object = getattr(screen, FRAME_PERIOD)
     parsed: dict[object, object] = {}
@@ -213,11 +212,8 @@ def cheap_terminals() -> Generator[None]:
 
     setattr(Stylesheet, PARSE_METHOD, parse_once)
     setattr(screen, FRAME_PERIOD, 1 / FRAMES_PER_S)
-    thresholds = gc.get_threshold()
-    gc.set_threshold(20_000, 10, 50)
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
         setattr(Stylesheet, PARSE_METHOD, parse_rules)
         setattr(screen, FRAME_PERIOD, frame_period)
