@@ -124,7 +124,7 @@ class TestServer:
         )
         self._thread.start()
         self._numbers = itertools.count(1)
-        self._home = _home()
+        self._home = installation_home()
         config = _config(self._home)
         if stock_programs is not None:
             self._home /= f"stock-{stock_programs.parent.name}"
@@ -348,8 +348,8 @@ def scratch_space() -> Path:
     return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
 
 
-def _home() -> Path:
-    """Per installation, since the server's version comes with it."""
+def installation_home() -> Path:
+    """What the runs of an installation share, such as the server, whose version comes with it."""
     installation = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
     home = scratch_space() / f"chatd-test-{os.geteuid()}-{installation}"
     home.mkdir(mode=0o711, exist_ok=True)

@@ -1,11 +1,17 @@
 """Workspace agents as separate processes for tests."""
 
 import contextlib
+import functools
+import hashlib
+import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import zipfile
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from uuid import UUID
@@ -18,12 +24,33 @@ from chatd.workspaces.agents.agent_client import AgentClient, ChatIdentity, Conn
 from chatd.workspaces.agents.agent_resolver import AgentConnector
 from chatd.workspaces.agents.agent_session import derive_agent_key
 from chatd.workspaces.local.kit import agent_zip
+from tests.support.database import installation_home
 from tests.support.eventually import eventually
 from tests.support.workspaces import no_other_host
 
 SECRET = b"a secret of the server, 32 bytes"
 AGENT = AgentId(UUID("00000000-0000-4000-8000-0000000000a1"))
 START_S = 30.0
+UNPACKED = "agent-"
+
+
+@functools.cache
+def unpacked_agent() -> Path:
+    """The agent's files as a kit has them, for all runs: Python keeps what it compiles there, which
+    takes more than half of a start."""
+    content = agent_zip()
+    directory = installation_home() / f"{UNPACKED}{hashlib.sha256(content).hexdigest()[:12]}"
+    if not directory.is_dir():
+        for former in directory.parent.glob(f"{UNPACKED}*"):
+            shutil.rmtree(former, ignore_errors=True)
+        unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=directory.parent))
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            archive.extractall(unfinished)
+        try:
+            unfinished.rename(directory)
+        except OSError:  # another process has made it meanwhile
+            shutil.rmtree(unfinished)
+    return directory
 
 
 def connector(secret: bytes = SECRET) -> AgentConnector:
@@ -52,8 +79,6 @@ class AgentProcess:
         self.home = place / "home"
         self.run_dir = place / "run"
         self.socket = self.run_dir / "agent.sock"
-        self._zip = place / "agent.pyz"
-        self._zip.write_bytes(agent_zip())
         self._tcp = tcp
         self._process: subprocess.Popen[bytes] | None = None
         self.home.mkdir(exist_ok=True)
@@ -62,7 +87,7 @@ class AgentProcess:
         (self.run_dir / "port").unlink(missing_ok=True)
         read, write = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", str(self._zip), "--config-fd", str(read)],
+            [sys.executable, "-I", str(unpacked_agent()), "--config-fd", str(read)],
             pass_fds=[read],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
