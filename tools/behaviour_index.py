@@ -19,8 +19,11 @@ def load_behaviours() -> dict[str, dict[str, str]]:
 
 def find_marks(source: str, mark: str) -> Iterator[tuple[str, str]]:
     """(id, test) for each `pytest.mark.<mark>("id")` on a function, a class or a module."""
-    for node in ast.walk(ast.parse(source)):
+    pending: list[ast.stmt] = ast.parse(source).body
+    while pending:
+        node = pending.pop(0)
         if isinstance(node, _Function | ast.ClassDef):
+            pending += node.body if isinstance(node, ast.ClassDef) else ()
             for decorator in node.decorator_list:
                 yield from ((found, node.name) for found in _ids_in(decorator, mark))
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "pytestmark":

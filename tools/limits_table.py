@@ -16,6 +16,7 @@ from msgspec import Struct
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "chatd"
 BOUND = re.compile(r"^(MAX|MIN|DEFAULT)_|_(S|MS|MICROS|BYTES|CHARS|TOKENS|PERCENT|DAYS|ATTEMPTS)$")
+CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*)\s*[:=]", re.MULTILINE)
 NOT_LISTED = {"bench"}
 
 
@@ -49,6 +50,8 @@ def _limits() -> Iterator[Limit]:
 
 
 def _constants(text: str) -> Iterator[tuple[str, str]]:
+    if not any(map(BOUND.search, CONSTANT.findall(text))):
+        return
     lines, body = text.splitlines(), ast.parse(text).body
     for node, after in zip(body, [*body[1:], None], strict=True):
         target = node.target if isinstance(node, ast.AnnAssign) else None

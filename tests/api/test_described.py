@@ -203,14 +203,15 @@ def error_reply_status(error: ChatdError) -> int:
 
 def raised_codes() -> Iterator[tuple[str, str]]:
     """The codes in calls such as `Conflict("...", code="name_taken")`, and where they are."""
-    root = Path(str(resources.files(chatd)))
+    root, kinds = Path(str(resources.files(chatd))), error_classes()
     for path in sorted(root.rglob("*.py")):
         if path.parts[len(root.parts)] in ("agent", "bench", "pg", "cli", "providers", "settings"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "code=" in text else ():
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
-            if node.func.id not in error_classes():
+            if node.func.id not in kinds:
                 continue
             for keyword in node.keywords:
                 if keyword.arg == "code" and isinstance(keyword.value, ast.Constant):
