@@ -1,4 +1,4 @@
-"""Transitions that end what pending calls wait for: results of the client, answers, approvals.
+"""Transitions for answers to pending calls: client results, a person's answers, approvals.
 
 The chat stays in A until no call waits. A denied call, an answered question and a client's result
 get their tool result at once; an approval is a mark on the call, which then runs.
@@ -106,7 +106,7 @@ def _decision(answer: CallAnswer, by: UserId) -> CallDecision:
 
 
 def _remember(change: Change, call: PendingCall, answer: CallAnswer, by: UserId) -> Change:
-    """Add the chat's rule. Only the owner changes what the chat may do unasked."""
+    """Add the chat's rule. Only the owner may change what the chat does without asking."""
     if not answer.always:
         return change
     if by != change.after.owner_id:

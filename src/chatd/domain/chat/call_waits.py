@@ -24,15 +24,15 @@ from chatd.domain.text import Json, parse_json, replace_surrogates
 WaitKind = Literal["client", "question", "approval"]
 """What a call that a person or a client must answer waits for."""
 AGENT_WAIT: Final = "agents"
-"""The mark of a call that waits for subagents while a person is asked about another one. It runs
-again when the person has answered; the subagents work meanwhile."""
+"""Marks a call that waits for subagents while a person is asked about another call. It runs again
+once the person has answered; the subagents keep working."""
 
 CLIENT_TOOL_DEADLINE_S: Final = 300.0
-"""For the result of a client tool that declares no time of its own."""
+"""Time limit for the result of a client tool that declares none itself."""
 PERSON_DEADLINE_S: Final = 3 * 86400.0
-"""For an answer or an approval, if the settings say nothing else."""
+"""Default time limit for an answer or an approval."""
 MAX_CARRIED_ARGS_BYTES: Final = 64 * 1024
-"""Of one call that waits for approval. Viewers read longer arguments in the history."""
+"""Limit for one call that waits for approval. Viewers read longer arguments in the history."""
 
 EXPIRED_CALL_TEXT: Final = "The tool call was not answered in time."
 EXPIRED_QUESTION_TEXT: Final = (
@@ -100,8 +100,8 @@ def waiting_calls(chat: Chat) -> tuple[PendingCall, ...]:
 
 
 def answerable_calls(chat: Chat) -> tuple[PendingCall, ...]:
-    """The calls that wait or, if none does, those that wait for subagents: a replica of an earlier
-    version asks for their approval, and leaves a chat that only an answer to them continues."""
+    """The waiting calls or, if there are none, those that wait for subagents: a replica of an
+    earlier version asks for approval of these, and only an answer to them continues such a chat."""
     if chat.status != "requires_action":
         return ()
     left = tuple(call for call in chat.pending_calls if call.asks == AGENT_WAIT)
@@ -109,7 +109,7 @@ def answerable_calls(chat: Chat) -> tuple[PendingCall, ...]:
 
 
 def call_fingerprint(chat: Chat, call: PendingCall) -> str:
-    """Tells a call from another one with its id, which models may use again in a later turn."""
+    """Distinguishes calls with the same id, which models may reuse in a later turn."""
     args = b"" if call.args is UNSET else bytes(call.args)
     told = f"{chat.turn_message_id}:{call.id}:{call.name}:".encode(errors="surrogateescape")
     return sha256(told + args).hexdigest()
@@ -122,7 +122,7 @@ def timeout_of(call: PendingCall) -> float:
 
 
 def deadline_shift_s(before: Chat | None, after: Chat) -> float:
-    """How long after the old deadline, or from now on if there was none, the row's deadline is."""
+    """Seconds from the old deadline, or from now if there was none, to the row's deadline."""
     if after.status != "requires_action":
         return 0.0
     earliest = _earliest_timeout(after)
@@ -136,7 +136,7 @@ def _earliest_timeout(chat: Chat) -> float:
 
 
 def call_deadlines(chat: Chat) -> dict[ToolCallId, datetime]:
-    """When each call that waits is given up."""
+    """The deadline of each waiting call."""
     if chat.action_deadline is None:
         return {}
     earliest = _earliest_timeout(chat)
@@ -147,7 +147,7 @@ def call_deadlines(chat: Chat) -> dict[ToolCallId, datetime]:
 
 
 def expired_calls(chat: Chat, now: datetime | None) -> frozenset[ToolCallId]:
-    """The calls to give up: those with a deadline before `now`. None: those with the earliest."""
+    """The calls to give up: those past their deadline or, without `now`, those due first."""
     calls = waiting_calls(chat)
     if now is None or chat.action_deadline is None:
         earliest = _earliest_timeout(chat)
@@ -161,7 +161,7 @@ def expired_text(call: PendingCall) -> str:
 
 
 def has_surely_not_run(call: PendingCall) -> bool:
-    """Whether a person was asked first and has not approved it."""
+    """Whether a person was asked about the call and has not approved it."""
     return call.asks not in ("", AGENT_WAIT) and call.approved_by is None
 
 
@@ -220,7 +220,7 @@ class QuestionAnswers(Struct, frozen=True, kw_only=True):
 
 
 def read_questions(args: Json) -> tuple[Question, ...]:
-    """Raises ToolError, which tells the model what to correct."""
+    """Parse what the model asks. Raises ToolError, which tells the model what to correct."""
     value = parse_json(args)
     listed = cast("Mapping[str, object]", value).get("questions") if isinstance(value, dict) else ()
     if not isinstance(listed, list) or not listed:

@@ -93,7 +93,7 @@ class CallDecision(Struct, frozen=True, kw_only=True):
 
 
 class IdempotencyKey(Struct, frozen=True, kw_only=True):
-    """`fingerprint` tells a repeat from a reuse with another body."""
+    """`fingerprint` distinguishes a repeat from a reuse with another body."""
 
     scope: UUID
     id: RequestId
@@ -103,7 +103,7 @@ class IdempotencyKey(Struct, frozen=True, kw_only=True):
 
 class Change(Struct, frozen=True, kw_only=True):
     """`before` is None for a new chat; `parent_fence` is what its parent's worker must hold. `mode`
-    is what a message that joins history chooses.
+    is the mode chosen by a message that joins history.
 
     `promote` counts the queued messages that join history after `messages`: those of
     `promote_ids` in that order, or the first ones of the queue. `rules` join the chat's
@@ -177,7 +177,7 @@ class Change(Struct, frozen=True, kw_only=True):
                 named, is_answer = draft.model_config_id, draft.role == "assistant"
                 if named is None or (is_answer and fallback and named == fallback.model_config_id):
                     continue
-                if is_answer or named != model:  # the own model answers again, or is another one
+                if is_answer or named != model:  # the chat's own model answers again or was changed
                     fallback = None
                 model = named
         version = row.snapshot_version
@@ -198,7 +198,8 @@ class Change(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, messages=tuple(added), after=after)
 
     def answer_pending_calls(self, reason: str = INTERRUPTED_CALL_TEXT) -> Self:
-        """Providers refuse a history in which a user message follows a pending call."""
+        """Give each pending call an error result: providers refuse a user message after an open
+        one."""
         results = tuple(
             error_result(
                 call, UNASKED_TEXT if has_surely_not_run(call) else reason, interrupted=True
@@ -208,7 +209,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return self.append_all(results, ())
 
     def answer_unsent_calls(self) -> Self:
-        """Of the answer that this change adds: calls are sent after their commit only."""
+        """Answer the calls of the answer added here: calls are sent only after their commit."""
         earlier = () if self.before is None else self.before.pending_calls
         sent = {call.id for call in earlier}
         calls = self.after.pending_calls
@@ -217,7 +218,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return self.append_all(results, tuple(call for call in calls if call.id in sent))
 
     def note_stop(self) -> Self:
-        """After an interrupt that came between two steps: nothing else of history shows it."""
+        """Record an interrupt between two steps, which history would not show otherwise."""
         row = self.after
         has_steps = row.next_message_id - 1 > (row.turn_message_id or row.next_message_id)
         return self.append(stopped_notice()) if has_steps and not self.messages else self
@@ -245,7 +246,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return changed._set(pending_calls=())._bump_history()
 
     def restore_version(self, version: StoredVersion, shown: MessageId) -> Self:
-        """Put the line of this version in the place of the one from `shown` on. A call that had no
+        """Replace the messages from `shown` on with the line of this version. A call that had no
         result when the line was replaced gets an error result."""
         changed = self.delete_messages_from(shown)
         end = version.end
@@ -315,7 +316,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return self._within_turn().append(prompt.draft())._choose_mode(prompt).mark_touched()
 
     def _within_turn(self) -> Self:
-        """Work without a user message, such as a summary, becomes the turn of the first to join."""
+        """Without a turn in progress, such as during a summary, the next message starts one."""
         if self.after.turn_message_id is not None:
             return self
         return self._set(turn_message_id=self.after.next_message_id)
@@ -336,7 +337,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return changed._bump_history()
 
     def hold_queue(self) -> Self:
-        """Let the queue wait after the interrupt that is in progress."""
+        """Keep the queue from starting after the interrupt in progress."""
         return self._set(queue_held=True).mark_touched()
 
     def release_queue(self) -> Self:
@@ -362,7 +363,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, after=after)
 
     def suspend(self, wait: AgentWait) -> Self:
-        """To P, until the subagents are settled or the time is over."""
+        """To P, until the subagents are settled or its time is up."""
         return self._set(agent_wait=wait).set_owner(None)._delay(wait.delay_ms / 1e3)
 
     def interrupt(self, worker: WorkerId | None, *, hold: bool = False) -> Self:
@@ -378,7 +379,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return self._stop("waiting", None)
 
     def fail(self, error: ChatError) -> Self:
-        """After a failed turn the chat's own model is asked first, not its fallback."""
+        """To E with this error. The next turn asks the chat's own model first, not its fallback."""
         changed = self if self.after.fallback is None else self._set(setbacks=None)
         return changed._stop("error", error)
 
@@ -456,8 +457,8 @@ class Change(Struct, frozen=True, kw_only=True):
         switch: ModelSwitch | None = None,
     ) -> Self:
         """The next attempt. A delay is spent without a worker, so that it holds no slot. With
-        `keeps_previous` the attempt said nothing, and what those before it said stays. Viewers see
-        no failure while a fallback answers: a notice tells of it with the answer."""
+        `keeps_previous` the attempt produced nothing, and the output of earlier attempts stays.
+        While a fallback answers viewers see no failure: a notice with the answer reports it."""
         was = self.after.setbacks or NO_SETBACKS
         next_ = switch or ModelSwitch(failed_models=was.failed_models, fallback=was.fallback)
         changed = self if state.delay_ms == 0 else self.set_owner(None)._delay(state.delay_ms / 1e3)
@@ -533,6 +534,6 @@ def require_allowed(chat: Chat, transition: Transition) -> State:
 
 
 def require_mode_choice(chat: Chat, choice: ModeChoice | None) -> None:
-    """Raises InvalidInput: the mode of a subagent is that of its type."""
+    """Raises InvalidInput for a subagent: its type sets its mode."""
     if choice is not None and not chat.is_root:
         raise InvalidInput("mode", "only a root chat can change its mode")

@@ -64,9 +64,9 @@ class CreateChat(Struct, frozen=True, kw_only=True):
     rules: tuple[ToolRule, ...] = ()
     mcp_server_ids: tuple[McpServerId, ...] | None = None
     project_id: ProjectId | None = None
-    """Of a root chat; a subagent is in the project of its root."""
+    """Set for root chats only: a subagent is in its root's project."""
     parent_fence: Fence | None = None
-    """Of a subagent: what its parent's worker holds. A stale one creates nothing."""
+    """For a subagent, the fence that its parent's worker holds. A stale one creates nothing."""
 
 
 class SendMessage(Struct, frozen=True, kw_only=True):
@@ -125,9 +125,10 @@ class SubmitToolResults(Struct, frozen=True, kw_only=True):
 
 
 class CallAnswer(Struct, frozen=True, kw_only=True):
-    """A person's answer to one call. `reason` is told to the model. `always`: the chat no longer
-    asks for calls like this one; `rule_args` are the patterns of its rule, if not the usual.
-    `fingerprint`: only if the call is still this one, by `call_waits.call_fingerprint`."""
+    """A person's answer to one call. `reason` is passed to the model. With `always` the chat stops
+    asking about calls like this one; `rule_args` are the patterns of its rule, if not the usual
+    ones. With `fingerprint` the answer counts only if the call is still the one that
+    `call_waits.call_fingerprint` identifies."""
 
     tool_call_id: ToolCallId
     decision: Literal["approve", "deny", "answer"]
@@ -144,7 +145,7 @@ class AnswerCalls(Struct, frozen=True, kw_only=True):
 
 
 class RequestCompaction(Struct, frozen=True, kw_only=True):
-    """`compactable`: an answer exists after the last boundary, or that keeps messages."""
+    """`compactable`: an answer exists after the last boundary, or the boundary keeps messages."""
 
     compactable: bool
 
@@ -207,8 +208,8 @@ class DeleteTree(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """The result of one action: at most one answer, then tool results in call order. `waits`: what
-    the calls wait for that are pending after it."""
+    """The result of one action: at most one answer, then tool results in call order. `waits` says
+    what the calls wait for that are still pending afterwards."""
 
     fence: Fence
     messages: tuple[Draft, ...] = ()
@@ -265,8 +266,8 @@ class RecordRetry(Struct, frozen=True, kw_only=True):
 
 
 class NoteCallWaits(Struct, frozen=True, kw_only=True):
-    """What is noted on pending calls: what those that run wait for (an empty text: the call goes
-    on), and what hooks answered about calls that have not run."""
+    """Notes on pending calls: what running ones wait for (an empty text: the call continues), and
+    what hooks answered about calls that have not run."""
 
     fence: Fence
     waits: Mapping[ToolCallId, str] = {}
@@ -281,9 +282,9 @@ class ReleaseChat(Struct, frozen=True, kw_only=True):
 class ReapChat(Struct, frozen=True, kw_only=True):
     """Remove the owner if it is one of `worker_ids` and, if given, under this `epoch`.
 
-    `blamed`: isolated chats against which the death of their worker tells.
-    `is_task_crash`: the worker lives, and only this chat's chat task ended. `jitter` is from 0
-    to 1. `notices` tell how the deaths were noticed, `reaper` by which worker."""
+    `blamed`: isolated chats for which the worker's death is evidence. `is_task_crash`: the worker
+    lives, and only this chat's chat task ended. `jitter` is from 0 to 1. `notices` say how the
+    deaths were noticed, `reaper` by which worker."""
 
     worker_ids: frozenset[WorkerId]
     epoch: int | None = None
@@ -329,7 +330,7 @@ StartingCommand = (
     | RequestCompaction
     | PromoteQueued
 )
-"""After one of these the chat may need a worker, so that the caller reserves a slot."""
+"""Commands after which the chat may need a worker, so the caller reserves a slot."""
 WorkerCommand = (
     CommitStep
     | FinishTurn

@@ -22,8 +22,8 @@ survives a restart of the database."""
 NO_NEW_WORK_AFTER_S: Final = 20.0
 """While the database is down a worker acquires nothing after this long without a heartbeat."""
 UNANSWERED_TTL_S: Final = 9.0
-"""The same as LEASE_TTL_S for a worker that gets no answer, or was suspended: the others may
-have one."""
+"""As LEASE_TTL_S, for a worker that was suspended or gets no answer: the database may be answering
+other workers."""
 UNANSWERED_NO_NEW_WORK_S: Final = 6.0
 MIN_HEARTBEATS_TO_REAP: Final = 3
 """Successful heartbeats in a row before a worker may reap."""
@@ -36,13 +36,13 @@ MAX_MISSED_HEARTBEATS: Final = 2
 """More intervals without success end an unbroken run of heartbeats."""
 
 LOCK_GONE_AFTER_S: Final = 0.75
-"""A worker without its session lock is dead after its renewals have stopped for this long. One that
-lives and has lost its listener renews three times in it."""
+"""A worker without its session lock is dead after its renewals have stopped for this long. A live
+worker that has lost its listener renews three times in that time."""
 SILENT_AFTER_S: Final = 11.0
 """Any worker is dead after its renewals have stopped for this long, though it holds its lock: it is
 frozen or cut off, and has given up its chats by UNANSWERED_TTL_S."""
 MIN_SIGHTS_WITHOUT_LOCK: Final = 3
-"""Heartbeats in a row that must find a lock gone: a listener that reconnects has none meanwhile."""
+"""Heartbeats in a row that must find a lock gone: a reconnecting listener briefly has none."""
 
 ReapScope = Literal["none", "locks", "leases"]
 
@@ -93,9 +93,9 @@ class SeenWorker(Struct, frozen=True, kw_only=True):
 
 
 class WorkerObservation(Struct, frozen=True, kw_only=True):
-    """How long another worker has been seen with the same renewal. The time from the reply that
-    first showed the renewal to the request that last did: no longer than it was unchanged.
-    `has_renewed`: another renewal was seen before."""
+    """How long another worker has been seen with the same renewal: from the reply that first showed
+    it to the request that last did, so never longer than it really stayed unchanged. `has_renewed`:
+    another renewal was seen before."""
 
     seen: SeenWorker
     first_at: float
@@ -131,7 +131,7 @@ class WorkerObservation(Struct, frozen=True, kw_only=True):
 
 class WorkerObservations(Struct, frozen=True, kw_only=True):
     """What an unbroken run of heartbeats has shown of the other workers. A worker that was itself
-    suspended or without the database has observed nothing meanwhile and begins again."""
+    suspended or without the database has observed nothing in that time and starts over."""
 
     history: HeartbeatHistory
     workers: Mapping[WorkerId, WorkerObservation] = {}
@@ -193,8 +193,8 @@ def lease_ttl_s(*, is_database_down: bool) -> float:
 
 def lease_health(last_success: float, now: float, *, is_database_down: bool) -> LeaseHealth:
     """What the age of a lease allows. An ageing lease starts no work that could outlive it; after
-    an expired one, another worker may own the chats. `is_database_down`: it has refused the latest
-    heartbeat, so that it takes none of others either."""
+    an expired one, another worker may own the chats. `is_database_down`: the database refused the
+    latest heartbeat, so it accepts none from other workers either."""
     age_s = now - last_success
     if age_s >= lease_ttl_s(is_database_down=is_database_down):
         return "cancel_runs"
@@ -207,17 +207,17 @@ def lease_health(last_success: float, now: float, *, is_database_down: bool) -> 
 # Every chat that ran when its worker died is a suspect; `orphan_count` counts these deaths since
 # the chat's history last changed. After the first the chat is retaken at once. From the second on
 # it is isolated: it is retaken after a delay, by a worker that has run for a while if there is one,
-# and a worker takes one isolated chat at a time. Only then does a further death tell something
-# about the chat: the others of that worker are no suspects.
+# and a worker takes one isolated chat at a time. Only then is a further death evidence about the
+# chat: the worker's other chats are not suspects.
 
 DEATHS_TO_ISOLATE: Final = 2
 MAX_LONE_DEATHS: Final = 3
-"""So many deaths with the chat as the only suspect, without progress, put the chat into error."""
+"""This many deaths with the chat as the only suspect, without progress, put it into error."""
 STABLE_WORKER_S: Final = 10.0
-"""A worker that dies sooner after its start may die of something else, with any chat."""
+"""A worker that dies sooner after its start may have another cause, whichever chats it runs."""
 STABLE_MARGIN_S: Final = 5.0
-"""A worker takes an isolated chat so much later than it counts as stable: the age of a worker that
-dies at once ends at its last heartbeat."""
+"""A worker takes an isolated chat this long after it counts as stable: the recorded age of a worker
+that dies at once ends at its last heartbeat."""
 ISOLATION_S: Final = 30.0
 """A worker that has run an isolated chat for this long takes the next one too."""
 FIRST_SUSPECT_DELAY_S: Final = 1.0
@@ -233,15 +233,15 @@ WORKER_CRASHED_ERROR: Final = ChatError(
 
 
 class IsolatedRun(Struct, frozen=True, kw_only=True):
-    """An isolated chat that a worker ran, and for how long as far as its heartbeats tell."""
+    """An isolated chat that a worker ran, and for how long by its heartbeats."""
 
     chat_id: ChatId
     ran_s: float
 
 
 def find_suspects(runs: Sequence[IsolatedRun]) -> frozenset[ChatId]:
-    """Of the isolated chats of a dead worker: those that it had not run for ISOLATION_S yet. The
-    others have stood the test, unless all have."""
+    """The isolated chats that a dead worker had run for less than ISOLATION_S. If it had run all of
+    them longer, all are suspects."""
     lately = [run for run in runs if run.ran_s < ISOLATION_S]
     return frozenset(run.chat_id for run in lately or runs)
 
@@ -263,7 +263,7 @@ class WorkerDeath(Struct, frozen=True, kw_only=True):
 
 
 def is_stable(uptime_s: float) -> bool:
-    """Whether a worker that dies now would tell something about the isolated chat that it took."""
+    """Whether a worker's death at this age is evidence about the isolated chat that it took."""
     return uptime_s >= STABLE_WORKER_S + STABLE_MARGIN_S
 
 
@@ -272,7 +272,7 @@ def is_isolated(chat: Chat) -> bool:
 
 
 def is_evidence(death: WorkerDeath) -> bool:
-    """Whether the death tells against the only suspect of that worker.
+    """Whether the death is evidence against that worker's only suspect.
 
     After a freeze or an outage of the database, workers that were slow to come back look dead to
     those that were quick. So a reaper that lived through it must have seen the worker alive after
@@ -289,8 +289,8 @@ def is_evidence(death: WorkerDeath) -> bool:
 
 
 def suspect_delay_s(deaths: int, jitter: float = 0.0) -> float:
-    """Before the chat is retaken: 0, 1, 2, 4 ... 60 seconds after the first, second, third
-    death."""
+    """The delay before the chat is retaken: 0, 1, 2, 4 ... 60 seconds after the first, second,
+    third death."""
     if deaths < DEATHS_TO_ISOLATE:
         return 0.0
     times = deaths - DEATHS_TO_ISOLATE + 1

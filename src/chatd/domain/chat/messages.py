@@ -1,4 +1,4 @@
-"""Messages: drafts, committed rows and queued messages; their public form; notices of chatd itself.
+"""Messages: drafts, committed rows and queued messages; their public form; notices from chatd.
 
 A part of an unknown kind, written by a newer replica, is read as `UnknownPart` and written back
 byte for byte.
@@ -51,8 +51,8 @@ class TokenUsage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `context_tokens` is set if the provider ran the model several times in one call: each run is
     charged for its input, which fills the context only once. `estimated`: the provider did not
-    tell all of it. `provider_cost_micros` is the cost that the provider itself reported.
-    `unpriced`: no price is known, so that the call counts as nothing towards a spend limit.
+    report all of it. `provider_cost_micros` is the cost that the provider itself reported.
+    `unpriced`: no price is known, so the call counts as nothing towards a spend limit.
     """
 
     input_tokens: Annotated[
@@ -111,7 +111,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 
     @property
     def is_notice(self) -> bool:
-        """Whether chatd tells it to people only (`chat.notices`)."""
+        """Whether it is a notice from chatd, which only people see."""
         return self.role == "system" and self.visibility == "user"
 
 
@@ -125,7 +125,7 @@ class Message(Draft, frozen=True, kw_only=True):
 
     @property
     def starts_turn(self) -> bool:
-        """Whether it is a user's own message: no summary, and not for the model alone."""
+        """Whether it is a user's own message: not a summary, and not for the model alone."""
         return self.role == "user" and not self.compressed and self.visibility != "model"
 
 
@@ -228,8 +228,8 @@ def local_calls(content: Iterable[Part]) -> list[ToolCallPart]:
 
 
 def needs_next_step(draft: Draft) -> bool:
-    """Whether the turn goes on after this message: calls wait for results, or the provider paused
-    its answer and continues it when it gets it back."""
+    """Whether the turn continues after this message: calls wait for results, or the provider paused
+    its answer and continues once the answer is sent back."""
     return bool(local_calls(draft.content)) or draft.finish_reason == "pause"
 
 
@@ -339,8 +339,8 @@ class PublicQueuedMessage(Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def public_message(chat_id: ChatId, row: Message) -> PublicMessage | None:
-    """None for messages that only the model sees: system prompts and summaries. Of a message of the
-    role `system` the notices are public: that of an imported prompt shows its text."""
+    """None for messages that only the model sees: system prompts and summaries. Notices of the role
+    `system` are public: the notice for an imported prompt shows its text."""
     if row.visibility == "model":
         return None
     content = _known(row.content)
@@ -404,9 +404,9 @@ def public_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 # Notices: what chatd itself tells the people who read a chat, as messages of its history.
 #
-# A notice is no part of the conversation: the model never gets it, and it neither starts nor ends a
-# turn nor counts as a step. It is one of the messages of the step or of the change that it tells
-# about, before or after the others, so that it is committed with it and said exactly once.
+# A notice is not part of the conversation: the model never gets it, and it neither starts nor ends
+# a turn nor counts as a step. It is one of the messages of the step or change that it reports, so
+# it is committed with that step or change, exactly once.
 
 NoticeCode = Literal[
     "step_limit",
@@ -427,7 +427,7 @@ NoticeCode = Literal[
 ]
 NOTICE_CODES: Final[frozenset[str]] = frozenset(get_args(NoticeCode))
 CONTINUABLE_NOTICES: Final = frozenset({"step_limit", "empty_answer", "model_stream_cut"})
-"""Codes of notices that tell why a turn ended early: a user may send the chat on."""
+"""Codes of notices that say why a turn ended early; a user may tell the chat to continue."""
 
 
 def notice_draft(code: NoticeCode, text: str, detail: Mapping[str, str] | None = None) -> Draft:
@@ -455,7 +455,7 @@ def empty_answer_notice(*, has_reasoning: bool) -> Draft:
 
 
 def ends_early(message: Draft | PublicMessage) -> bool:
-    """Whether it is a notice that tells why the turn ended early."""
+    """Whether it is a notice that says why the turn ended early."""
     codes = (part.code for part in message.content if isinstance(part, NoticePart))
     return message.role == "system" and any(code in CONTINUABLE_NOTICES for code in codes)
 
@@ -467,7 +467,7 @@ def is_stop(message: Draft | PublicMessage) -> bool:
 
 
 def early_end(drafts: Iterable[Draft | PublicMessage]) -> NoticePart | None:
-    """The notice among these messages that tells why their turn ended early."""
+    """The notice among these messages that says why their turn ended early."""
     notices = (part for draft in drafts if ends_early(draft) for part in draft.content)
     return next((part for part in notices if isinstance(part, NoticePart)), None)
 

@@ -193,12 +193,13 @@ class InstructionPart(_Part, frozen=True, kw_only=True, tag="instruction"):
 
 
 class BoundaryPart(_Part, frozen=True, kw_only=True, tag="boundary"):
-    """Beside the text of a summary: which messages before it the model still gets, after it.
+    """Stored next to the text of a summary: which messages before it the model still gets, after
+    it.
 
     `kept` is the number of messages directly before the summary, without deleted ones. It is not an
-    id, because a fork counts its messages anew. `keeps_prompt`: also the newest user message
-    before those. A part with another number, such as one of a forged import, keeps none: the
-    statement that reads history agrees.
+    id, because a fork counts its messages anew. `keeps_prompt`: the newest user message before
+    those is kept too. A part with another number, such as one of a forged import, keeps none; the
+    statement that reads history does the same.
     """
 
     kept: Annotated[int, msgspec.Meta(ge=0, le=999_999)] = 0

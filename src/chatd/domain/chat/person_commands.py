@@ -19,14 +19,14 @@ from chatd.domain.workspace.agent_api import ProcessSignal
 
 COMMAND_TOOL: Final = "execute"
 PERSON_COMMAND_TIMEOUT_S: Final = 600
-"""How long a person's command is waited for. It then goes on in the background."""
+"""How long the worker waits for a person's command, which then continues in the background."""
 END_WAIT_S: Final = 1.5
 """How long a person's command has to end after each signal."""
 _CALL_PREFIX: Final = "person-command-"
 
 
 class TurnCommands(Struct, frozen=True, kw_only=True):
-    """`next` was not started yet. `is_all`: the user said nothing else in this turn, so that no
+    """`next` has not been started yet. `is_all`: the user said nothing else in this turn, so no
     model call follows."""
 
     next: Message | None = None
@@ -34,7 +34,7 @@ class TurnCommands(Struct, frozen=True, kw_only=True):
 
 
 def command_of(message: Draft | PublicMessage) -> str | None:
-    """The command that this message runs."""
+    """The command that this message runs; None if it is another message."""
     if message.role != "user":
         return None
     return next((p.command for p in message.content if isinstance(p, CommandPart)), None)
@@ -90,12 +90,12 @@ def running_process(report: Json) -> str:
 
 
 def has_ended(report: str) -> bool:
-    """By a report of `process_output`."""
+    """Whether the command has ended, by a report of `process_output`."""
     return _fields(Raw(report.encode())).get("running") is not True
 
 
 def end_calls(process_id: str, signal: ProcessSignal) -> tuple[tuple[str, Raw], ...]:
-    """The calls of tools that end a command, and then give its report."""
+    """The tool calls that end a command and then get its report."""
     sent = {"process_id": process_id, "signal": signal}
     asked = {"process_id": process_id, "wait_timeout": f"{END_WAIT_S:g}s"}
     return (
@@ -110,7 +110,7 @@ def _fields(raw: Json) -> dict[str, object]:
 
 
 def find_commands(history: Sequence[Message], turn_id: MessageId | None) -> TurnCommands:
-    """Those of the turn that the message with this id began, and of messages that joined it."""
+    """The commands of the turn that the message with this id began, and of messages that joined."""
     prompts: list[Message] = []
     started: set[ToolCallId] = set()
     for row in reversed(history):

@@ -37,8 +37,8 @@ MAX_RUNNABLE_DELAY_S = 75 * 60
 went back."""
 RECENT_CHANGES_KEPT = 8
 MAX_KEPT_ATTEMPTS: Final = 32
-"""Of the attempts at one step that ended without a commit, as many are read from the journal at
-once. What an older one said has been kept by those after it."""
+"""How many uncommitted attempts at one step are read from the journal at once. Later attempts have
+kept the output of older ones."""
 UNKNOWN_CHANGE: Final = ChangeId(0)
 """The change id of a version that an earlier release of the server acquired or released."""
 
@@ -80,8 +80,8 @@ class RetryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChosenFallback(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The model that answers in place of the chat's own since a failure of that. `is_temporary`:
-    the failure may pass by."""
+    """The model that has answered in place of the chat's own since that one failed. `is_temporary`:
+    the failure may pass."""
 
     model_config_id: ModelConfigId
     reason: str
@@ -100,8 +100,8 @@ class ModelSwitch(Struct, frozen=True, kw_only=True):
 class Setbacks(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What went wrong since the chat's history last changed. `waited_ms` is the sum of all retry
     delays. The answers of all attempts up to `discarded_attempt` were discarded; None: no call of
-    this release has failed. `failed_models` are those that another one took the place of at this
-    step. `fallback` outlives the step, until the chat's own model answers again."""
+    this release has failed. `failed_models` are those that another model replaced at this step.
+    `fallback` outlives the step, until the chat's own model answers again."""
 
     failed_calls: int = 0
     waited_ms: int = 0
@@ -122,7 +122,7 @@ class AgentWait(Struct, frozen=True, kw_only=True):
 
 
 class LineEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of a line of messages that another one replaced: what its chat's row said of it then."""
+    """The end of a line of messages that another line replaced, as its chat's row had it then."""
 
     turn_message_id: MessageId | None = None
     plan_message_id: MessageId | None = None
@@ -131,7 +131,7 @@ class LineEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @staticmethod
     def of(chat: "Chat") -> "LineEnd":
-        """An error behind which messages wait is not of the line alone."""
+        """Leaves out an error that holds queued messages: it is not of the line alone."""
         return LineEnd(
             turn_message_id=chat.turn_message_id,
             plan_message_id=chat.plan_message_id,
@@ -245,7 +245,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     client_tools: Json = UNSET
     max_cost_micros: int | None = None
     mcp_server_ids: tuple[McpServerId, ...] | None = None
-    """None: nobody chose, and the servers that are on by default are used."""
+    """None: the servers that are on by default."""
     project_id: ProjectId | None = None
     diff_status: DiffStatus | None = None
     created_at: datetime
@@ -328,18 +328,18 @@ class Chat(Struct, frozen=True, kw_only=True):
 
     @property
     def waits_for_retry(self) -> bool:
-        """Without a worker until the time of the next model call."""
+        """Whether it is without a worker until the time of the next model call."""
         return self.retry_state is not None and self.worker_id is None
 
     @property
     def is_suspended(self) -> bool:
-        """Without a worker until its subagents are settled or the wait is over. Clients see it as
-        running."""
+        """Whether it is without a worker until its subagents are settled or the wait is over.
+        Clients see it as running."""
         return self.agent_wait is not None and self.status == "running" and self.worker_id is None
 
     @property
     def is_settled(self) -> bool:
-        """It has ended its turn, or waits for a person: what it has reported is all for now."""
+        """Whether it has ended its turn or waits for a person: no more output follows for now."""
         return self.archived or self.status in ("waiting", "error", "requires_action")
 
     @property
@@ -368,8 +368,8 @@ class Chat(Struct, frozen=True, kw_only=True):
         )
 
     def remembers(self, version: int) -> bool:
-        """Whether the row has the change id of this version. Of older ones only the messages have
-        theirs."""
+        """Whether the row has the change id of this version. Those of older versions are only in
+        the messages."""
         return self.snapshot_version - version < len(self.recent_changes)
 
     def may_contain(self, version: int, change_id: ChangeId) -> bool:
@@ -383,8 +383,8 @@ class Chat(Struct, frozen=True, kw_only=True):
         return self.recent_changes[behind] in (change_id, UNKNOWN_CHANGE)
 
     def shares_past(self, version: int, changes: Sequence[ChangeId]) -> bool:
-        """Whether one of this row and the row with that version and those last changes can follow
-        the other."""
+        """Whether this row can precede or follow the row with that version and those last
+        changes."""
         behind = self.snapshot_version - version
         if behind >= 0:
             return all(map(eq, self.recent_changes[behind:], changes))
@@ -532,8 +532,8 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     @property
     def is_runnable(self) -> bool:
-        """Needs a worker now and has none: every worker with a free slot may try to acquire it.
-        Heartbeats find the chats that wait for a retry."""
+        """Whether it needs a worker now and has none: every worker with a free slot may try to
+        acquire it. Heartbeats find the chats that wait for a retry."""
         is_active = self.status in ("running", "interrupting")
         return is_active and self.worker_id is None and not self.delayed
 
@@ -547,7 +547,7 @@ def encode_hint(hint: Hint) -> str:
 
 
 def decode_hint(payload: str) -> Hint | None:
-    """None for a payload that is no hint: every database user can write to the channel."""
+    """None for an invalid payload: every database user can write to the channel."""
     try:
         return _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

@@ -1,7 +1,7 @@
 """What a change means for the record of attempts: whether an attempt begins, and how one ended.
 
 An attempt, as people see it, is the time that one worker has the chat for one turn. A retry ends
-it, also if the worker keeps the chat.
+it, even if the worker keeps the chat.
 """
 
 from typing import Final, Literal, get_args
@@ -64,7 +64,7 @@ class RunChange(Struct, frozen=True, kw_only=True):
 
 
 def run_change(change: Change) -> RunChange | None:
-    """None: no attempt begins or ends. Every commit asks, and most are steps inside an attempt."""
+    """None if no attempt begins or ends: so it is for most commits, which are steps within one."""
     before, after = change.before, change.after
     if before is None or before.worker_id is None:
         return None if after.worker_id is None else RunChange(end=None, begins=True)

@@ -22,7 +22,8 @@ _VOWELS: Final = "aiou"
 
 
 def worker_name(worker_id: WorkerId) -> str:
-    """A short name that people can read out, made of the id: the same in every process and log."""
+    """A short name that people can read out, derived from the id: the same in every process and
+    log."""
     bits = int.from_bytes(worker_id.bytes[:2])
     letters = (
         _CONSONANTS[bits >> 12],

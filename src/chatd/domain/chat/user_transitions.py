@@ -1,5 +1,5 @@
-"""Transitions of users, of queued messages too: pure functions from a row and a command to a change
-(None: no change), with the links to files that the messages of a change name.
+"""Transitions by users, also of queued messages: pure functions from a row and a command to a
+change (None: no change), with the links to the files that a change's messages name.
 
 `worker` is this replica's worker if it reserved a slot: it acquires the chat in the same write.
 Changes of a chat tree come root first, then by id, which is the order of row locks.
@@ -163,7 +163,8 @@ _NO_FILES: Final[frozenset[FileId]] = frozenset()
 
 
 def named_files(change: Change) -> frozenset[FileId]:
-    """Of the messages of users. A promoted message has named its files when it was queued."""
+    """The files that a change's user messages name. A promoted message named its own when
+    queued."""
     contents = [one.draft.content for one in change.messages if one.draft.role == "user"]
     if change.enqueue or change.rewrite:
         contents += [one.prompt.content for one in (*change.enqueue, *change.rewrite)]
@@ -317,7 +318,7 @@ def edit_message(
 def regenerate_turn(
     chat: Chat, target: Message | None, command: RegenerateTurn, worker: WorkerId | None
 ) -> Change:
-    """As an edit that sends the same content again."""
+    """As `edit_message`, with the same content."""
     prompt = UserInput(
         content=() if target is None else target.content,
         created_by=command.created_by,

@@ -125,8 +125,8 @@ def record_retry(chat: Chat, command: RecordRetry) -> Change:
 
 
 def note_waits(chat: Chat, command: NoteCallWaits) -> Change | None:
-    """R -> R. Only viewers need what calls wait for: they run on under their keys. The answers of
-    hooks count once: those of a call that has some stay."""
+    """R -> R. What calls wait for is only shown to viewers: the calls run on under their keys. The
+    hooks' answers about a call are set once and then stay."""
     command.fence.check(chat)
     require_allowed(chat, Transition.NOTE_WAITS)
     calls = tuple(
