@@ -41,8 +41,8 @@ class ConnectFailed(AgentUnreachable):
 
 
 class RunnerDisconnected(ConnectFailed):
-    """No replica reaches the runner that has the workspace. It comes back by itself, and what runs
-    there goes on. The message names it."""
+    """No replica can reach the runner that has the workspace. It reconnects by itself, and its
+    processes keep running. The message names it."""
 
     code = "runner_disconnected"
 
@@ -54,8 +54,8 @@ class WorkspaceUnavailable(ChatdError):
 
 
 class FileLines(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Numbered lines of a file, as a model reads them. `next_offset` is the line to go on with, if
-    they are fewer than asked for; `note` says so."""
+    """Numbered lines of a file, as a model reads them. `next_offset` is the line to continue at, if
+    there are fewer than requested; `note` says so."""
 
     content: str
     file_size: int
@@ -93,7 +93,7 @@ class ProcessOutput(Struct, frozen=True, kw_only=True):
 
     `cursor` counts all bytes printed so far. With `after`, `output` has the retained bytes printed
     after that cursor. A process that a signal ended has the exit code -1 and that `signal`; agents
-    of earlier versions do not tell it. `file` has the whole output, if it is long.
+    of earlier versions do not report it. `file` has the whole output, if it is long.
     """
 
     output: str
@@ -118,8 +118,8 @@ class ProcessInfo(Struct, frozen=True, kw_only=True):
 
 
 class StartedProcess(Struct, frozen=True, kw_only=True):
-    """`again`: the key was used before, and this is the process started then. `output`: it has
-    ended within the time that was waited for it."""
+    """`again`: the key was used before, and this is the process started then. `output` is set if it
+    ended within the requested wait."""
 
     id: str
     started: bool = True
@@ -174,8 +174,8 @@ class DesktopState(Struct, frozen=True, kw_only=True):
 
 class ActedOnDesktop(Struct, frozen=True, kw_only=True):
     """How many actions were done; `error` is why the next one was not. `unknown`: that one may have
-    been done in part. `person`: one has taken over (`active`), or had and `gave_back`, so that the
-    actions were not done."""
+    been done in part. `person`: the actions were not done, because a person is in control
+    (`active`) or was and `gave_back`."""
 
     done: int = 0
     error: str = ""
@@ -200,8 +200,8 @@ BrowserActionKind = Literal["open", "click", "type", "key", "back"]
 
 
 class BrowserAction(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`ref` names an element of the page that was read last. `accept`: questions that the page asks
-    are accepted, with `text` as the answer."""
+    """`ref` names an element of the page that was read last. `accept` accepts the page's dialogs,
+    with `text` as the answer."""
 
     action: BrowserActionKind
     url: str = ""
@@ -213,8 +213,8 @@ class BrowserAction(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class BrowserPage(Struct, frozen=True, kw_only=True):
     """The page of a chat. `text` has its lines, or after an action those that are new; `more` says
-    which these are. `notices` tell what happened besides, such as a dialog. `error`: why the action
-    did not do what was asked. `image`: a screenshot as PNG."""
+    which these are. `notices` say what else happened, such as a dialog. `error`: why the action did
+    not do what was asked. `image`: a screenshot as PNG."""
 
     url: str = ""
     title: str = ""
@@ -227,7 +227,7 @@ class BrowserPage(Struct, frozen=True, kw_only=True):
 
 
 class DesktopRecording(Struct, frozen=True, kw_only=True):
-    """Which files there are of a recording that has ended."""
+    """The files of a finished recording."""
 
     video: bool = False
     poster: bool = False
@@ -339,7 +339,7 @@ class GitChanges(Struct, frozen=True, kw_only=True, tag_field="type", tag="chang
 # The files of a workspace as a person sees them.
 
 MAX_PIECE_BYTES: Final = 1 << 20
-"""Of a file, in one request to its workspace agent."""
+"""Limit for a piece of a file in one request to the workspace agent."""
 _PROBED_BYTES: Final = 8 << 10
 _UTF8_TAIL_BYTES: Final = 3
 
@@ -402,7 +402,7 @@ class SavedFile(Struct, frozen=True, kw_only=True):
 
 
 MAX_ARCHIVE_BYTES: Final = 4 << 30
-"""Of the files in an archive; the agent's own limit. An archive itself may be a bit larger."""
+"""Limit for the files in an archive; the agent's own. The archive itself may be a bit larger."""
 
 
 class ArchiveFacts(Struct, frozen=True, kw_only=True):
@@ -436,7 +436,7 @@ class UnpackedFiles(Struct, frozen=True, kw_only=True):
 
 
 MAX_DESKTOP_INPUT_BYTES: Final = 256 * 1024
-"""Of one message that a viewer sends to a desktop's VNC server."""
+"""Limit for one message from a viewer to a desktop's VNC server."""
 
 
 def is_text(content: bytes, *, is_beginning: bool, is_end: bool) -> bool:
@@ -461,7 +461,7 @@ def is_text(content: bytes, *, is_beginning: bool, is_end: bool) -> bool:
 
 MAX_TERMINAL_SIDE: Final = 1000
 MAX_INPUT_BYTES: Final = 64 * 1024
-"""Of one request to the workspace agent."""
+"""Limit for one request to the workspace agent."""
 
 
 class TerminalSize(Struct, frozen=True, kw_only=True):
@@ -476,7 +476,7 @@ class TerminalOutput(Struct, frozen=True):
 
 
 class TerminalExited(Struct, frozen=True):
-    """The shell has ended. -1: by a signal."""
+    """The shell has ended. The exit code -1: a signal ended it."""
 
     exit_code: int
 

@@ -184,7 +184,6 @@ class Parameter(Struct, frozen=True, kw_only=True, omit_defaults=True):
     default: Annotated[str | None, describe("The value if none is given.", "3.12")] = None
     mutable: Annotated[bool, describe("Whether a later start may change it.")] = True
     ephemeral: Annotated[bool, describe("It applies to one build only.")] = False
-    """Applies to one build only."""
     display_name: Annotated[str, describe("What a form shows.", "Python")] = ""
     description: Annotated[str, describe("What it does.", "The version of Python.")] = ""
     form_type: Annotated[str, describe("The kind of form field.", "dropdown")] = ""
@@ -243,8 +242,8 @@ class Workspace(Struct, frozen=True, kw_only=True):
     number: int
     """Small and unique over all workspaces ever created."""
     host_id: str | None
-    """The runner that has it, which for one of a server is the id of its host; None until a runner
-    takes it."""
+    """The runner that has the workspace (for a server's own runner, the id of its host); None until
+    a runner takes it."""
     ttl_s: int = 0
     last_used_at: datetime
     deleted: bool = False

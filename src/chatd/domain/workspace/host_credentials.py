@@ -40,7 +40,7 @@ _CLOSED_HEADERS: Final = frozenset(
         *("accept-encoding", "range", "if-range", "max-forwards", "via", "forwarded"),
     )
 )
-"""They belong to the request or to its connection."""
+"""Headers that belong to the request or to its connection."""
 
 
 class HostCredential(Struct, frozen=True, kw_only=True):
@@ -63,7 +63,8 @@ class HostCredential(Struct, frozen=True, kw_only=True):
 def find_problem(
     *, scheme: CredentialScheme, header: str, username: str, secret: str
 ) -> tuple[str, str] | None:
-    """The field that cannot be used, and what is wrong with it. Never has the secret."""
+    """The invalid field and what is wrong with it, never quoting the secret; None if all are
+    valid."""
     if scheme == "header":
         lowered = header.lower()
         if HEADER_NAME.fullmatch(header) is None:
@@ -84,7 +85,7 @@ def find_problem(
 
 
 def normal_path(text: str) -> str:
-    """A path in its one form: without a slash at the end. Raises ValueError with what is wrong."""
+    """Normalize a path: no slash at the end. Raises ValueError that says what is wrong."""
     if len(text) > MAX_PATH_CHARS or _PATH.fullmatch(text) is None:
         raise ValueError("must begin with / and have letters, digits and simple signs only")
     if "//" in text or _has_dots(text):
@@ -102,7 +103,7 @@ def make_credential(
     username: str = "",
     secret: str,
 ) -> HostCredential:
-    """From what was checked with `find_problem` and `normal_path`."""
+    """Build a credential from values checked by `find_problem` and `normal_path`."""
     hidden: tuple[str, ...] = (secret,)
     match scheme:
         case "bearer":
@@ -161,7 +162,7 @@ def is_bound(credentials: Iterable[HostCredential], target: NetworkTarget) -> bo
 def find_credential(
     credentials: Sequence[HostCredential], target: NetworkTarget, path: str
 ) -> HostCredential | None:
-    """The first that fits: they are in the order in which they count. `path` may have a query."""
+    """The first that fits: earlier ones take precedence. `path` may have a query."""
     plain = path.partition("?")[0]
     for each in credentials:
         if (each.host, each.port) != (target.host, target.port):
@@ -175,14 +176,14 @@ def find_credential(
 
 
 def _is_git_request(path: str) -> bool:
-    """Not a call of the host's API for a file or branch whose name looks like git's own paths."""
+    """Whether git sends it: not an API call for a file or branch named like one of git's paths."""
     is_api = path.startswith("/api/")
     return not is_api and (path.endswith(_GIT_REQUESTS) or _GIT_LFS in path)
 
 
 def _has_dots(path: str) -> bool:
-    """Whether a server may read the path as another one: with `..`, also encoded, once or several
-    times, with a backslash, or with parameters (`..;`)."""
+    """Whether a server may read the path as another one: with `..`, even encoded several times,
+    with a backslash, or with parameters (`..;`)."""
     for _ in range(MAX_UNQUOTES):
         decoded = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path)
         if decoded == path:

@@ -1,9 +1,9 @@
 """What a workspace with the network `allow` may reach: named hosts and ports.
 
 A rule is text in a template, such as `github.com`, `*.pypi.org`, `registry.npmjs.org:443` or
-`private:git.corp.example:8443`. Hosts are compared in one form: small letters, without the dot at
-the end, international names as `xn--`. A rule leads to public addresses only, whatever its name
-resolves to, unless it begins with `private:`.
+`private:git.corp.example:8443`. Hosts are compared in normal form: lower case, no trailing dot,
+international names as `xn--`. A rule leads to public addresses only, whatever its name resolves to,
+unless it begins with `private:`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,10 +19,10 @@ from chatd.domain.addresses import is_public
 from chatd.domain.description import UPDATED_AT, describe
 
 MAX_ALLOWED_HOSTS: Final = 200
-"""Entries of `allow` in a template."""
+"""How many entries `allow` in a template may have."""
 MAX_HOST_CHARS: Final = 253
 MAX_REFUSALS: Final = 100
-"""Refused hosts that are kept of a workspace: the latest."""
+"""How many refused hosts are kept per workspace: the latest."""
 DEFAULT_PORTS: Final = (443, 80)
 PRIVATE_PREFIX: Final = "private:"
 PRIVATE_NETWORKS: Final = tuple(
@@ -38,8 +38,8 @@ RefusalReason = Literal[
 
 
 class HostRule(Struct, frozen=True, kw_only=True):
-    """`host` without the `*.` of a wildcard; empty: every host. `ports`: empty is every port.
-    `private`: it may have an address of a private network."""
+    """`host` is without the `*.` of a wildcard; empty: every host. Empty `ports`: every port.
+    `private`: the host may have an address in a private network."""
 
     host: str
     is_wildcard: bool = False
@@ -48,12 +48,12 @@ class HostRule(Struct, frozen=True, kw_only=True):
 
     @property
     def names_own_host(self) -> bool:
-        """Whether it may lead to the machine of the proxy itself: only an address does."""
+        """Whether the rule may lead to the proxy's own machine: only a rule with an address may."""
         return self.private and (_is_address(self.host) or self.host == "localhost")
 
 
 class NetworkTarget(Struct, frozen=True, kw_only=True):
-    """A host in its one form, and a port."""
+    """A host in normal form, and a port."""
 
     host: str
     port: int
@@ -85,7 +85,7 @@ ANY_PUBLIC_HOST: Final = HostRule(host="", is_wildcard=True, ports=())
 
 
 def normal_host(text: str) -> str:
-    """The one form of a host name or address. Raises ValueError with what is wrong."""
+    """Normalize a host name or address. Raises ValueError that says what is wrong."""
     host = text.strip("[]") if text.startswith("[") and text.endswith("]") else text
     host = host.lower().removesuffix(".")
     try:
@@ -129,7 +129,7 @@ def _is_address(host: str) -> bool:
 
 
 def parse_rule(text: str) -> HostRule:
-    """Raises ValueError with what is wrong with it."""
+    """Raises ValueError that says what is wrong."""
     if len(text) > MAX_HOST_CHARS + len(PRIVATE_PREFIX) + 6:
         raise ValueError("is too long")
     if "://" in text or "/" in text or "@" in text:
@@ -185,7 +185,7 @@ def parse_target(authority: str, default_port: int | None = None) -> NetworkTarg
 def find_rule(rules: Iterable[HostRule], target: NetworkTarget) -> HostRule | None:
     """The rule that allows it; None if none does."""
     found = [rule for rule in rules if _is_match(rule, target)]
-    # One that names a private host says more than one that also covers it.
+    # A rule for a private host takes precedence over another that covers it.
     return max(found, key=lambda rule: rule.private, default=None)
 
 
@@ -198,7 +198,7 @@ def _is_match(rule: HostRule, target: NetworkTarget) -> bool:
 
 
 def is_allowed_address(rule: HostRule, address: str) -> bool:
-    """Whether a connection by this rule may go to the address, to which its host has resolved."""
+    """Whether this rule allows a connection to the address that its host resolved to."""
     if is_public(address):
         return True
     if not rule.private:
@@ -229,7 +229,7 @@ def find_rule_problems(allow: Sequence[str]) -> Iterable[tuple[int, str]]:
 
 
 def explain_refusal(target: NetworkTarget, reason: RefusalReason, allow: Sequence[str]) -> str:
-    """For the model and the person who read what a command printed."""
+    """Explain a refusal to the model or person that reads a command's output."""
     match reason:
         case "not_allowed":
             shown = ", ".join(allow[:20]) + (", ..." if len(allow) > 20 else "")
@@ -264,7 +264,7 @@ def explain_refusal(target: NetworkTarget, reason: RefusalReason, allow: Sequenc
 
 
 def merge_refusals(kept: Sequence[Refusal], new: Sequence[Refusal]) -> tuple[Refusal, ...]:
-    """Joined by host and port, the latest first, at most `MAX_REFUSALS`."""
+    """Merge by host and port: the latest first, at most `MAX_REFUSALS`."""
     found = {(each.host, each.port): each for each in kept}
     for each in new:
         before = found.get((each.host, each.port))
@@ -276,7 +276,7 @@ def merge_refusals(kept: Sequence[Refusal], new: Sequence[Refusal]) -> tuple[Ref
 
 
 def read_refusals(data: bytes) -> tuple[Refusal, ...]:
-    """As they were written by a proxy; none if the text is another's."""
+    """Decode what a proxy wrote; empty for anything else."""
     try:
         found = decode(data, type=tuple[Refusal, ...])
     except (MsgspecError, UnicodeDecodeError):

@@ -69,7 +69,7 @@ MAX_GRANT_CHARS: Final = 1000
 
 
 class PreviewGrant(Struct, frozen=True, kw_only=True, array_like=True):
-    """The user who opened a preview, by which credential: the preview ends with it."""
+    """The user who opened a preview, and with which credential: the preview ends with that."""
 
     label: str
     user_id: UserId
@@ -111,7 +111,7 @@ _HOP_BY_HOP: Final = frozenset(
     }
 )
 _NOT_SENT: Final = _HOP_BY_HOP | {b"authorization", b"expect", b"forwarded", b"host", b"cookie"}
-# What proxies in front of chatd tell about the viewer.
+# Headers by which proxies in front of chatd describe the viewer.
 _NOT_SENT_PREFIXES: Final = (
     *(b"x-forwarded", b"x-real-ip", b"x-auth-request", b"x-remote", b"remote-", b"cf-access"),
     *(b"x-amzn-oidc", b"x-goog-", b"x-ms-client-principal", b"x-ms-token", b"ssl-client"),
@@ -140,12 +140,13 @@ class PreviewPlace(Struct, frozen=True, kw_only=True):
 
     @property
     def inner_host(self) -> str:
-        """Development servers refuse names that they do not know."""
+        """The host that the port is asked for: development servers refuse names they do not
+        know."""
         return f"localhost:{self.port}"
 
 
 def request_headers(given: Sequence[tuple[bytes, bytes]], place: PreviewPlace) -> HeaderList:
-    """What the workspace gets of a request's headers."""
+    """The headers of a request that the workspace receives."""
     inner = f"http://{place.inner_host}"
     kept: HeaderList = [(b"host", place.inner_host.encode())]
     for name, value in _without(given, _NOT_SENT):
@@ -172,7 +173,7 @@ def request_headers(given: Sequence[tuple[bytes, bytes]], place: PreviewPlace) -
 def response_headers(
     given: Sequence[tuple[bytes, bytes]], place: PreviewPlace, framed_by: Sequence[str]
 ) -> HeaderList:
-    """What the browser gets of a response's headers. Pages of `framed_by` may show it in a
+    """The headers of a response that the browser receives. Pages of `framed_by` may show it in a
     frame."""
     small = [(name.lower(), value) for name, value in given]
     kept: HeaderList = []
@@ -202,7 +203,7 @@ def _without(
 
 
 def _outer(text: str, place: PreviewPlace) -> str:
-    """An address of the port itself becomes one of the preview."""
+    """Rewrite an address of the port itself to one of the preview."""
     for host in ("localhost", "127.0.0.1", "[::1]", "0.0.0.0"):
         inner = f"http://{host}:{place.port}"
         if text == inner or text.startswith((f"{inner}/", f"{inner}?", f"{inner}#")):
@@ -211,7 +212,7 @@ def _outer(text: str, place: PreviewPlace) -> str:
 
 
 def _own_cookie(text: str) -> str | None:
-    """For this host alone. None for a cookie with a name of chatd's own."""
+    """The cookie, limited to this host. None if it has the name of one of chatd's own."""
     first, *attributes = text.split(";")
     if first.strip().lower().startswith(_OWN_COOKIES):
         return None
@@ -223,7 +224,7 @@ def _own_cookie(text: str) -> str | None:
 
 
 class PortFailed(ChatdError):
-    """What answers on a port does not speak HTTP, or not in time."""
+    """The process on a port does not speak HTTP, or did not answer in time."""
 
     code = "port_failed"
 

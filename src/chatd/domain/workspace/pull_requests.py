@@ -58,14 +58,14 @@ class PullRequest(Struct, frozen=True, kw_only=True):
 
 
 class FoundPullRequest(Struct, frozen=True, kw_only=True):
-    """`commit` is the head, for whose checks the host is asked next."""
+    """`commit` is the head, whose checks are requested next."""
 
     pull_request: PullRequest
     commit: str
 
 
 def parse_remote(address: str) -> GitRemote | None:
-    """None for an address that no known host has, such as a path."""
+    """None for an address that names no host, such as a path."""
     if len(address) > MAX_REMOTE_CHARS:
         return None
     host = ""
@@ -134,7 +134,7 @@ class _Head(Struct, frozen=True, kw_only=True):
 
 
 class _Listed(Struct, frozen=True, kw_only=True):
-    """The fields of all three hosts."""
+    """A listed pull request, with the fields of all three hosts."""
 
     title: str = ""
     state: str = ""
@@ -243,7 +243,7 @@ def _combined(body: bytes) -> list[str]:
 
 
 def _summarize(words: Sequence[str]) -> Checks:
-    """A word that is not known means that the check goes on."""
+    """An unknown word counts as a check in progress."""
     if not words:
         return "none"
     if any(word in _FAILING for word in words):

@@ -29,10 +29,10 @@ SERVER_POOL: Final = ""
 RUNNER_WAIT_S: Final = 600.0
 """How long a tool call waits for a runner that is not connected before the model is told."""
 RUNNER_SILENT_AFTER_S: Final = 30.0
-"""A runner that no replica has heard of for this long counts as disconnected."""
+"""A runner that no replica has heard from for this long counts as disconnected."""
 POD_PREFIX: Final = "pod-"
 POOL_PATTERN: Final = "^[a-z0-9]+(-[a-z0-9]+)*$"
-"""The pools that tokens name."""
+"""Valid names of pools."""
 MAX_POOL_CHARS: Final = 32
 
 
@@ -76,7 +76,7 @@ class Runner(Struct, frozen=True, kw_only=True):
 
 
 class RunnerToken(Struct, frozen=True, kw_only=True):
-    """What runners of a pool show to connect. Its text is known to those who keep it only."""
+    """The token with which runners of a pool connect. chatd does not store its text."""
 
     id: RunnerTokenId
     name: str
@@ -174,8 +174,8 @@ def _since(runner: Runner) -> str:
 
 
 def explain_version_gap(runner: str, server: str) -> str | None:
-    """A runner and a server work together if their versions differ by one minor version at most.
-    None if they do; versions that are not numbers, as of a checkout, always do."""
+    """Why a runner and a server do not work together: they are more than one minor version apart.
+    None if they do, as versions that are not numbers (a checkout) always do."""
     theirs, ours = _release(runner), _release(server)
     if theirs is None or ours is None:
         return None

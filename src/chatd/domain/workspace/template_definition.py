@@ -34,18 +34,18 @@ from chatd.domain.workspace.runners import BackendKind
 from chatd.domain.workspace.templates import MAX_PARAMETERS, check_value, is_valid_name
 
 MAX_TEMPLATES: Final = 500
-"""Templates of a deployment that are not deleted, besides those of files and built-in ones."""
+"""Undeleted templates of a deployment, not counting those of files and built-in ones."""
 MAX_TEMPLATE_VERSIONS: Final = 1000
 """Versions that one template may have."""
 MAX_TEMPLATE_PROBLEMS: Final = 50
-"""Invalid fields of a template that a reply names."""
+"""How many invalid fields a reply names."""
 MAX_TTL_S: Final = 366 * 86_400
 MAX_STARTUP_TIMEOUT_S: Final = 3600
 MAX_SCRIPT_BYTES: Final = 64 * 1024
 MAX_TEMPLATE_README_BYTES: Final = 64 * 1024
 MAX_ENV_VARIABLES: Final = 100
 MAX_ENV_BYTES: Final = 32 * 1024
-"""Names and values of a template's environment together."""
+"""Total size of the names and values of a template's environment."""
 MAX_MOUNTS: Final = 32
 MIN_SCREEN_SIDE: Final = 320
 MAX_SCREEN_SIDE: Final = 3840
@@ -431,7 +431,7 @@ def _check_options(parameter: Parameter) -> _Found:
 
 
 def _check_placeholders(defined: TemplateDefinition) -> _Found:
-    """Of the seed only: in the environment `${HOME}` may be meant for a shell."""
+    """Check those of the seed only: in the environment `${HOME}` may be meant for a shell."""
     known = {parameter.name for parameter in defined.parameters}
     for name, text in _texts("", msgspec.to_builtins(defined.spec.seed)):
         for wanted in PLACEHOLDER.findall(text):
@@ -471,5 +471,5 @@ def can_change(template: Template) -> bool:
 
 
 def can_delete(template: Template) -> bool:
-    """Also one of a settings file that no longer has it."""
+    """Also templates of a settings file that no longer has them."""
     return can_change(template) or (template.origin == "settings" and template.deprecated)

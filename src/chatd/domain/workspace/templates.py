@@ -39,8 +39,8 @@ class TemplateUser(Struct, frozen=True, kw_only=True):
 
 
 def needs_own_runner(template: Template) -> bool:
-    """Whether its workspaces exist only on a runner that their user has started: it is not offered
-    for a choice."""
+    """Whether its workspaces exist only on a runner that their user has started. Such a template is
+    not offered as a choice."""
     return template.origin == "builtin" and template.name in HERE_TEMPLATES.values()
 
 
@@ -355,7 +355,7 @@ def copied_text(size: int, files: int) -> str:
 
 
 def size_problem(size: int, max_bytes: int) -> str:
-    """Empty if it may be copied."""
+    """Why a workspace of this size cannot be copied; empty if it can."""
     if size <= max_bytes:
         return ""
     return (
