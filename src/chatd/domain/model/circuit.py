@@ -31,8 +31,8 @@ MAX_UNREACHED_WAIT_S: Final = 30.0
 
 
 class Circuit(Struct, frozen=True, kw_only=True):
-    """`failures` in a row. `cause` is the failure that opened the circuit; without one it is
-    closed. `probed_at`: a probe began then and has no outcome yet."""
+    """`failures` counts those in a row. `cause` is the failure that opened the circuit; without it
+    the circuit is closed. `probed_at`: a probe began then and has no outcome yet."""
 
     failures: int = 0
     cause: ClassifiedFailure | None = None
@@ -115,9 +115,9 @@ def is_of_provider(failed: ClassifiedFailure) -> bool:
 
 
 def is_wait_over(cause: ClassifiedFailure, waited_ms: int, outage_s: float = 0.0) -> bool:
-    """A chat that has waited this long fails with the provider's failure. One that has waited for
-    much longer than for a provider that was never reached has done so since before this process
-    started: an earlier process had an answer of this provider."""
+    """Whether a chat has waited so long that it fails with the provider's failure. A wait far
+    beyond MAX_UNREACHED_WAIT_S began before this process started, so an earlier process had an
+    answer from this provider."""
     if waited_ms >= max(MAX_CIRCUIT_WAIT_S, outage_s) * 1000:
         return True
     is_new = MAX_UNREACHED_WAIT_S * 1000 <= waited_ms <= MAX_UNREACHED_WAIT_S * 4000
@@ -127,13 +127,12 @@ def is_wait_over(cause: ClassifiedFailure, waited_ms: int, outage_s: float = 0.0
 # Which of a provider's keys a call uses.
 #
 # Keys are used in their order. A key that the provider refused or limited rests for a while, and
-# the same call goes on with the next key. If all keys rest, the one that has rested longest
-# relative to its time is tried.
+# the same call goes on with the next key. If all keys rest, the one whose rest ends first is tried.
 
 REFUSED_KEY_REST_S: Final = 300.0
-"""The provider does not accept the key, or its account has no credit left."""
+"""For a key that the provider refuses, or whose account has no credit left."""
 LIMITED_KEY_REST_S: Final = 30.0
-"""The provider limits the key's rate and has not said for how long."""
+"""For a rate-limited key, if the provider does not say how long."""
 MAX_KEY_REST_S: Final = 900.0
 
 
@@ -150,5 +149,5 @@ def rest_time_s(failure: ClassifiedFailure) -> float | None:
 
 
 def order_keys(keys: Sequence[UUID], rests_until: Mapping[UUID, float], now: float) -> list[UUID]:
-    """Rested keys in their order, then the resting ones, the soonest first."""
+    """Available keys in their order, then resting ones by the end of their rest."""
     return sorted(keys, key=lambda key: max(rests_until.get(key, now), now))

@@ -140,7 +140,7 @@ _CONTINUITY_DETAIL: Final = (
     " it, in the chat's history."
 )
 _SERVER: Final = re.compile(r"server error")
-# The key of an echoed request, also as JSON within JSON. "Invalid 'input': ..." is no echo.
+# The key of an echoed request, also as JSON within JSON. "Invalid 'input': ..." is not an echo.
 _ECHO: Final = re.compile(r"""(?:[{,]\s*\\?['"]input\\?['"]\s*:|\binput_value=).*""", re.DOTALL)
 
 

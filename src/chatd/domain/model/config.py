@@ -1,6 +1,5 @@
-"""Values derived from a model's configuration: reasoning effort, cost, context limit (also the one
-that refusals teach), where a key may be sent; and what a chat is told if its model or effort is not
-used.
+"""Values derived from a model's configuration: reasoning effort, cost, context limit (also one that
+refusals teach), where a key may be sent; and the notices for a model or effort that is not used.
 """
 
 import re
@@ -53,8 +52,8 @@ def is_effort_range_empty(given: EffortRange) -> bool:
 def effort_objection(
     model: str, effort: str | None, efforts: Sequence[Effort] | None
 ) -> str | None:
-    """Why a model cannot be asked for that effort. Another level than the model's own is fitted by
-    its provider, and a model that does not reason has the effort `none`."""
+    """Why a model cannot be asked for that effort; None if it can. The provider adapts a level that
+    the model lacks, and a model that does not reason has the effort `none`."""
     if effort in (None, "", "none") or efforts is None or efforts:
         return None
     return f"the model {model} takes no reasoning effort: leave it out or choose another model"
@@ -66,7 +65,7 @@ def effort_notice(
     now: ModelConfig,
     efforts: Sequence[Effort] | None,
 ) -> Draft | None:
-    """Tells that the chat's effort is not sent to the model that answers; once for each model and
+    """The notice that the chat's effort is not sent to the answering model, once for each model and
     effort. A model that does not reason has the effort `none`."""
     if requested not in EFFORT_LEVELS or _takes_effort(now.reasoning_effort, efforts):
         return None
@@ -87,8 +86,8 @@ def effort_notice(
 def replacement_notice(
     history: Sequence[Message], removed: RemovedModel | None, now: ModelConfig
 ) -> Draft | None:
-    """Tells that another model answers than the chat's own. Once for each change: None if it was
-    told since the removed model last answered."""
+    """The notice that a replacement answers for a removed model, once for each change: None if it
+    was given since the removed model last answered."""
     if removed is None:
         return None
     pair = {"removed_model_config_id": str(removed.id), "model_config_id": str(now.id)}
@@ -103,7 +102,7 @@ def replacement_notice(
         has_summary = has_summary or row.compressed
         has_answered = has_answered or (row.role == "assistant" and row.model_config_id == now.id)
     else:
-        if has_summary and has_answered:  # it was told before what the summary stands for
+        if has_summary and has_answered:  # the notice is older than the summary
             return None
     text = f"{removed.name} was removed; {now.name} answers now."
     return notice_draft("model_replaced", text, pair)
@@ -115,7 +114,7 @@ def _notices(row: Message, code: NoticeCode) -> list[NoticePart]:
 
 
 _TOKENS_PER_SEARCH: Final = 1_000
-"""A price is per million tokens or per thousand searches."""
+"""Prices are per million tokens but per thousand searches."""
 
 
 COST_REPORTING_KINDS: Final = frozenset({"openrouter"})
@@ -162,7 +161,7 @@ def cost_micros(usage: TokenUsage | None, prices: Prices | None) -> int | None:
 
 
 def _hour_price(prices: Prices | PriceTier) -> Decimal | None:
-    """Of tokens that the cache keeps for an hour: as listed, else twice the input."""
+    """The price of tokens cached for an hour: as listed, else twice the input price."""
     listed, read = _price(prices.cache_write_1h), _price(prices.input)
     return 2 * read if listed is None and read is not None else listed
 
@@ -337,9 +336,9 @@ def learn_limit(
 ) -> LearnedLimit | None:
     """What a failed call teaches. `known` is the limit that the model is used with, and
     `request_tokens` the estimated size of the request; None if files make it unknown. The size
-    counts only if nothing better is known. Status 413 is about bytes, 429 about a minute.
-    `by_user_key`: a vendor may give one user's key a smaller window than all others have, so that
-    it only teaches what nobody knows."""
+    counts only if nothing better is known, and not with status 413 (bytes) or 429 (rate).
+    `by_user_key`: a vendor may give one user's key a smaller window than all others have, so it
+    counts only while no limit is known."""
     if failed.kind != "context_overflow" or (by_user_key and known is not None):
         return None
     if failed.context_limit is not None:
@@ -371,7 +370,7 @@ _ORIGIN: Final = re.compile(r"(https?)://([^/?#]+)", re.IGNORECASE)
 
 def origin_of(address: str) -> str:
     """Scheme, host and port, in one form. An address of another form stays whole: two different
-    hosts never have one origin."""
+    hosts never share an origin."""
     text = re.sub(r"[\t\r\n]", "", address).strip()
     if (found := _ORIGIN.match(text)) is None:
         return text
@@ -380,13 +379,14 @@ def origin_of(address: str) -> str:
 
 
 def proxy_origin(proxy: str | None) -> str | None:
-    """Without its password."""
+    """The proxy's origin, without its password."""
     return None if proxy is None or proxy == NO_PROXY else origin_of(proxy)
 
 
 def key_destination(base_url: str | None, proxy: str | None, ca_file: str | None) -> str:
-    """`proxy` is an origin. A proxy reads the keys of a plain address; of an encrypted one only if
-    an administrator also names an authority that is trusted."""
+    """The destination that a key is bound to. `proxy` is an origin: a proxy can read keys sent to a
+    plain address, and those sent to an encrypted one only if an administrator also names a trusted
+    authority."""
     origin = VENDOR if not base_url else origin_of(base_url)
     if proxy is None or (ca_file is None and not origin.startswith("http:")):
         return origin

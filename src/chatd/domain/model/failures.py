@@ -72,7 +72,7 @@ class RemovedModel(Struct, frozen=True, kw_only=True):
 
 
 class ModelRemoved(ModelError):
-    """The default model may answer instead."""
+    """The model was removed. The default model may answer instead."""
 
     def __init__(self, removed: RemovedModel, message: str) -> None:
         error = ChatError(message=message, kind="model_removed")

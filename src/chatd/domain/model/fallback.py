@@ -25,12 +25,12 @@ cache and answers differently."""
 MAX_AWAITED_S: Final = 10.0
 """A provider that asks for a longer wait gets no second call before the fallback."""
 FALLBACK_STAY_S: Final = 300.0
-"""So long a fallback answers before the chat's own model is tried again: as long as most providers
-keep a prompt in their cache."""
+"""How long a fallback answers before the chat's own model is tried again: about as long as most
+providers cache a prompt."""
 
 
 def fallback_reason(failed: ClassifiedFailure) -> FallbackReason | None:
-    """None: another model would not help, or the failure is chatd's own."""
+    """Why another model may answer. None: it would not help, or the failure is chatd's own."""
     match failed.kind:
         case "missing_key" | "provider_disabled" | "config":
             # Often found before a call, and so without the name of a provider.
@@ -103,7 +103,7 @@ def fallback_objection(
 
 
 def fits_reason(fallback: Fallback, reason: FallbackReason, setbacks: Setbacks) -> bool:
-    """Also the reason counts for which the chat's own model failed."""
+    """Whether it is for this reason, or for the one for which the chat's own model failed."""
     first = None if setbacks.fallback is None else setbacks.fallback.reason
     return reason in fallback.on or first in fallback.on
 
@@ -136,7 +136,7 @@ def fallback_text(own: str, fallback: str, reason: str) -> str:
 def fallback_notice(
     history: Sequence[Message], chosen: ChosenFallback | None, own: ModelConfig, now: ModelConfig
 ) -> Draft | None:
-    """Tells once that the model `now` answers in place of `own`, or that `own` answers again."""
+    """The notice, given once, that `now` answers in place of `own`, or that `own` answers again."""
     if chosen is None:
         return None
     told = _last_notice(history)

@@ -43,11 +43,11 @@ class AcceptedFiles(Struct, frozen=True, kw_only=True):
         return any(has_type(kind, kinds) for kinds in (self.images, self.documents, self.media))
 
     def max_bytes(self, kind: str) -> int:
-        """Of one file. A file of this size is too large already."""
+        """Limit for one file. A file of exactly this size is already too large."""
         return self.max_image_bytes if has_type(kind, self.images) else self.max_document_bytes
 
     def limited_to(self, inputs: tuple[FileInputKind, ...] | None) -> "AcceptedFiles":
-        """What a model takes of it, by its configuration; None: all of it."""
+        """The files that a model takes by its configuration. `inputs` None: all of these."""
         if inputs is None:
             return self
         return replace(
@@ -61,7 +61,7 @@ class AcceptedFiles(Struct, frozen=True, kw_only=True):
 ANY_IMAGE_OR_PDF: Final = AcceptedFiles(
     images=frozenset({"image/*"}), documents=frozenset({"application/pdf"})
 )
-"""Of a provider that says nothing."""
+"""For a provider that states nothing."""
 
 
 def has_type(kind: str, accepted: frozenset[str]) -> bool:
@@ -80,7 +80,7 @@ FinishReason = Literal[
     "unknown",
 ]
 """`length`: the output limit cut the answer. `content-filter`: the provider's filter cut it.
-`refusal`: the model declined. `pause`: the provider continues it when it gets it back."""
+`refusal`: the model declined. `pause`: the provider continues it when it is sent back."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 ToolChoice = Literal["auto", "none", "required"]
 
@@ -170,8 +170,8 @@ class ForcedTool(Struct, frozen=True, kw_only=True):
 
 
 class WireForm(Struct, frozen=True, kw_only=True):
-    """Of the first `count` messages of a request: elements of a JSON array without its brackets.
-    `state` is what the encoder must know of them to go on."""
+    """The encoded first `count` messages of a request: elements of a JSON array without the
+    brackets. `state` is what the encoder needs to continue after them."""
 
     count: int = 0
     body: bytes = b""
@@ -180,20 +180,20 @@ class WireForm(Struct, frozen=True, kw_only=True):
 
 class KeptWire(Struct, frozen=True, kw_only=True, eq=False):
     """The next request of the chat is likely to begin with the first `count` messages of this one.
-    A provider keeps their encoded form in `forms`, by what else it depends on."""
+    A provider keeps their encoded form in `forms`, keyed by what else it depends on."""
 
     count: int
     forms: dict[object, WireForm]
 
     def __eq__(self, other: object) -> bool:
-        """It says nothing that the messages do not say."""
+        """All are equal: they say nothing that the messages do not."""
         return other is None or isinstance(other, KeptWire)
 
     def __hash__(self) -> int:
         return 0
 
     def keep(self, key: object, form: WireForm) -> None:
-        """One at a time: a chat that changes its provider or its tools seldom changes back."""
+        """Keep one form: a chat that changes its provider or its tools seldom changes back."""
         if key not in self.forms:
             self.forms.clear()
         self.forms[key] = form
@@ -210,8 +210,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     Requests with the same `cache_key` begin alike, so a provider may send them where it has cached
     the beginning.
 
-    `ids` tell for whom the call is made, by `CALL_ID_NAMES`. They leave chatd only in headers
-    that an administrator has configured with their names."""
+    `ids` say for whom the call is made, by `CALL_ID_NAMES`. They leave chatd only in headers that
+    an administrator has configured with their names."""
 
     model: str
     messages: tuple[PromptMessage, ...]
@@ -317,8 +317,8 @@ class SourceFound(Struct, frozen=True, kw_only=True):
 
 
 class UsageReported(Struct, frozen=True, kw_only=True):
-    """The usage so far, as soon as the provider tells any of it. A later report corrects the kinds
-    of tokens that it contains."""
+    """The usage so far, as soon as the provider reports any of it. A later report corrects the
+    kinds of tokens that it contains."""
 
     usage: TokenUsage
 
@@ -334,7 +334,7 @@ class Finished(Struct, frozen=True, kw_only=True):
 
 
 TransportFault = Literal["refused", "reset", "timeout", "tls", "dns", "unreachable"]
-"""`timeout` is of an open connection, `unreachable` that no connection was made in time."""
+"""`timeout`: on an open connection. `unreachable`: no connection was made in time."""
 
 
 class ProviderFault(Struct, frozen=True, kw_only=True):
@@ -357,7 +357,7 @@ class ProviderFault(Struct, frozen=True, kw_only=True):
 
 
 class StreamPing(Struct, frozen=True, kw_only=True):
-    """Bytes arrived that say nothing, such as a ping: the provider is not silent."""
+    """Bytes without content arrived, such as a ping: the provider is not silent."""
 
 
 class StreamFailed(Struct, frozen=True, kw_only=True):

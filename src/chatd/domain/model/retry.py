@@ -18,7 +18,7 @@ from chatd.domain.model.failures import ClassifiedFailure, known_failure
 from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, TransportFault
 
 MAX_MODEL_CALL_ATTEMPTS: Final = 25
-"""In a row, of one step. Only an outage of the provider is waited for longer than that."""
+"""Attempts in a row at one step. Only an outage of the provider is waited out for longer."""
 DEFAULT_OUTAGE_S: Final = 86400.0
 """How long a chat waits for a provider that is down, as the sum of its delays."""
 FIRST_RETRY_DELAY_S: Final = 1.0
@@ -82,11 +82,10 @@ def decide_retry(
 ) -> RetryAfter | CompactFirst | GiveUp:
     """Decide after failure number `failures`, counted from 1, of the chat's next step.
 
-    `compactable`: there is an answer after the last summary, or that keeps messages. A prompt that
-    overflows right after a summary leads to one more, which keeps nothing, and never to a third.
-    With `outage`, a provider
-    that is down is waited for beyond the usual number of attempts. `is_own_awaited`: a fallback
-    failed, and the chat's own model may be back later.
+    `compactable`: there is an answer after the last summary, or the summary keeps messages. A
+    prompt that overflows right after a summary leads to one more, which keeps nothing, and never to
+    a third. With `outage`, a provider that is down is waited for beyond the usual number of
+    attempts. `is_own_awaited`: a fallback failed, and the chat's own model may be back later.
     """
     if failed.kind == "context_overflow":
         return CompactFirst() if compactable else GiveUp(exhausted=False)
@@ -102,7 +101,7 @@ def decide_retry(
 
 
 def is_outage(failed: ClassifiedFailure) -> bool:
-    """Whether the provider is down or overloaded, and not this request at fault."""
+    """Whether the provider is down or overloaded, rather than this request at fault."""
     match failed.kind:
         case "overloaded" | "timeout" | "rate_limit":
             return failed.retryable
@@ -120,8 +119,8 @@ def is_continuation_refused(failed: ClassifiedFailure) -> bool:
 
 
 def _is_unreachable(failed: ClassifiedFailure, failures: int) -> bool:
-    """A chat with more failures than all of the limits has waited since before this process
-    started: an earlier process had an answer of this provider, which is down for a while."""
+    """A chat with more failures than any of the limits has waited since before this process
+    started: an earlier process had an answer from this provider, so it is only down for a while."""
     limits = MAX_ATTEMPTS_NEVER_REACHED
     if failed.never_reached is None or failed.never_reached not in limits:
         return False

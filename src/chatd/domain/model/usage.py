@@ -1,4 +1,4 @@
-"""Usage of a model call: what the provider told, completed by estimates of what it did not tell."""
+"""Usage of a model call: what the provider reported, completed by estimates."""
 
 from typing import Final, Literal
 
@@ -32,7 +32,7 @@ _PART_OVERHEAD_BYTES: Final = 16
 
 
 def merge_usage(old: TokenUsage, new: TokenUsage) -> TokenUsage:
-    """Replace the counts that `new` contains."""
+    """Replace the counts that `new` has."""
     told = {
         name: value
         for name in TokenUsage.__struct_fields__
@@ -45,10 +45,10 @@ def complete_usage(
     told: TokenUsage, *, is_final: bool, expected: TokenUsage, output_tokens: int
 ) -> TokenUsage:
     """Fill in the estimates of the input (`expected`) and of `output_tokens` where the provider
-    told nothing.
+    reported nothing.
 
-    Before the end a provider may have told a part of the output, so that the larger number counts.
-    A request without input tokens does not exist: a count of 0 means that it is not known.
+    Before the end a provider may have reported part of the output, so the larger number counts. A
+    request always has input tokens: a count of 0 means that it is not known.
     """
     has_input = told.input_tokens + told.cache_read_tokens + told.cache_creation_tokens > 0
     has_output = is_final and (told.output_tokens > 0 or output_tokens == 0)
@@ -63,16 +63,16 @@ def complete_usage(
 
 
 def expected_input(tokens: int, before: TokenUsage | None) -> TokenUsage:
-    """What the input of a call is billed as, if its provider does not tell. `before` is the usage
-    of the answer before it, if the provider still has its prompt: what that call read from the
-    provider's cache or wrote there is read from the cache again."""
+    """Estimate how the input of a call is billed if its provider does not report it. `before` is
+    the usage of the answer before it, if the provider still has its prompt: what that call read
+    from or wrote to the provider's cache is read from the cache again."""
     kept = 0 if before is None else before.cache_read_tokens + before.cache_creation_tokens
     cached = min(tokens, kept)
     return TokenUsage(input_tokens=tokens - cached, cache_read_tokens=cached)
 
 
 def estimate_input_tokens(request: ModelRequest) -> int:
-    """Messages with the system prompt, tools and their schemas. Takes only the lengths."""
+    """Count messages with the system prompt, tools and their schemas by their lengths alone."""
     counted = sum(_prompt_bytes(part) for message in request.messages for part in message.parts)
     counted += sum(_tool_bytes(tool) for tool in request.tools)
     counted += utf8_size(request.continues or "")
@@ -81,7 +81,7 @@ def estimate_input_tokens(request: ModelRequest) -> int:
 
 def learn_input_ratio(ratio: float, estimated: int, told: TokenUsage) -> float:
     """How many input tokens a provider counts for one that `estimate_input_tokens` gives, after a
-    call whose input it told. 1.0 at first."""
+    call whose input it reported. 1.0 at first."""
     counted = told.context_tokens or (
         told.input_tokens + told.cache_read_tokens + told.cache_creation_tokens
     )
@@ -130,7 +130,7 @@ def _settings(request: ModelRequest) -> tuple[object, ...]:
 
 
 def estimate_output_tokens(size: int) -> int:
-    """The tokens of that many streamed bytes."""
+    """Estimate the tokens of that many streamed bytes."""
     return _tokens(size)
 
 
