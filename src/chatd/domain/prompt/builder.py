@@ -108,14 +108,14 @@ class PromptTarget(Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(Struct, frozen=True, kw_only=True):
-    """What of the tool results the prompt does not have."""
+    """Tool results that the prompt shortens or leaves out."""
 
     cleared: ClearedResults
     screenshots: frozenset[ToolCallId]
 
 
 def is_history_larger(history: Iterable[Message], chars: int) -> bool:
-    """Stops to count at `chars`. Counts what is long: texts, arguments, results and files."""
+    """Whether texts, arguments, results and files exceed `chars`. Stops counting there."""
     for row in history:
         chars -= row_chars(row)
         if chars < 0:
@@ -124,7 +124,7 @@ def is_history_larger(history: Iterable[Message], chars: int) -> bool:
 
 
 def row_chars(row: Message) -> int:
-    """About how long the content is."""
+    """The approximate length of the content."""
     size = 0
     for part in row.content:
         if type(part) is TextPart:
@@ -146,8 +146,8 @@ def list_file_ids(history: Sequence[Message]) -> list[str]:
 
 
 class _SettledPrompt(Struct, kw_only=True):
-    """What came of the first `row_count` rows. `answered` and `used` are the ids of its calls, for
-    what follows. `forms` are its bytes."""
+    """The prompt of the first `row_count` rows. `answered` and `used` are the ids of its calls,
+    which later rows need. `forms` is its encoded form."""
 
     kind: object = None
     system: list[str] = []
@@ -159,7 +159,7 @@ class _SettledPrompt(Struct, kw_only=True):
     forms: dict[object, WireForm] = {}
 
     def is_start_of(self, rows: Sequence[Message]) -> bool:
-        """The history only grows, so that its ends tell."""
+        """History only grows, so comparing both ends is enough."""
         if self.ends is None or len(rows) < self.row_count:
             return self.ends is None
         first, last = self.ends
@@ -167,11 +167,11 @@ class _SettledPrompt(Struct, kw_only=True):
 
 
 class KeptPrompt:
-    """The beginning of a chat's prompt, from one step to the next. It ends before an answer, so
-    that what follows changes nothing of it. Not for two threads at a time.
+    """The beginning of a chat's prompt, kept from one step to the next. It ends before an answer,
+    so later rows cannot change it. Not safe for two threads at a time.
 
-    For a history without files and without calls that the provider runs. It is built anew for
-    another provider, other system messages, a compaction, and shortened results.
+    For a history without files and provider-executed calls. It is rebuilt for another provider,
+    other system messages, a compaction, and shortened results.
     """
 
     def __init__(self) -> None:
@@ -358,8 +358,8 @@ def _message(row: Message, target: PromptTarget, left_out: LeftOut) -> PromptMes
 
 
 def _is_persons(part: Part) -> bool:
-    """Whether it is of a command that a person ran: to the model that is what the user says. No
-    vendor takes a call that its model did not make in the place of a signed answer."""
+    """Whether it belongs to a command that a person ran, which the model reads as the user's words:
+    no vendor takes a call that its model did not make in place of a signed answer."""
     return isinstance(part, ToolCallPart | ToolResultPart) and is_persons_call(part.tool_call_id)
 
 
@@ -571,8 +571,8 @@ def _parts(row: Message) -> Iterable[InstructionPart]:
 
 
 class PendingUpdate(Struct, frozen=True, kw_only=True):
-    """A message that the next commit of the chat will store before its answer, with the row as it
-    will be: number `place` of these, from 0."""
+    """A message that the chat's next commit will store before its answer, and its row as stored.
+    `place` counts these from 0."""
 
     draft: Draft
     row: Message

@@ -50,12 +50,12 @@ DEFAULT_CEILING_TOKENS: Final = 200_000
 models read long prompts less well."""
 
 FULL_PERCENT: Final = 95
-"""Of the context window: an answer hardly fits into the rest. Only so full a chat must not go on
-without a summary."""
+"""Percent of the context window: an answer hardly fits into the rest. Only a chat this full must
+not continue without a summary."""
 
 MAX_FAILED_SUMMARIES: Final = 3
-"""Since the last summary. Each costs a model call with the whole chat; after as many, none is tried
-before the window is full or a user asks for one."""
+"""Failures since the last summary. Each costs a model call with the whole chat; after this many,
+none is tried before the window is full or a user asks for one."""
 
 CACHE_LIFETIME_S: Final = 300.0
 """The shortest time for which a vendor keeps the prompt of a call in its cache."""
@@ -130,7 +130,7 @@ def select_rows(history: Sequence[Message]) -> PromptRows:
 
 
 def _read_mark(boundary: Message) -> BoundaryPart:
-    """A summary of an earlier version of chatd has none: it replaces everything before it."""
+    """A summary by an earlier version of chatd has no mark: it replaces everything before it."""
     marks = (part for part in boundary.content if isinstance(part, BoundaryPart))
     return next(marks, BoundaryPart())
 
@@ -146,17 +146,17 @@ def rows_for_prompt(history: Sequence[Message]) -> list[Message]:
 
 
 def is_compactable(history: Sequence[Message]) -> bool:
-    """The model has answered since the last summary, or that one keeps messages. They may be too
-    long: one more summary, which keeps nothing, makes room."""
+    """Whether the model has answered since the last summary, or that summary keeps messages. They
+    may be too long: one more summary, which keeps nothing, makes room."""
     chosen = select_rows(history)
     keeps = chosen.boundary is not None and _read_mark(chosen.boundary) != BoundaryPart()
     return keeps or bool(chosen.answers)
 
 
 def measure_fill(history: Sequence[Message], limit: int | None) -> ContextFill:
-    """The fill at the newest answer with usage that the provider told; if it told none since the
-    summary, at the newest estimate. A limit that it reported with that answer takes precedence
-    over the configured one."""
+    """The fill at the newest answer with usage that the provider reported; if it reported none
+    since the summary, at the newest estimate. A limit that it reported with that answer takes
+    precedence over the configured one."""
     row = _measured(select_rows(history).answers)
     if row is None:
         return ContextFill(limit=max(limit or 0, 0))
@@ -229,7 +229,7 @@ def compaction_status(
 
 
 def trigger_tokens(limit: int | None, threshold: int, ceiling: int) -> int | None:
-    """From how many tokens on a chat is summarized. None: never."""
+    """The number of tokens at which a chat is summarized. None: never."""
     percent = effective_threshold(threshold)
     if percent == 100:
         return None
@@ -307,8 +307,8 @@ MIN_SUMMARY_TOKENS: Final = 8192
 
 
 class SummaryPlan(Struct, frozen=True, kw_only=True):
-    """A summary to be written. Its call id is chosen in advance, so that the live part shown
-    meanwhile and the stored row have the same id."""
+    """A summary to be written. Its call id is chosen in advance, so that the live part shown during
+    the call and the stored row have the same id."""
 
     call_id: ToolCallId
     source: Literal["auto", "manual"]
@@ -366,8 +366,8 @@ def summary_call(plan: SummaryPlan) -> ToolCallPart:
 
 
 class Kept(Struct, frozen=True, kw_only=True):
-    """What stays beside a summary. `mark` says it in the boundary; `messages` and `tokens` count
-    what the model gets of it."""
+    """The messages that stay next to a summary. `mark` records them in the boundary; `messages` and
+    `tokens` count what the model gets of them."""
 
     mark: BoundaryPart = BoundaryPart()
     messages: int = 0
@@ -438,7 +438,7 @@ def summary_rows(
 
 def newest_context(history: Sequence[Message], kept: Kept = NOTHING_KEPT) -> list[ContextFilePart]:
     """The files of the newest workspace, each as it was last given, without those in messages that
-    stay beside the summary."""
+    stay next to the summary."""
     live = sorted(row.id for row in history if not row.deleted)
     stay = frozenset(live[-kept.mark.kept :] if kept.mark.kept else ())
     rows = rows_for_prompt(history)

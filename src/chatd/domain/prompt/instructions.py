@@ -24,7 +24,7 @@ INVISIBLE_CODE_POINTS: Final[frozenset[int]] = frozenset(
     | set(range(0x2066, 0x2070))
     | {0xFEFF, 0xFFF9, 0xFFFA, 0xFFFB}
 )
-"""Without U+200C, which Persian and Urdu need, and without the tag characters of flag emoji."""
+"""Except U+200C, which Persian and Urdu need, and the tag characters of flag emoji."""
 
 PLAN_PATH_PLACEHOLDER: Final = "{plan_path}"
 
@@ -42,7 +42,7 @@ _COMMENT_OR_CODE: Final = re.compile(
     r"(?P<comment><!--)|(?P<fence>^ {0,3}(?:`{3,}(?=[^`\n]*$)|~{3,}))|(?P<ticks>`+)", re.MULTILINE
 )
 _MAX_CODE_CHARS: Final = 1000
-"""Of code within a line, so that many backticks take linear time."""
+"""Limit for code within a line, so that many backticks take linear time."""
 _OUR_TAG: Final = re.compile(
     r"<(?=\s{0,9}/?\s{0,9}"
     r"(?:workspace-context|user-instructions|user-notes|instructions-update|available-skills"
@@ -92,7 +92,7 @@ _kept_text: Final = lru_cache(256)(strip_invisible)
 
 
 def _cleaned(text: str) -> str:
-    """The instructions of a deployment recur in every step of every chat: the result is kept."""
+    """Cached: a deployment's instructions recur in every step of every chat."""
     return _kept_text(text) if len(text) <= MAX_KEPT_TEXT_CHARS else strip_invisible(text)
 
 
@@ -191,12 +191,12 @@ def _content(file: ContextFilePart) -> str:
 
 
 def quoted_text(text: str) -> str:
-    """For the body of a block: it can neither close the block nor begin another source."""
+    """Escape text for the body of a block: it can neither close the block nor begin another."""
     return _OUR_HEAD.sub(r"\\", _OUR_TAG.sub("&lt;", strip_invisible(text)))
 
 
 def one_line(text: str) -> str:
-    """For a value in a line of a block."""
+    """Escape a value within one line of a block."""
     return _OUR_TAG.sub("&lt;", " ".join(strip_invisible(text).splitlines()))
 
 
@@ -268,7 +268,7 @@ _TEXTS: Final[Mapping[str, str]] = {"plan": PLAN_MODE_TEXT, "explore": EXPLORE_M
 
 def mode_texts(mode: str | None, *, is_root: bool) -> tuple[str, ...]:
     """An unknown mode has the tools of explore mode, and its text. So has a subagent in plan mode:
-    it looks, and its parent writes the plan."""
+    it explores, and its parent writes the plan."""
     if mode is None:
         return ()
     return (_TEXTS.get(mode, EXPLORE_MODE_TEXT) if is_root else EXPLORE_MODE_TEXT,)
@@ -288,7 +288,7 @@ def plan_path(chat_id: ChatId) -> str:
 SkillSource = Literal["personal", "workspace"]
 
 MAX_INDEX_CHARS: Final = 32 * 1024
-"""Of all skills that a model is told about; the others can still be read by name."""
+"""Limit for the list of skills in the prompt; the others can still be read by name."""
 MAX_INDEX_DESCRIPTION_CHARS: Final = 1000
 _NAMES_SHOWN: Final = 50
 
@@ -365,7 +365,7 @@ class SkillIndex(Struct, frozen=True):
 
 
 def skill_body(text: str) -> str:
-    """As the model reads it: without what a reader of the file does not see."""
+    """The body as the model reads it: without what a reader of the file does not see."""
     return strip_invisible(strip_comments(strip_invisible(text)))
 
 

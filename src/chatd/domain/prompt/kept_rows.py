@@ -1,5 +1,5 @@
-"""What stays of a long chat: the newest messages beside a summary, and of old tool results their
-first lines.
+"""What stays of a long chat: the newest messages next to a summary, and the first lines of old tool
+results.
 
 Both choices are made from committed history and stored in it (`BoundaryPart`, a notice), so that
 every worker builds the same prompt from it. Sizes are estimates.
@@ -32,16 +32,16 @@ DEFAULT_KEPT_TOKENS: Final = 20_000
 DEFAULT_CLEAR_STEPS: Final = 20
 
 KEPT_SHARE: Final = 4
-"""At most a quarter of the prompt stays beside a summary, and half of it as the user's message:
+"""At most a quarter of the prompt stays next to a summary, and half of it as the user's message:
 otherwise a short chat would not get shorter."""
 PROMPT_SHARE: Final = 2
 
 RESULTS_CLEARED: Final = "results_cleared"
 CLEAR_FROM_PERCENT: Final = 75
-"""Of the tokens at which the chat is summarized: earlier, clearing costs more of the provider's
-cache than it saves."""
+"""Percent of the tokens at which the chat is summarized: earlier, clearing costs more of the
+provider's cache than it saves."""
 MIN_CLEARED_PERCENT: Final = 20
-"""Of the prompt: less is not worth that the provider's cache is lost behind the first result."""
+"""Percent of the prompt: clearing less does not pay for losing the provider's cache."""
 LARGE_RESULT_TOKENS: Final = 500
 CLEARED_CHARS: Final = 400
 
@@ -51,7 +51,8 @@ _PART_BYTES: Final = 16
 
 class CompactionLimits(Struct, frozen=True, kw_only=True):
     """`ceiling_tokens`: a longer prompt is summarized in any window; 0: no ceiling. `kept_tokens`
-    stay beside a summary. Old results are cleared at most once in `clear_steps` steps; 0: never."""
+    stay next to a summary. Old results are cleared at most once in `clear_steps` steps; 0:
+    never."""
 
     ceiling_tokens: int = DEFAULT_CEILING_TOKENS
     kept_tokens: int = DEFAULT_KEPT_TOKENS
@@ -62,7 +63,7 @@ def below_bound(
     limits: CompactionLimits, learned: LearnedLimit | None, threshold: int
 ) -> CompactionLimits:
     """The ceiling for a model whose window is only known to be smaller than a request that it
-    refused: the threshold's share of that one."""
+    refused: the threshold's share of that request."""
     if learned is None or not learned.is_bound:
         return limits
     due = trigger_tokens(learned.tokens, threshold, limits.ceiling_tokens)
@@ -112,8 +113,8 @@ def _newest_prompt(rows: Sequence[Message], earlier: Message | None) -> Message 
 
 
 def _has_unfit_file(row: Message, halvings: int) -> bool:
-    """A file of unknown size that is no image may be longer than the window. After an overflow
-    any file may be. Files in an answer are not sent."""
+    """Whether a file may not fit: one of unknown size that is not an image or, after an overflow,
+    any file. Files in an answer are not sent."""
     if row.role == "assistant":
         return False
     if halvings > 0 and any(isinstance(p, ToolResultPart) and p.is_media for p in row.content):
@@ -140,8 +141,8 @@ def _inseparable(rows: Sequence[Message]) -> frozenset[int]:
 
 
 class ClearedResults(Struct, frozen=True, kw_only=True):
-    """Of large results in messages before `before_id` the model gets the first `kept_chars`
-    characters."""
+    """The model gets only the first `kept_chars` characters of large results in messages before
+    `before_id`."""
 
     before_id: int = 0
     marked_id: int = 0
@@ -160,10 +161,10 @@ NOTHING_CLEARED: Final = ClearedResults()
 # lost one with every step would never be in the provider's cache; so they leave it in batches.
 
 KEPT_SCREENSHOTS: Final = 3
-"""The newest stay in the prompt, at least."""
+"""At least this many of the newest stay in the prompt."""
 SCREENSHOT_BATCH: Final = 10
-"""So many leave the prompt at once: the provider's cache is lost behind the first of them once in
-so many steps."""
+"""This many leave the prompt at once, so the provider's cache is lost only once in as many
+steps."""
 
 
 def find_old_screenshots(rows: Sequence[Message]) -> frozenset[ToolCallId]:
@@ -280,7 +281,7 @@ def drop_screenshot(result: PromptResult) -> PromptResult:
 
 
 def row_tokens(row: Message, cleared: ClearedResults = NOTHING_CLEARED) -> int:
-    """About how many tokens the message has in a prompt."""
+    """Estimate the message's tokens in a prompt."""
     is_tool = row.role == "tool"
     return sum(
         cleared.kept_chars // BYTES_PER_TOKEN

@@ -15,7 +15,7 @@ from chatd.domain.text import decode_lenient, model_text
 
 MAX_PASTE_BYTES: Final = 128 * 1024
 MAX_TEXT_FILE_BYTES: Final = 256 * 1024
-"""The rest of a text file is not shown to a model."""
+"""A model sees only this much of a text file."""
 
 _PASTE_NAME: Final = re.compile(r"pasted-text-\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d\.txt")
 _PASTE_TYPES: Final = frozenset(
@@ -80,7 +80,7 @@ def base_media_type(media_type: str) -> str:
 
 
 def is_paste(name: str | None, media_type: str) -> bool:
-    """The web page turns a long pasted text into a file with such a name."""
+    """Whether the web page made the file from a long pasted text, by its name."""
     kind = base_media_type(media_type)
     named = name is not None and _PASTE_NAME.fullmatch(name) is not None
     return named and (kind.startswith("text/") or kind in _PASTE_TYPES)
@@ -151,7 +151,7 @@ class FilePlan(Struct, frozen=True, kw_only=True):
 def plan_files(
     ids: Sequence[str], stored: Mapping[str, StoredFile], accepts: AcceptedFiles
 ) -> FilePlan:
-    """`ids` in the order of the prompt. The newest files are kept if all of them are too much; a
+    """`ids` in the order of the prompt. The newest files are kept if all are too large together. A
     file that was left out once stays left out, so that a prompt changes as rarely as possible."""
     load: list[PlannedFile] = []
     notes: dict[str, ResolvedFile] = {}
@@ -174,7 +174,7 @@ def plan_files(
 
 
 def _plan(file: StoredFile, accepts: AcceptedFiles) -> PlannedFile | str:
-    """The reason if the model does not get it."""
+    """What to load of the file, or the reason why the model does not get it."""
     kind = file.media_type
     if is_inlined(kind) and not accepts.takes(kind):
         return PlannedFile(file=file, load_bytes=min(file.size_bytes, MAX_TEXT_FILE_BYTES))

@@ -33,7 +33,8 @@ _INVALID_ID_CHAR: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def is_signed(message: PromptMessage) -> bool:
-    """Has reasoning that the vendor signed or encrypted, so the message must not be changed."""
+    """Whether it has reasoning that the vendor signed or encrypted, so the message must not be
+    changed."""
     return message.role == "assistant" and any(
         isinstance(part, PromptReasoning) and not is_empty_json(part.provider_metadata)
         for part in message.parts
@@ -273,7 +274,7 @@ def _bytes(part: PromptPart) -> int:
 
 
 def is_prompt_larger(messages: Iterable[PromptMessage], chars: int) -> bool:
-    """Stops to count at `chars`. Files count in full."""
+    """Whether the prompt exceeds `chars`; stops counting there. Files count in full."""
     for message in messages:
         for part in message.parts:
             chars -= _chars(part)

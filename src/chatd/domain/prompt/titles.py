@@ -1,7 +1,7 @@
 """Generated titles, labels and short summaries of a chat: the requests, and which reply is
 accepted.
 
-A title is no part of history. It is written only if no user renamed the chat meanwhile.
+A title is not part of history. It is written only if no user has renamed the chat since.
 """
 
 import re
