@@ -70,7 +70,7 @@ def progress_line(progress: float, total: float | None, message: str | None) -> 
 MAX_CALLS_PER_CONNECTION: Final = 32
 MAX_LIST_PAGES: Final = 50
 MIN_LIST_INTERVAL_S: Final = 1.0
-"""Between two lists that a server's notices cause."""
+"""Minimum time between two lists that a server's notices cause."""
 _CLIENT_INFO: Final = Implementation(name="chatd", version="1")
 
 for _name in ("mcp", "httpx2", "httpcore2", "client"):
@@ -218,7 +218,7 @@ class McpConnection:
             if _sends_changes(client):
                 watches.append(group.create_task(self._listen(client)))
             while (call := await self._inbox.get()) is not None:
-                # In the caller's context, so that the request has the place of the trace in it.
+                # In the caller's context, so that the request carries its trace context.
                 task = group.create_task(self._answer(client, call), context=call.context)
                 call.reply.add_done_callback(_canceller(task))
             for watch in watches:
@@ -291,7 +291,7 @@ class McpConnection:
             await self._env.clock.sleep(MIN_LIST_INTERVAL_S, "mcp_list")
 
     async def _listen(self, client: Client) -> None:
-        """Servers of the newest protocol send changes on a stream of their own."""
+        """Listen for changes: servers of the newest protocol send them on a stream of their own."""
         try:
             async with client.listen(tools_list_changed=True) as events:
                 async for _ in events:
@@ -332,7 +332,7 @@ def _canceller(task: asyncio.Task[None]) -> Callable[[asyncio.Future[ToolOutput]
 
 
 def _retrieve(ready: asyncio.Future[None]) -> None:
-    """asyncio logs an exception that is never retrieved."""
+    """Retrieve the exception, which asyncio would log otherwise."""
     if not ready.cancelled():
         ready.exception()
 

@@ -1,8 +1,8 @@
 """The MCP servers that a chat uses, the headers with which its owner reaches each, their tools, and
 tests of a server.
 
-The list of servers is a copy that all replicas renew when one changes it. Tokens are read for each
-access and kept nowhere.
+Each replica has a copy of the list of servers, and renews it when any replica changes the list.
+Tokens are read for each access and never kept.
 """
 
 import asyncio
@@ -159,7 +159,7 @@ class ServerDirectory:
         return msgspec.json.decode(text, type=McpSecrets)
 
     def forget(self) -> None:
-        """After a change of this process."""
+        """Drop the copy after this process has changed the list."""
         self._changed += 1
 
     def _on_change(self, change: ConfigChange | None) -> None:
@@ -178,7 +178,8 @@ class ServerDirectory:
         self._read_at = changed
 
     def _as_declared(self, stored: StoredMcpServer) -> StoredMcpServer | None:
-        """This process's own settings count for it, whatever another process has written."""
+        """A declared server as this process's settings have it, whatever another process has
+        written; None if they do not declare it."""
         if stored.source == "database":
             return stored
         declared = self._declared.get(stored.id)
@@ -209,11 +210,11 @@ def _with_token(server: McpServer, token: UserToken) -> McpAccess:
 # A connection to an MCP server that an administrator asks for, as a test.
 
 TRIAL_CLOSE_S: Final = 5.0
-"""How long the end of a test connection may take."""
+"""How long closing a test connection may take."""
 
 
 class ServerTrials:
-    """Uses the server as it is stored, also if it is disabled."""
+    """Tests the server as stored, even if it is disabled."""
 
     def __init__(
         self,
@@ -263,7 +264,7 @@ class ServerTrials:
 # The tools of the MCP servers of a chat.
 
 MCP_TOOL_TIMEOUT_S: Final = 90.0
-"""For a call with what precedes it: a connection, or a refreshed credential."""
+"""Limit for a call and what precedes it: a connection, or a refreshed credential."""
 MAX_KEPT_LISTS: Final = 256
 
 NOT_AN_OBJECT_TEXT: Final = "The arguments must be a JSON object. Send the call again with one."
@@ -312,7 +313,7 @@ class _KeptList(Struct, frozen=True, kw_only=True):
 
 class McpTools:
     """Satisfies `ports.ToolFamily`. A server that does not answer keeps the tools that it listed
-    last, also at another replica: a changed list of tools costs the whole prompt cache, and calls
+    last, even on another replica: a changed list of tools costs the whole prompt cache, and calls
     say what is wrong."""
 
     def __init__(self, directory: McpDirectory, sessions: McpSessions, env: Env) -> None:

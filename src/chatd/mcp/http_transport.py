@@ -31,9 +31,9 @@ from chatd.guarded_dial import (
 # Which hosts MCP connections may reach, and how long they may take.
 
 CONNECT_TIMEOUT_S: Final = 10.0
-"""For a connection to an MCP server, its handshake and the list of tools together."""
+"""Limit for the connection to an MCP server, its handshake and the list of tools together."""
 CALL_TIMEOUT_S: Final = 60.0
-"""For one call of a tool of an MCP server."""
+"""Limit for one call of a tool of an MCP server."""
 
 
 class McpLimits(Struct, frozen=True, kw_only=True):
@@ -57,17 +57,17 @@ PUBLIC_HOSTS: Final = DialPolicy()
 
 
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
-"""Of one reply, or of one event of a stream."""
+"""Limit for one reply, or for one event of a stream."""
 MAX_CALL_STREAM_BYTES: Final = 4 * MAX_REPLY_BYTES
-"""Of all events that answer one request."""
+"""Limit for all events that answer one request."""
 SESSION_END_TIMEOUT_S: Final = 2.0
-"""To tell a server that a session ends. A server that hangs does not delay the end."""
+"""Limit for telling a server that a session ends: a server that hangs does not delay the end."""
 KEEP_ALIVE_S: Final = 2.0
 """Short: a request on a connection that the server closes at that moment has an unknown outcome."""
 MAX_CONNECTIONS_PER_SESSION: Final = 40
 
 _GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
-"""Also with JSON, which is then the gateway's own."""
+"""Statuses of a gateway, even with JSON, which is then the gateway's own."""
 _NO_REPLY: Final = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no reply"}}'
 
 SocketOptions = Iterable[

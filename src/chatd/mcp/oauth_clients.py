@@ -51,7 +51,7 @@ from chatd.store.deployment.mcp_tokens import CLIENT_SECRET, Registration
 S = TypeVar("S", bound=Struct)
 
 DISCOVERY_TIMEOUT_S: Final = 30.0
-"""For all requests that find an authorization server and register chatd."""
+"""Limit for all requests that find an authorization server and register chatd."""
 
 
 class RegisteredClient(Struct, frozen=True, kw_only=True):
@@ -172,7 +172,8 @@ class OauthClients:
         self._registering: dict[McpServerId, asyncio.Lock] = {}
 
     async def for_server(self, stored: StoredMcpServer, redirect_uri: str) -> UsableClient:
-        """The one that was set up by hand, or the registered one, or a new one."""
+        """The client that was set up by hand, else the registered one, else a newly registered
+        one."""
         if (made := self._manual_client(stored)) is not None:
             return made
         found = await mcp_tokens.find_registration(self._pool, stored.id, redirect_uri)
@@ -194,7 +195,7 @@ class OauthClients:
     async def registered(
         self, stored: StoredMcpServer, redirect_uri: str, registration_id: UUID | None
     ) -> UsableClient:
-        """The one with which the connection was begun."""
+        """The client with which the connection was begun."""
         if (made := self._manual_client(stored)) is not None:
             return made
         found = await mcp_tokens.find_registration(self._pool, stored.id, redirect_uri)

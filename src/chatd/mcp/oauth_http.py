@@ -33,7 +33,7 @@ from chatd.guarded_dial import guarded_session, read_bounded
 S = TypeVar("S", bound=Struct)
 
 OAUTH_TIMEOUT_S: Final = 10.0
-"""For one request to an authorization server."""
+"""Limit for one request to an authorization server."""
 MAX_OAUTH_REPLY_BYTES: Final = 1024 * 1024
 MAX_OAUTH_REDIRECTS: Final = 3
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -64,8 +64,8 @@ class OauthReply(Struct, frozen=True, kw_only=True):
     challenge: str | None = None
 
     def read(self, kind: type[S]) -> S | None:
-        """None for a body of another form. A field that is null counts as missing, and a number
-        may be a text."""
+        """None for a body of another form. A field that is null counts as missing, and a number may
+        be sent as text."""
         try:
             found = msgspec.json.decode(self.body, type=dict[str, object])
             given = {name: value for name, value in found.items() if value is not None}
@@ -93,7 +93,7 @@ class OauthHttp:
         raise OauthFailed(f"{_host(start)} redirects too often.")
 
     async def probe(self, url: str) -> OauthReply:
-        """Only the head of the reply: a stream would not end. Raises OauthFailed."""
+        """Read only the head of the reply, because a stream would not end. Raises OauthFailed."""
         accept = {"accept": "application/json, text/event-stream"}
         reply, _ = await self._request("GET", url, headers=accept, reads=False)
         if reply.challenge is None:
@@ -156,7 +156,7 @@ def _host(url: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Without the address, which may contain a secret."""
+    """Describe the error without the address, which may contain a secret."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
         return "its certificate is not valid"
     inner = getattr(error, "os_error", error)
@@ -248,7 +248,7 @@ class OauthGrants:
         sent, headers = _authenticated(client, secret, form)
         reply = await self._http.post_form(client.token_endpoint, sent, headers)
         said = reply.read(TokenError)
-        # Some servers tell of an error with the status 200.
+        # Some servers report an error with the status 200.
         if reply.status != 200 or (said is not None and said.error):
             error = said or TokenError()
             reason = refusal_reason(error, reply.status, _secrets(secret, form))

@@ -38,7 +38,7 @@ REFRESH_CLAIM_S: Final = 15.0
 """How long other processes leave a refresh to the one that claimed it: longer than it may take."""
 REFRESH_POLL_S: Final = 0.25
 MAX_REFRESHES: Final = 64
-"""Of this process at once."""
+"""Limit for concurrent refreshes of this process."""
 
 NEEDS_CONNECT: Final = "You are not connected to this server. Connect to it in the settings."
 CANNOT_REFRESH: Final = (
@@ -86,7 +86,7 @@ class OauthTokens:
         """After the server refused the token of this version."""
         stored = await self._find(server, user)
         if stored is None or _version(stored) != version:
-            return self._opened(server, stored)  # replaced meanwhile
+            return self._opened(server, stored)  # replaced since then
         opened = self._opened(server, stored)
         if opened.tokens is not None and opened.tokens.refresh_token is None:
             await mcp_tokens.fail(self._conn, stored, CANNOT_REFRESH)
@@ -96,8 +96,7 @@ class OauthTokens:
     async def _refreshed(
         self, server: StoredMcpServer, secrets: McpSecrets, stored: StoredToken
     ) -> UserToken:
-        """A token that cannot be refreshed is sent although it has expired: the server's clock
-        decides."""
+        """The token to use after the server refused the one of this version."""
         opened = self._opened(server, stored)
         if opened.tokens is None or opened.tokens.refresh_token is None:
             return opened
@@ -161,9 +160,9 @@ class OauthTokens:
     async def _forget_client(
         self, server: StoredMcpServer, stored: StoredToken, unknown: UnknownClient
     ) -> None:
-        """Users who connect again need a new registration: the authorization server does not send
-        browsers of a client back that it does not know. One that was set up by hand is corrected
-        by an administrator, and its tokens stay."""
+        """Users who connect again need a new registration: the authorization server redirects no
+        browser back for a client that it does not know. A client that was set up by hand is
+        corrected by an administrator, and its tokens stay."""
         self._env.emit("mcp_refresh_failed", server_id=server.id, reason=unknown.message)
         if server.credentials.oauth is not None:
             await mcp_tokens.release(self._conn, stored)
@@ -172,7 +171,8 @@ class OauthTokens:
         await mcp_tokens.fail(self._conn, stored, CLIENT_UNKNOWN)
 
     async def _store(self, stored: StoredToken, old: OpenTokens, reply: TokenReply) -> None:
-        """The old refresh token may be used up: while the database is away, try for a while."""
+        """Store the new tokens. The old refresh token may be used up, so retry while the database
+        is down."""
         new = OpenTokens(
             access_token=reply.access_token,
             token_type=reply.token_type,
@@ -188,7 +188,7 @@ class OauthTokens:
         )
 
     async def _wait_for_other(self, server: StoredMcpServer, stored: StoredToken) -> None:
-        """Another process refreshes this row, or has done so."""
+        """Wait until another process has refreshed the row, at most `REFRESH_TIMEOUT_S`."""
         started = self._env.clock.monotonic()
         while self._env.clock.monotonic() - started < REFRESH_TIMEOUT_S:
             found = await self._find(server, stored.user_id)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chatd.mcp.connection import McpConnection
 
 MAX_MCP_CONNECTIONS: Final = 256
-"""Of one process. The least recently used one makes place for a new one."""
+"""Limit per process. The least recently used connection makes room for a new one."""
 MCP_IDLE_S: Final = 300.0
 """An unused connection is closed after this time."""
 MCP_IDLE_CHECK_S: Final = 30.0
@@ -75,7 +75,7 @@ class McpSessions:
         return len(self._connections)
 
     async def run(self) -> None:
-        """Until it is cancelled; then every connection is closed."""
+        """Run until cancelled; then close every connection."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._started.set()
