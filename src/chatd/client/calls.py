@@ -1,7 +1,7 @@
 """Calls of a server's operations: each is sent when it is awaited.
 
-A call that may be repeated is, while the server does not answer: reads, and changes under one
-Idempotency-Key. Replies are bounded, redirects are not followed: the token goes to no other place.
+While the server does not answer, reads are repeated, and so are changes under one Idempotency-Key.
+Replies are bounded. Redirects are not followed, so the token goes nowhere else.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class UploadedStream(Struct, frozen=True, kw_only=True):
 
 
 class Requests:
-    """To one server. A request is repeated for up to `patience_s` while it does not answer."""
+    """Requests to one server. Each is repeated for up to `patience_s` while it does not answer."""
 
     def __init__(
         self, server: ServerAddress, http: aiohttp.ClientSession, clock: Clock, patience_s: float
@@ -139,7 +139,7 @@ class Requests:
         write: Callable[[bytes], object],
         on_headers: Callable[[Mapping[str, str]], object] | None = None,
     ) -> int:
-        """Hands over the bytes as they come, and returns their number. Not repeated."""
+        """Pass the bytes to `write` as they arrive; returns their number. Not repeated."""
         try:
             return await self._exchange.stream(sent, write, on_headers=on_headers)
         except NoAnswer as lost:
@@ -158,7 +158,7 @@ class Call(Generic[T]):
         return self._read().__await__()
 
     async def raw(self) -> Raw:
-        """The JSON as the server sent it, also with what this client does not know."""
+        """The JSON as the server sent it, including what this client does not know."""
         return Raw(await self.requests.send(self.operation.outgoing()))
 
     async def _read(self) -> T:
@@ -180,7 +180,7 @@ class Call(Generic[T]):
 
 
 class ListCall(Call[Page[T]]):
-    """`await call` reads one page; `items` goes on over the pages."""
+    """`await call` reads one page; `items` continues over the following pages."""
 
     async def items(self, most: int) -> list[T]:
         """The first ones, up to `most`."""
@@ -221,7 +221,7 @@ class Download:
         max_bytes: int = MAX_DOWNLOAD_BYTES,
         on_headers: Callable[[Mapping[str, str]], object] | None = None,
     ) -> int:
-        """Hands over the bytes as they come, and returns their number. Not repeated."""
+        """Pass the bytes to `write` as they arrive; returns their number. Not repeated."""
         sent = self.operation.outgoing()
         sent = replace(sent, accept="*/*", timeout_s=None, max_bytes=max_bytes)
         return await self._requests.stream(sent, write, on_headers)

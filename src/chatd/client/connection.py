@@ -37,7 +37,7 @@ ConnectionState = Literal["connecting", "open", "waiting", "signed_out"]
 ListListener = Callable[[ListEvent], None]
 
 STABLE_AFTER_S: Final = 10.0
-"""A connection that lasted so long was a good one: the next failure is the first again."""
+"""After a connection that lasted this long, the next failure counts as the first again."""
 SIGNED_OUT_RETRY_S: Final = 300.0
 """A suspended user may be active again."""
 _BACKOFF: Final = Backoff(first_delay_s=0.5, max_delay_s=30.0)
@@ -64,12 +64,13 @@ class Connection:
     # What others ask for
 
     def on_state(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Called after every change of `state`, `retry_at` or `problem`; returns how to stop it."""
+        """Called after every change of `state`, `retry_at` or `problem`; the returned function
+        stops it."""
         self._on_state.append(listener)
         return _once(lambda: self._on_state.remove(listener))
 
     def chat(self, chat_id: ChatId) -> FollowedChat:
-        """As it is known now, without following it."""
+        """The chat as it is known now, without following it."""
         return self._chats.get(chat_id).view
 
     def follow_chat(self, chat_id: ChatId, listener: Listener) -> Callable[[], None]:
@@ -121,13 +122,13 @@ class Connection:
         await self._chats.get(chat_id).load_older(self._api)
 
     def show_pending(self, chat_id: ChatId, items: tuple[PendingSend, ...]) -> None:
-        """For the outbox."""
+        """Called by the outbox when a chat's pending messages have changed."""
         self._chats.get(chat_id).show_pending(items)
 
     # The owner task
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         try:
             while True:
                 self._show("connecting", problem=self.problem)
@@ -185,7 +186,7 @@ class Connection:
     # What arrives
 
     def _on_frame(self, received: list[Received]) -> None:
-        """Listeners are told once per frame."""
+        """Call listeners once per frame."""
         changed: dict[ChatId, ChatStore] = {}
         for event in received:
             match event:
@@ -221,7 +222,7 @@ class Connection:
 
 
 def _once(stop: Callable[[], None]) -> Callable[[], None]:
-    """Calling it again does nothing."""
+    """A function that calls `stop` once, however often it is called."""
     is_stopped = False
 
     def stop_once() -> None:

@@ -19,13 +19,13 @@ def can_open_browser(
 
 
 def open_browser(page: str, env: Mapping[str, str]) -> None:
-    """In a thread that nobody waits for: some browsers return only when they end."""
+    """Open it in a thread that is not awaited: some browsers return only when they end."""
     threading.Thread(target=_open, args=(page, without_tokens(env)), daemon=True).start()
 
 
 def _open(page: str, env: Mapping[str, str]) -> None:
-    """By a process of its own, because Python's module gives browsers the whole environment. It
-    takes nothing from the current directory (-I)."""
+    """Use a separate process, because Python's module gives browsers the whole environment. It
+    imports nothing from the current directory (-I)."""
     command = [sys.executable, "-I", "-m", "webbrowser", page]
     quiet = subprocess.DEVNULL
     with suppress(OSError):

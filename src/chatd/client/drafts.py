@@ -72,7 +72,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 
 class SendBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of `POST /chats/{id}/messages`."""
+    """Body of `POST /chats/{id}/messages`."""
 
     content: tuple[InputPart, ...]
     busy_behavior: WhenBusy = "queue"
@@ -84,7 +84,7 @@ class SendBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CreateBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of `POST /chats`."""
+    """Body of `POST /chats`."""
 
     content: tuple[InputPart, ...]
     model: str | None = None
@@ -101,7 +101,7 @@ class CreateBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def send_body(draft: Draft) -> SendBody:
-    """It must not change between tries: the key belongs to it."""
+    """The body must not change between tries: the key belongs to it."""
     return convert(draft, SendBody, from_attributes=True)
 
 
@@ -111,7 +111,7 @@ def create_body(draft: Draft) -> CreateBody:
 
 
 class EditBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of `PATCH /chats/{id}/messages/{id}`."""
+    """Body of `PATCH /chats/{id}/messages/{id}`."""
 
     content: tuple[InputPart, ...]
     model_config_id: UUID | None = None
@@ -120,9 +120,8 @@ class EditBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChatChange(Struct, frozen=True, kw_only=True):
-    """Of `PATCH /chats/{id}`: what is set changes. A `pin_order` of 0 unpins the chat;
-    `mcp_server_ids` of None are those that are on by default, a `project_id` of None is no
-    project."""
+    """Body of `PATCH /chats/{id}`: what is set changes. A `pin_order` of 0 unpins the chat;
+    `mcp_server_ids` None selects those that are on by default, `project_id` None no project."""
 
     title: str | UnsetType = UNSET
     archived: bool | UnsetType = UNSET

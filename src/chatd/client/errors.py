@@ -44,7 +44,7 @@ class ApiError(ChatdError):
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the same request may succeed later: nothing was written, or it is not known."""
+        """Whether the same request may succeed later: nothing was written, or that is unknown."""
         return self.status in (408, *range(500, 600)) or self.code == "rate_limited"
 
     @property
@@ -53,8 +53,8 @@ class ApiError(ChatdError):
 
 
 class ServerUnreachable(ChatdError):
-    """No server answers at the address. The message says what to do; `text` is one for a cause that
-    a new server would not mend."""
+    """No server answers at the address. The message says what to do; `text` replaces it if starting
+    a server would not help."""
 
     code = "unreachable"
 
@@ -69,7 +69,7 @@ class ServerUnreachable(ChatdError):
 
 
 def read_error(url: str, status: int, body: bytes, retry_after: str | None) -> ApiError:
-    """The error of a reply with a status of 400 or above, also of a proxy that sends no JSON."""
+    """The error of a reply with a status of 400 or above, even of a proxy that sends no JSON."""
     wait_s = float(retry_after) if retry_after is not None and retry_after.isdecimal() else None
     try:
         found = msgspec.json.decode(body, type=_ErrorBody)

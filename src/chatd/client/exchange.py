@@ -102,7 +102,7 @@ class Outgoing(Struct, frozen=True, kw_only=True):
 
 
 class NoAnswer(Exception):
-    """The server was not reached, its reply was lost, or it asks to come again later. `refusal` is
+    """The server was not reached, its reply was lost, or it asks for a later retry. `refusal` is
     what it said, if it said something; `says` is what people read after the address, if the usual
     advice to start a server would not help."""
 
@@ -135,7 +135,7 @@ class NoAnswer(Exception):
 
 
 class Exchange:
-    """With one server. Raises ApiError and NoAnswer."""
+    """Sends requests to one server. Raises ApiError and NoAnswer."""
 
     def __init__(self, server: ServerAddress, http: aiohttp.ClientSession) -> None:
         self._server = server
@@ -295,14 +295,14 @@ def _certificate_fault(error: Exception) -> str:
 
 
 def _redirected(url: str, reply: aiohttp.ClientResponse) -> ApiError:
-    """The token is not sent there."""
+    """The error of a redirect: the token is not sent there."""
     place = _place_of(str(reply.url), reply.headers.get("Location", ""))
     text = f"{url} sends clients on to {place}. Name that address instead, if it is your server."
     return ApiError(reply.status, "redirected", text)
 
 
 def _place_of(url: str, location: str) -> str:
-    """For people; whoever answers in the server's place may write anything there."""
+    """The redirect's target, cleaned for people: the answering server may put anything there."""
     try:
         target = urlsplit(urljoin(url, location))
         port = "" if target.port is None else f":{target.port}"

@@ -1,4 +1,4 @@
-"""One chat as this client has it: what arrived, what is on its way, and who is told."""
+"""One chat as this client has it: what arrived, what is on its way, and its listeners."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ Listener = Callable[[FollowedChat], None]
 
 
 class ChatStore:
-    """Listeners are called in their order by `tell`, if something has changed since."""
+    """`tell` calls the listeners in their order, if something has changed since."""
 
     def __init__(self, chat_id: ChatId) -> None:
         self.chat_id = chat_id
@@ -94,7 +94,7 @@ class ChatStore:
             self._show(replace(self._view, loading_older=False))
 
     def tell(self) -> None:
-        """A listener that fails takes nothing from the others."""
+        """Call the listeners. One that fails does not affect the others."""
         if self._view is self._told:
             return
         self._told = self._view
@@ -102,7 +102,7 @@ class ChatStore:
             call(lambda listener=listener: listener(self._view))
 
     async def _read_older(self, api: ServerApi) -> None:
-        """A page that was read before messages were deleted is read again."""
+        """Read again if messages were deleted after the page was read."""
         for _ in range(MAX_STALE_PAGES):
             messages = self._received.shown.messages
             if not messages:
@@ -144,7 +144,8 @@ def read_page(page: MessagePage) -> OlderPage:
 
 
 def _not_arrived(items: Sequence[PendingSend], version: int) -> tuple[PendingSend, ...]:
-    """A message leaves in the same value in which its event comes in."""
+    """Leave out messages that have arrived: each goes in the same value in which its event
+    comes."""
     return tuple(item for item in items if not item.has_arrived(version))
 
 
@@ -157,7 +158,7 @@ def call(listener: Callable[[], None]) -> None:
 
 
 MAX_IDLE: Final = 20
-"""Chats that nobody follows, kept so that going back to one shows it at once."""
+"""How many chats are kept without a follower, so that going back to one shows it at once."""
 
 
 class KeptChats:
@@ -181,14 +182,14 @@ class KeptChats:
         return self._stores.get(chat_id)
 
     def on_left(self, chat_id: ChatId) -> None:
-        """It was used last."""
+        """Mark the chat, which is no longer followed, as the most recently used."""
         store = self._stores.pop(chat_id, None)
         if store is not None:
             self._stores[chat_id] = store
         self._drop_idle(chat_id)
 
     def _drop_idle(self, newest: ChatId) -> None:
-        """The ones that were used longest ago; never one with messages on their way."""
+        """Drop the least recently used chats; never one with messages on their way."""
         idle = [
             key
             for key, store in self._stores.items()

@@ -125,7 +125,7 @@ def chat_topic(chat_id: ChatId) -> str:
 
 
 def chat_of(topic: str) -> ChatId | None:
-    """None for the list, and for what is no topic of this client."""
+    """None for the list, and for topics that this client does not know."""
     try:
         return ChatId(UUID(topic.removeprefix(_CHAT_PREFIX)))
     except ValueError:
@@ -154,7 +154,7 @@ class Subscribed(_Frame, frozen=True, kw_only=True, tag="subscribed"):
 
 
 class Unsubscribed(_Frame, frozen=True, kw_only=True, tag="unsubscribed"):
-    """With a code: the server ended it."""
+    """`code` is set if the server ended the subscription."""
 
     topic: str
     code: str | None = None
@@ -170,7 +170,7 @@ class Refused(_Frame, frozen=True, kw_only=True, tag="refused"):
 
 
 class ListReady(_Frame, frozen=True, kw_only=True, tag="ready"):
-    """Changes are told from now on: read the list. Again after changes may have been lost."""
+    """Changes are sent from now on: read the list. Sent again after changes may have been lost."""
 
 
 class ChatChanged(_Frame, frozen=True, kw_only=True, tag="chat"):
@@ -209,7 +209,7 @@ _ARRAY: Final = msgspec.json.Decoder(list[Raw])
 
 def read_received(data: str | bytes) -> list[Received]:
     """What a frame contains, without what this client does not know. Raises msgspec.MsgspecError
-    for what is no frame of a chatd server."""
+    for anything that is not a frame of a chatd server."""
     found = [_read_one(bytes(one)) for one in _ARRAY.decode(data)]
     return [one for one in found if one is not None]
 
@@ -219,7 +219,7 @@ def _read_one(data: bytes) -> Received | None:
     try:
         return _OWN.decode(data) if kind in _OWN_TYPES else read_event(data)
     except msgspec.ValidationError as error:
-        # A server of another version. To end the connection would only bring it again.
+        # A server of another version. Ending the connection would only bring it back.
         fields = {"type": kind, "error": error}
         log.warning(LogEvent(event="client_event_skipped", fields=fields))
         return None

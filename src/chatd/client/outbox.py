@@ -24,7 +24,7 @@ from chatd.domain.ids import ChatId
 
 MAX_UNSENT: Final = 50
 MAX_SENT_KEPT: Final = 50
-"""The events of their chats show them long before."""
+"""How many sent messages are kept. The events of their chats show them long before that."""
 
 
 class OutboxFull(ChatdError):
@@ -104,7 +104,7 @@ class PendingSends:
     # New chats
 
     async def created(self, key: str) -> ChatId:
-        """Raises what `refuse` was given."""
+        """Wait for the new chat's id. Raises the error that `refuse` was given."""
         item, created = self._items.get(key), self._created.get(key)
         if item is not None and item.chat_id is not None:
             return item.chat_id
@@ -121,7 +121,7 @@ class PendingSends:
             self.forget(old)
 
     def refuse(self, item: PendingSend, error: ChatdError) -> None:
-        """For who waits for the new chat."""
+        """Fail the waits for the new chat."""
         created = self._created.get(item.key)
         if created is not None and not created.done():
             created.set_exception(error)
@@ -169,7 +169,7 @@ class Outbox:
     # What users do
 
     def send(self, chat_id: ChatId | None, draft: Draft) -> PendingSend:
-        """None: to a new chat; `created` waits for it. Raises OutboxFull."""
+        """`chat_id` None: to a new chat, which `created` waits for. Raises OutboxFull."""
         item = self._items.add(chat_id, draft)
         self._start(item)
         return item
@@ -205,12 +205,12 @@ class Outbox:
         return again
 
     def retry_now(self) -> None:
-        """The server is there: do not wait for the next try."""
+        """The server is reachable: do not wait for the next try."""
         for pause in self._lanes.values():
             pause.wake()
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Called when `new_chats` or `unsent` may have changed; returns how to stop it."""
+        """Called when `new_chats` or `unsent` may have changed; the returned function stops it."""
         return self._items.on_change(listener)
 
     @property
@@ -226,7 +226,7 @@ class Outbox:
     # The owner task
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         stop = self._connection.on_state(self._on_connection)
         try:
             async with asyncio.TaskGroup() as self._group:
@@ -287,7 +287,7 @@ class Outbox:
         return 0.0
 
     def _age_s(self, item: PendingSend) -> float:
-        """Since the first try. Monotonic time stands still while a laptop sleeps."""
+        """Time since the first try. Monotonic time stands still while a laptop sleeps."""
         elapsed, now = self._clock.monotonic(), self._clock.now().timestamp()
         first = self._first_tries.setdefault(item.key, (elapsed, now))
         return max(elapsed - first[0], now - first[1])

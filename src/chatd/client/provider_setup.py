@@ -104,7 +104,7 @@ def find_vendor(word: str) -> Vendor | None:
 
 
 def suggest_name(vendor: Vendor, url: str | None) -> str:
-    """A server by its address is named after its host; the others after their kind."""
+    """A provider with its own address is named after its host; the others after their kind."""
     if vendor.kind != "openai-compat" or not url:
         return vendor.kind
     host = urlsplit(url if "://" in url else f"http://{url}").hostname or ""
@@ -118,7 +118,7 @@ def model_slug(text: str) -> str:
 
 
 def may(me: Me, permission: Permission) -> bool:
-    """By the role of the user and the scopes of the token. The server decides all the same."""
+    """Judged by the role of the user and the scopes of the token. The server checks again."""
     if me.user.role not in ROLES:  # of a newer server
         return True
     scopes = None if me.scopes is None else frozenset(me.scopes)
@@ -140,8 +140,8 @@ async def list_key_providers(api: ServerApi, me: Me) -> list[UserKey]:
 async def connect_provider(
     api: ServerApi, wanted: WantedProvider, key: str, *, keeps: bool = False
 ) -> tuple[Provider, Trial]:
-    """One small call shows that it works. What fails the test is removed again, unless it `keeps`.
-    To a provider that exists the key is added, after the keys that it has. Raises SetupFailed."""
+    """One small call shows that it works. What fails the test is removed again, unless `keeps`. An
+    existing provider gets the key after those that it has. Raises SetupFailed."""
     found = await api.list_providers(include_disabled=True).items(MAX_PROVIDERS)
     known = next((one for one in found if one.name == wanted.name), None)
     if known is None:
@@ -181,14 +181,14 @@ async def create_provider(api: ServerApi, wanted: WantedProvider, key: str) -> P
 
 
 async def list_offers(api: ServerApi, provider: Provider) -> list[OfferedModel]:
-    """Those that the provider lists, the suggested one first. Raises ApiError if it gives no
+    """The models that the provider lists, the suggested one first. Raises ApiError if it gives no
     list."""
     offered = await api.list_offered_models(provider.id).items(MAX_OFFERED)
     return sorted(offered, key=lambda one: not one.suggested)
 
 
 async def add_models(api: ServerApi, provider: Provider, ids: Sequence[str]) -> list[ModelChoice]:
-    """By their names at the provider; those that are configured already are not added again."""
+    """Add models by their names at the provider, except those that are configured already."""
     known = await api.list_models(include_disabled=True).items(MAX_MODELS)
     mine = {one.model: one for one in known if one.provider == provider.name and not one.deleted}
     return [mine.get(one) or await create_model(api, provider.name, one) for one in ids]
@@ -197,7 +197,7 @@ async def add_models(api: ServerApi, provider: Provider, ids: Sequence[str]) -> 
 async def make_default(
     api: ServerApi, models: Sequence[ModelChoice], name: str
 ) -> list[ModelChoice]:
-    """The same models, of which the one with this name is what chats use that name none."""
+    """Make the model with this name the default; returns the models as they are then."""
     chosen = next(one for one in models if one.name == name)
     if chosen.is_default:
         return list(models)
@@ -208,7 +208,7 @@ async def make_default(
 async def create_model(
     api: ServerApi, provider: str, model: str, *, is_default: bool | None = None
 ) -> ModelChoice:
-    """Named after the model; if another provider has the same one, after both."""
+    """Name it after the model; if another provider has the same one, after both."""
     plain = model_slug(model)
     try:
         return await api.create_model(

@@ -1,4 +1,4 @@
-"""What clients show of a server beside the messages of a chat: only the fields that are used.
+"""What clients show of a server besides the messages of a chat: only the fields that are used.
 
 A reply is read leniently: a field that a server of another version does not send has its default,
 and one that it sends in addition is ignored. A test compares the fields with the API's description
@@ -45,7 +45,7 @@ class User(Struct, frozen=True, kw_only=True):
 
 
 class Me(Struct, frozen=True, kw_only=True):
-    """`scopes` of None: all that the user may."""
+    """`scopes` None: everything that the user may do."""
 
     user: User
     credential: str = ""
@@ -200,7 +200,7 @@ class VersionGroup(Struct, frozen=True, kw_only=True):
 
 
 class MessagePage(Struct, frozen=True, kw_only=True):
-    """`items` may have parts that this client does not know: `event_reader.read_message`."""
+    """`items` may have parts that this client does not know: `frames.read_message` reads them."""
 
     items: tuple[Raw, ...]
     has_more: bool = False
@@ -586,13 +586,13 @@ class PublicLink(Struct, frozen=True, kw_only=True):
 
 
 class NewPublicLink(PublicLink, frozen=True, kw_only=True):
-    """With its secret, which is told once."""
+    """A new link with its secret, which is shown once."""
 
     path: str = ""
 
 
 class PublicLinks(Struct, frozen=True, kw_only=True):
-    """Those of one chat."""
+    """The public links of one chat."""
 
     items: tuple[PublicLink, ...] = ()
 
@@ -614,7 +614,7 @@ class ChatChanges(Struct, frozen=True, kw_only=True):
 
 
 class ChatCost(Struct, frozen=True, kw_only=True):
-    """Of a chat with its subagents."""
+    """The cost of a chat with its subagents."""
 
     chat_id: ChatId
     total_cost_micros: int = 0
@@ -652,7 +652,7 @@ class CostByModel(CostTotal, frozen=True, kw_only=True):
 
 
 class CostByChat(CostTotal, frozen=True, kw_only=True):
-    """With its subagents."""
+    """The cost of a chat with its subagents."""
 
     root_chat_id: str = ""
     chat_title: str | None = None
@@ -789,7 +789,7 @@ class RunnerToken(Struct, frozen=True, kw_only=True):
 
 
 class HostCredential(Struct, frozen=True, kw_only=True):
-    """Without its secret, which only the server has."""
+    """A credential without its secret, which only the server has."""
 
     id: UUID
     scope: str = "user"

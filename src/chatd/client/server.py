@@ -169,8 +169,8 @@ def new_key() -> str:
 
 
 class ServerApi:
-    """Everything raises ApiError and ServerUnreachable. A call under an Idempotency-Key, which has
-    a new one unless the caller gives it, runs once however often it is sent."""
+    """All calls raise ApiError and ServerUnreachable. A call under an Idempotency-Key, which has a
+    new one unless the caller gives it, runs once however often it is sent."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class ServerApi:
     def fork_chat(
         self, chat_id: ChatId, message_id: int | None = None, *, copies_workspace: bool = False
     ) -> Call[Chat]:
-        """Up to and with that message; None: the whole chat."""
+        """Copy up to and including that message; None: the whole chat."""
         body: dict[str, object] = {"message_id": message_id}
         if copies_workspace:  # an older server knows only the other way
             body["workspace"] = "copy"
@@ -266,7 +266,7 @@ class ServerApi:
         return Download(self._requests, Operation(method="GET", path=path, query=query))
 
     def load_web_image(self, chat_id: ChatId, url: str) -> Download:
-        """Fetched by the server, from a public address."""
+        """An image fetched by the server, from a public address."""
         path, body = f"/chats/{chat_id}/web-images", msgspec.json.encode({"url": url})
         return Download(self._requests, Operation(method="POST", path=path, body=body))
 
@@ -286,7 +286,7 @@ class ServerApi:
     def revert_file(
         self, chat_id: ChatId, scope: str, repo_root: str, path: str, *, old_path: str | None = None
     ) -> Call[None]:
-        """As it was before the turn or the chat, or in the last commit."""
+        """Restore the file as it was before the turn or the chat, or in the last commit."""
         body = {"scope": scope, "repo_root": repo_root, "path": path, "old_path": old_path}
         return self._post(f"/chats/{chat_id}/workspace/revert", body, NoneType)
 
@@ -366,7 +366,7 @@ class ServerApi:
         return self._delete(f"/chats/{chat_id}/queue/{queue_id}")
 
     def move_queued(self, chat_id: ChatId, queue_id: QueueId, before: QueueId | None) -> Call[None]:
-        """None: to the end."""
+        """Move it before that message; None: to the end."""
         path = f"/chats/{chat_id}/queue/{queue_id}/move"
         return self._post(path, {"before": before}, NoneType)
 
@@ -391,7 +391,7 @@ class ServerApi:
         user_roles: Mapping[str, str] | None = None,
         group_roles: Mapping[str, str] | None = None,
     ) -> Call[Directory]:
-        """By id; an empty role takes the access away."""
+        """Set roles by id; an empty role takes the access away."""
         body = {"user_roles": user_roles or {}, "group_roles": group_roles or {}}
         return self._patch(f"/chats/{chat_id}/acl", body, Directory)
 
@@ -576,7 +576,7 @@ class ServerApi:
     def test_provider(
         self, provider_id: UUID, model: str | None = None, *, key_id: UUID | None = None
     ) -> Call[Trial]:
-        """With this key, else with its first."""
+        """Test with this key, else with the provider's first."""
         body = {"model": model, "key_id": key_id}
         return self._post(f"/providers/{provider_id}/test", body, Trial)
 
@@ -591,7 +591,7 @@ class ServerApi:
         return self._list("/user-keys", Page[UserKey])
 
     def set_user_key(self, provider: str, api_key: str) -> Call[UserKey]:
-        """It replaces an earlier key of the caller for this provider."""
+        """Replace the caller's key for this provider, if there is one."""
         return self._post("/user-keys", {"provider": provider, "api_key": api_key}, UserKey)
 
     def list_offered_models(self, provider_id: UUID) -> ListCall[OfferedModel]:
@@ -860,7 +860,7 @@ class ServerApi:
         scopes: Sequence[str] | None = None,
         expires_at: datetime | None = None,
     ) -> Call[CreatedToken]:
-        """Scopes of None: all that the user may."""
+        """`scopes` None: everything that the user may do."""
         body = {"name": name, "scopes": scopes, "expires_at": expires_at}
         return self._post("/auth/tokens", body, CreatedToken)
 
@@ -942,13 +942,13 @@ class ServerApi:
         return ListCall(self._requests, asked, page)
 
     def _post(self, path: str, body: object, reply: type[T], *, key: str | None = None) -> Call[T]:
-        """A body of None is no body; `NoneType` expects none."""
+        """`body` None: no body. `reply` `NoneType`: none is expected."""
         sent = None if body is None else msgspec.json.encode(body)
         asked = Operation(method="POST", path=path, body=sent, key=key)
         return Call(self._requests, asked, reply)
 
     def _put(self, path: str, body: object, reply: type[T]) -> Call[T]:
-        """A body of None is no body."""
+        """`body` None: no body."""
         sent = None if body is None else msgspec.json.encode(body)
         asked = Operation(method="PUT", path=path, body=sent)
         return Call(self._requests, asked, reply)

@@ -82,7 +82,7 @@ class Topics:
                 yield Subscribe(topic=topic, after=wish.handler.cursor() or None)
 
     def next_retry_s(self) -> float | None:
-        """Until a refused topic is asked for again."""
+        """How long until a refused topic is requested again; None if there is none."""
         waits = [
             wish.not_before for topic, wish in self._wanted.items() if topic not in self._asked
         ]
@@ -117,7 +117,7 @@ SOCKET_PATH: Final = f"{API_PATH}/ws"
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 PING_AFTER_S: Final = 20.0
 LOST_AFTER_S: Final = 60.0
-"""Without a frame: an idle server answers pings."""
+"""A connection without a frame for this long is lost: an idle server answers pings."""
 WATCH_INTERVAL_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 1.0
 RATE_LIMITED_WAIT_S: Final = 5.0
@@ -164,7 +164,7 @@ class Socket:
         on_open: Callable[[], None],
         on_frame: Callable[[list[Received]], None],
     ) -> None:
-        """Until it is lost. Raises Lost and SignedOut, and never returns."""
+        """Run until the connection is lost. Raises Lost and SignedOut, and never returns."""
         ws = await self._open()
         try:
             self._heard = self._clock.monotonic()
@@ -214,7 +214,7 @@ class Socket:
         self._reason = _CLOSE_REASONS.get(ws.close_code or 0, self._reason)
 
     async def _write(self, ws: aiohttp.ClientWebSocketResponse, topics: Topics) -> None:
-        """The only one that sends."""
+        """The only task that sends."""
         try:
             while True:
                 if self._is_ping_due:
