@@ -241,7 +241,7 @@ def _copy_once(found: Binaries, data_dir: Path, *, durable: bool) -> Path:
 def copy_programs(bin_dir: Path, target: Path) -> Path:
     """Copy what a server needs, with the same relative paths.
 
-    A wheel has the libraries of the package `p` in `p.libs` beside it, and the programs find them
+    A wheel has the libraries of the package `p` in `p.libs` next to it, and the programs find them
     by a path relative to themselves.
     """
     copy = _bin_in(target, bin_dir)
