@@ -28,7 +28,7 @@ class SettingKey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flag(self) -> str:
-        """Short for `server` keys, which are used most: --port."""
+        """The flag; short for `server` keys, which are used most: --port."""
         words = self.path[1:] if self.path[0] == "server" else self.path
         return "--" + "-".join(words).replace("_", "-")
 

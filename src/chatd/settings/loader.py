@@ -66,7 +66,7 @@ def load_settings(
 
 
 def list_problems(file: ConfigFile | None, env: Mapping[str, str]) -> list[str]:
-    """Everything that `load_settings` would refuse, of which it reports the first."""
+    """Everything that `load_settings` would refuse; that one raises only the first."""
     found: list[str] = []
 
     def keep(error: SettingsError) -> None:
@@ -161,7 +161,7 @@ def _from_environment(env: Mapping[str, str], on_problem: _OnProblem) -> dict[st
 
 
 def _listed(text: str, variable: str) -> object:
-    """A list of tables in a file is a JSON array in a variable."""
+    """Parse a list of tables, which a variable has as a JSON array."""
     try:
         return msgspec.json.decode(text, type=list[object])
     except msgspec.MsgspecError:
@@ -193,7 +193,7 @@ def _refused(key: SettingKey, value: object, error: msgspec.ValidationError) -> 
 
 
 def _unquote(key: SettingKey, value: object) -> str:
-    """The most common mistake in a file: a number or a flag in quotes."""
+    """Advice for the most common mistake in a file: a number or a flag in quotes."""
     try:
         taken = msgspec.convert(value, key.type, strict=False, dec_hook=_to_path)
     except msgspec.ValidationError:

@@ -808,5 +808,5 @@ def redact_url(url: str) -> str:
 
 
 def redact_notifications(address: str) -> str:
-    """Also without a colon: a user alone is a token."""
+    """Redact the user info even without a colon: a user alone is a token."""
     return re.sub(r"://.*@", "://***@", address, flags=re.DOTALL)

@@ -37,12 +37,12 @@ _PER_HOST_NAMES: Final = frozenset(
 
 
 def shown_settings(settings: Settings) -> dict[str, object]:
-    """By dotted name. A secret that is set is three stars."""
+    """Settings by dotted name. A secret that is set is shown as three stars."""
     return {name: _shown(key, _value(settings, key)) for name, key in setting_keys().items()}
 
 
 def shared_digests(settings: Settings) -> dict[str, str]:
-    """Of the settings that all replicas should have alike, without the secrets among them."""
+    """Digests of the settings that all replicas should have alike, without the secrets."""
     shown = shown_settings(settings)
     return {
         name: hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()[:DIGEST_CHARS]
@@ -85,7 +85,7 @@ def _entry(name: str, entry: object) -> dict[str, object]:
 
 
 def _text(text: str) -> str:
-    """An address may have a password, or a key in its query."""
+    """Redact an address, which may have a password, or a key in its query."""
     return _host(text) if "://" in text else text
 
 
