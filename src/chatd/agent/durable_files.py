@@ -77,7 +77,7 @@ def _copy_owner_and_mode(fd: int, replaced: os.stat_result) -> None:
 
 
 def _sync_directory(directory: str) -> None:
-    """Make the rename survive a power failure. Some file systems cannot; that is no error."""
+    """Make the rename survive a power failure. Some file systems cannot; that is not an error."""
     with suppress(OSError):
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -150,7 +150,7 @@ def read_file_bytes(path: str, *, limit: int) -> bytes:
 
 
 class NamedLogFile:
-    """Implements `LogFile` by a file and a file of zeros beside it."""
+    """Implements `LogFile` by a file and a file of zeros next to it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -344,7 +344,7 @@ class JsonLog:
         except OSError as error:
             if error.errno not in _DISK_FULL or not self._file.delete_reserve():
                 raise
-            # A command must be recorded before it runs, also the `rm` that frees a full disk.
+            # A command must be recorded before it runs, even the `rm` that frees a full disk.
             self._write(line, sync=sync)
 
     def _write(self, line: bytes, *, sync: bool) -> None:

@@ -176,7 +176,7 @@ VERSION = "2"
 LOCK_TIMEOUT_S = 5.0
 REFUSALS_FILE = "refusals.json"
 AUTHORITY_KEY_FILE = "ca.spki"
-"""Beside the proxy's socket: the hash of the public key that signs certificates of hosts."""
+"""Next to the proxy's socket: the hash of the public key that signs certificates of hosts."""
 MAX_REFUSALS_BYTES = 256 * 1024
 SOCKET_CHECK_INTERVAL_S = 1.0
 CLOSE_TIMEOUT_S = 15.0
@@ -299,8 +299,8 @@ class AgentProcess:
         return self._browser.routes()
 
     async def listen(self) -> None:
-        """A socket can be opened by the agent's own account only; a TCP port by all accounts, but
-        every request needs the key."""
+        """Begin to accept requests. Only the agent's own account can open a socket; every account
+        can open a TCP port, but every request needs the key."""
         config = self._config
         self._tasks.append(asyncio.ensure_future(self._watcher.run()))
         self._tasks.append(asyncio.ensure_future(self._terminals.run()))
@@ -321,7 +321,7 @@ class AgentProcess:
         )
 
     async def _read_refusals(self, request: AgentRouteRequest) -> AgentHttpReply:
-        """What the proxy has refused, as it wrote it beside its socket."""
+        """The proxy's refusals, as it wrote them next to its socket."""
         request.query().reject_unknown()
         path = os.path.join(os.path.dirname(self._config.network_socket), REFUSALS_FILE)
 
@@ -333,7 +333,7 @@ class AgentProcess:
         return AgentHttpReply(200, await self._threads.run(read), "application/json")
 
     async def _keep_forwarding(self) -> None:
-        """A command that an earlier agent started may still have the port."""
+        """Retry: a command that an earlier agent started may still have the port."""
         config = self._config
         while True:
             try:
@@ -351,8 +351,8 @@ class AgentProcess:
             os.umask(umask)
 
     async def _keep_socket(self, path: str) -> None:
-        """Commands run under the agent's account and can remove its socket, by accident too. The
-        workspace could then be reached by a stop and a start only."""
+        """Listen again if the socket is gone: commands run under the agent's account and can remove
+        it, even by accident. Only a stop and a start would make the workspace reachable again."""
         directory = os.path.dirname(path)
         while True:
             await asyncio.sleep(SOCKET_CHECK_INTERVAL_S)

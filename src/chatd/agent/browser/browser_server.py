@@ -40,26 +40,26 @@ from chatd.agent.server.agent_server import log_line
 
 BROWSER_PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 BROWSER_PACKAGE = "chromium-headless-shell"
-"""Of Debian; `chromium` does too."""
+"""The Debian package; `chromium` also works."""
 BROWSER_START_TIMEOUT_S = 30.0
 MIN_BROWSER_RESTART_INTERVAL_S = 1.0
 BROWSER_KILL_TIMEOUT_S = 5.0
 MAX_CHAT_TABS = 8
-"""Of one chat. The one that it used longest ago is closed for a new one."""
+"""Limit per chat. The least recently used tab is closed for a new one."""
 MAX_TABS = 24
-"""Of all chats of a workspace: then the chat with most tabs loses one."""
+"""Limit for all chats of a workspace: beyond it the chat with most tabs loses one."""
 MAX_FRAMES = 32
-"""Of other sites, in one page; those beyond are not read."""
+"""Limit for frames of other sites in one page; further ones are not read."""
 PAGE_SIZE = (1280, 720)
 PAGE_HEAP_MIB = 1024
-"""Memory of the scripts of one page."""
+"""Memory limit for the scripts of one page."""
 MAX_DOWNLOAD_BYTES = 1024 * 1024 * 1024
 MAX_DOWNLOADS = 8
 MAX_NOTICES = 20
-"""That one chat has not heard of yet. The oldest are dropped."""
+"""How many unread notices one chat keeps. The oldest are dropped."""
 MAX_NOTICE_CHARS = 500
 MAX_TOLD_CHATS = 256
-"""For which notices are kept until they ask."""
+"""How many chats keep notices until they ask for them."""
 DOWNLOAD_DIRECTORY = "downloads"
 NO_BROWSER_CODE = "no_browser"
 
@@ -89,7 +89,7 @@ class PageFrame:
 
     @property
     def prefix(self) -> str:
-        """Of the names of its elements."""
+        """The prefix of the names of its elements."""
         return f"f{self.number}"
 
 
@@ -107,9 +107,9 @@ class BrowserTab:
     is_hung: bool = False
     is_loading: bool = False
     loads: int = 0
-    """Documents that have replaced the page's, so far."""
+    """How many documents have replaced the page's so far."""
     opening: int = 0
-    """Tabs that the page has asked for and that are not attached yet."""
+    """How many tabs the page has asked for that are not attached yet."""
     unreachable_url: str = ""
     world: int = 0
     accepts_dialogs: bool = False
@@ -117,13 +117,13 @@ class BrowserTab:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     last_lines: list[str] = field(default_factory=list[str])
-    """As the chat has read them."""
+    """The lines as the chat last read them."""
     frame_sessions: dict[str, str] = field(default_factory=dict[str, str])
-    """Of frames with a process of their own, by the frame's id."""
+    """Sessions of frames with a process of their own, by the frame's id."""
     frames: dict[str, PageFrame] = field(default_factory=dict[str, PageFrame])
-    """That have been read, by the frame's id."""
+    """The frames that have been read, by their ids."""
     requests: set[str] = field(default_factory=set[str])
-    """Of the page's scripts, since its last action, whose answers are not there yet."""
+    """Unanswered requests of the page's scripts since its last action."""
     prefix = ""
 
 
@@ -273,7 +273,7 @@ class BrowserServer:
         return place
 
     async def _end(self) -> None:
-        """Kill what this agent has started, or an agent before it."""
+        """Kill what this agent or an earlier one has started."""
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
@@ -356,7 +356,7 @@ class BrowserServer:
         return opener
 
     def close_tab(self, tab: BrowserTab) -> None:
-        """A page that hangs is closed later than it is forgotten."""
+        """A hanging page is forgotten at once and closed later."""
         self._forget(tab.target_id)
         self._call_later("Target.closeTarget", {"targetId": tab.target_id})
 
@@ -458,7 +458,7 @@ class BrowserServer:
     # --- events ---------------------------------------------------------------------------------
 
     def notify(self, chat_id: str, text: str) -> None:
-        """Tell the chat with the next reply."""
+        """Add a notice to the chat's next reply."""
         notices = self._notices.setdefault(chat_id, [])
         notices.append(text[:MAX_NOTICE_CHARS])
         del notices[:-MAX_NOTICES]
@@ -469,7 +469,7 @@ class BrowserServer:
         return self._notices.pop(chat_id, [])
 
     async def wait_downloads(self, chat_id: str, timeout_s: float) -> None:
-        """Until those that the chat has begun have ended."""
+        """Wait until the downloads that the chat has begun have ended."""
         until = self._now() + timeout_s
         while any(each.chat_id == chat_id for each in self._downloads.values()):
             if self._now() > until:
@@ -520,8 +520,8 @@ class BrowserServer:
         self._run(self._prepare(tab))
 
     def _on_frame(self, session: str, event: Json) -> None:
-        """A frame got a process of its own. The page's session, or that of the frame around it,
-        tells of it."""
+        """A frame got a process of its own, as reported by the session of the page or of the frame
+        around it."""
         frame, own = (
             text_of(as_json(event.get("targetInfo")), "targetId"),
             text_of(event, "sessionId"),
@@ -533,7 +533,7 @@ class BrowserServer:
                 self._run(self._attach_frames(own))
 
     async def _attach_frames(self, session: str) -> None:
-        """Hear of the frames within that have processes of their own."""
+        """Ask to be told of nested frames that have processes of their own."""
         wanted: Json = {
             "autoAttach": True,
             "waitForDebuggerOnStart": False,
@@ -545,13 +545,13 @@ class BrowserServer:
                 await self._pipe.call("Target.setAutoAttach", wanted, session=session)
 
     async def _refuse(self, tab: BrowserTab) -> None:
-        """It waits for the debugger, and its opener with it."""
+        """Close a tab that may not exist: it and its opener wait for the debugger."""
         with suppress(BrowserLost, CallRefused, CallTimeout):
             await self.call(tab, "Runtime.runIfWaitingForDebugger")
         self.close_tab(tab)
 
     async def _prepare(self, tab: BrowserTab) -> None:
-        """Before the first script of the page runs."""
+        """Prepare the tab before the first script of the page runs."""
         calls: list[tuple[str, Json]] = [
             ("Page.enable", {}),
             ("Inspector.enable", {}),
@@ -674,7 +674,7 @@ def clean_name(suggested: str) -> str:
 
 
 def _move(source: str, directory: str, name: str) -> tuple[str, int]:
-    """To a name that no file has; returns path and size. Raises OSError."""
+    """Move a file to an unused name; returns path and size. Raises OSError."""
     size = os.path.getsize(source)
     os.makedirs(directory, exist_ok=True)
     stem, ending = os.path.splitext(name)

@@ -11,7 +11,7 @@ from typing import IO, cast
 from chatd.agent.durable_files import Json
 
 MAX_DEVTOOLS_MESSAGE_BYTES = 32 * 1024 * 1024
-"""Of one message of Chromium, such as a screenshot. A longer one ends the connection."""
+"""Limit for one message of Chromium, such as a screenshot. A longer one ends the connection."""
 DEVTOOLS_CALL_TIMEOUT_S = 10.0
 
 OnEvent = Callable[[str, str, Json], None]
@@ -79,7 +79,7 @@ class DevtoolsPipe:
         return answer.result()
 
     def fail_session(self, session: str) -> None:
-        """Its page has crashed, and answers no more."""
+        """Fail the calls of a session whose page has crashed: it will not answer."""
         for asked, answer in self._answers.values():
             if asked == session and not answer.done():
                 answer.set_exception(CallRefused("the page has crashed"))

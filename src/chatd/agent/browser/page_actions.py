@@ -1,5 +1,5 @@
 """What a chat does with its page: open, read, click, type, press keys, wait, go back, and look at
-it. Every reply says which page is shown and what has happened besides, such as a dialog."""
+it. Every reply says which page is shown and what else has happened, such as a dialog."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from chatd.agent.errors import AgentError
 BROWSER_ACTIONS = ("open", "click", "type", "key", "back")
 MAX_URL_CHARS = 8192
 MAX_BROWSING_CHATS = 256
-"""Whose turn at the browser is remembered."""
+"""How many chats' turns at the browser are remembered."""
 MAX_TYPED_CHARS = 20_000
 MAX_READ_CHARS = 12_000
-"""Of one reading; `offset` reads on."""
+"""Limit for one reading; `offset` continues it."""
 MAX_CHANGES_CHARS = 4_000
-"""Of what an action changed on the page."""
+"""Limit for the text about what an action changed on the page."""
 MAX_LINE_CHARS = 500
 """A longer line is shown as several."""
 OPEN_TIMEOUT_S = 30.0
-"""Until a page begins to answer."""
+"""How long to wait until a page begins to answer."""
 LOAD_TIMEOUT_S = 5.0
-"""Until it has been loaded; then it is read as it is."""
+"""How long to wait until the page has loaded; then it is read as it is."""
 NEW_TAB_WAIT_S = 2.0
-"""Until a tab that the page has asked for is there."""
+"""How long to wait for a tab that the page has asked for."""
 INPUT_TIMEOUT_S = 5.0
 MAX_BROWSER_WAIT_S = 30.0
 WAIT_STEP_S = 0.1
 ANSWER_TIMEOUT_S = 1.0
-"""For answers that the scripts of a page have asked for since the action."""
+"""How long to wait for answers to requests of the page's scripts since the action."""
 DOWNLOAD_WAIT_S = 10.0
 
 _SCHEMES = ("http", "https", "file")
@@ -156,7 +156,7 @@ def _read_key(text: str) -> tuple[Json, int]:
 
 
 class PageActions:
-    """One at a time for each chat."""
+    """Runs the actions of each chat one at a time."""
 
     def __init__(self, server: BrowserServer) -> None:
         self._server = server
@@ -398,7 +398,7 @@ class PageActions:
             await self._server.wait_ready(tab)
             await self._until_loaded(tab, until)
             loads = tab.loads
-            with suppress(CallRefused):  # another page came meanwhile
+            with suppress(CallRefused):  # another page has replaced it
                 await self._server.evaluate(tab, "chatdPage.quiet()")
                 if tab.requests and await self._until_answered(tab):
                     await self._server.evaluate(tab, "chatdPage.quiet()")

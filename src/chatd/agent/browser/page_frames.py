@@ -19,7 +19,7 @@ from chatd.agent.durable_files import Json
 from chatd.agent.errors import AgentError
 
 MAX_READ_FRAMES = 12
-"""In one reading of a page."""
+"""Limit for one reading of a page."""
 MAX_FRAME_DEPTH = 3
 FRAME_TIMEOUT_S = 2.0
 _REF = re.compile(r"\[?(?:f(\d{1,6}))?e(\d{1,9})\]?")

@@ -62,7 +62,7 @@ def notification(method: str, params: Object | None = None) -> bytes:
 
 
 def reply_to(message: Object) -> bytes:
-    """To a request of the server: a ping is answered, all else is not supported."""
+    """The reply to a request of the server: a ping is answered, all else is not supported."""
     reply: dict[str, object] = {"jsonrpc": "2.0", "id": message.get("id")}
     if message.get("method") == "ping":
         reply["result"] = {}
@@ -80,7 +80,7 @@ def initialize_params() -> Object:
 
 
 def decode(data: bytes | str) -> Object | None:
-    """One message; None if it is none."""
+    """Decode one message; None if it is not a message."""
     try:
         value: object = json.loads(data)
     except (ValueError, RecursionError):
@@ -342,7 +342,7 @@ class StdioClient:
         await self._write(notification(method))
 
     async def close(self) -> None:
-        """End of input first: well-behaved servers exit then. The group is killed after that."""
+        """Close its input first: well-behaved servers then exit. After that the group is killed."""
         self._stop("the server was closed")
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -355,7 +355,7 @@ class StdioClient:
         self._error_reader.cancel()
 
     async def _write(self, data: bytes) -> None:
-        """To a server that has just ended nothing is written: the reader says so to all waits."""
+        """Writes nothing to a server that has just ended: the reader fails all waits."""
         self._send(data)
         assert self._process.stdin is not None
         with suppress(ConnectionError, RuntimeError):
@@ -384,7 +384,7 @@ class StdioClient:
         self._on_change()
 
     async def _read_errors(self) -> None:
-        """Servers log here. Only the end is kept: it may say why a server has ended."""
+        """Read the server's log. Only the end is kept, because it may say why the server ended."""
         assert self._process.stderr is not None
         with suppress(OSError):
             while chunk := await self._process.stderr.read(64 << 10):

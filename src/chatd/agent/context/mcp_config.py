@@ -59,7 +59,7 @@ def _read_server(name: str, entry: object, source: str) -> McpServerConfig:
 
 
 def check_name(name: str) -> None:
-    """`__` parts the server's name from the tool's, so a name must not make that ambiguous."""
+    """`__` separates the server's name from the tool's, so a name must not make that ambiguous."""
     if not name or len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
         raise McpConfigError(f"a name has 1 to {MAX_NAME_CHARS} characters without spaces")
     if "__" in name or name.startswith("_") or name.endswith("_"):
@@ -99,7 +99,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def merge_configs(configs: Sequence[McpServerConfig]) -> list[McpServerConfig]:
-    """Of two servers with one name the first counts."""
+    """Of two servers with one name the first takes precedence."""
     found: dict[str, McpServerConfig] = {}
     for config in configs:
         found.setdefault(config.name, config)

@@ -42,7 +42,7 @@ MCP_MAX_RETRY_S = 300.0
 MAX_LIST_PAGES = 20
 MIN_LIST_INTERVAL_S = 1.0
 MAX_TOOLS_BYTES = 60 << 10
-"""Of the list of one server, as JSON. Further tools are left out."""
+"""Limit for the list of one server, as JSON. Further tools are left out."""
 McpClient = Union[HttpClient, StdioClient]  # noqa: UP007  The agent runs on Python 3.9 too.
 
 
@@ -255,7 +255,7 @@ class _Server:
         self._task = None if self.config.error else asyncio.ensure_future(self._run(self.config))
 
     def _note_change(self) -> None:
-        """The list or the connection may have changed: the task looks."""
+        """Wake the task: the list or the connection may have changed."""
         self._is_list_stale.set()
 
     async def _run(self, config: McpServerConfig) -> None:
@@ -277,7 +277,7 @@ class _Server:
             await self._pause(min(delay_s, MCP_MAX_RETRY_S))
 
     async def _pause(self, seconds: float) -> None:
-        """A call ends it."""
+        """Wait; a call ends the wait."""
         waits = [
             asyncio.ensure_future(self._clock.sleep(seconds, "mcp retry")),
             asyncio.ensure_future(self._wanted.wait()),
@@ -298,7 +298,7 @@ class _Server:
             await former.close()
 
     async def _watch(self) -> None:
-        """Until the connection ends; its tools stay listed while it is opened again."""
+        """Wait until the connection ends; its tools stay listed while it is opened again."""
         while (client := self._client) is not None and client.is_open:
             await self._is_list_stale.wait()
             self._is_list_stale.clear()

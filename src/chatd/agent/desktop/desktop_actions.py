@@ -24,7 +24,7 @@ MAX_CHORD_KEYS = 6
 MAX_REPEATS = 100
 MAX_SCROLL_CLICKS = 100
 MAX_WAIT_MS = 60_000
-"""Of all actions of a request together."""
+"""Limit for all waits of a request together."""
 ALIVE_CHECK_S = 0.5
 """How often an action that waits asks the X server whether it still runs."""
 CLICK_PAUSE_S = 0.01
@@ -39,7 +39,7 @@ _KINDS = ("move", "click", "button", "drag", "scroll", "key", "hold", "type", "w
 
 @dataclass(frozen=True)
 class DesktopAction:
-    """Which fields count depends on the kind."""
+    """The kind decides which fields are used."""
 
     kind: str
     points: tuple[tuple[int, int], ...] = ()
@@ -205,7 +205,7 @@ class DesktopInput:
         return outcome
 
     def release_all(self) -> None:
-        """Release what is held, last first, also what an earlier request has left."""
+        """Release what is held, last first, including what an earlier request left."""
         with suppress(DisplayLost):
             for keycode in reversed(self.display.held_keycodes()):
                 self.display.press_key(keycode, is_down=False)

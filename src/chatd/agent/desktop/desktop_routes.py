@@ -27,9 +27,9 @@ DESKTOP_API_PREFIX = "/api/v0/desktop"
 ACT_POLL_S = 15.0
 """A request waits this long for its actions; the same request asks again."""
 TAKEN_WAIT_S = 240.0
-"""Actions wait so long for a person to give the desktop back."""
+"""How long actions wait for a person to give the desktop back."""
 TAKEN_IDLE_S = 600.0
-"""A person who does nothing for so long has given the desktop back."""
+"""A person who does nothing for this long has given the desktop back."""
 MAX_SCREENSHOT_SIDE = 4096
 MAX_VNC_STREAMS = 8
 VNC_CHUNK_BYTES = 48 * 1024
@@ -64,7 +64,7 @@ class DesktopHold:
         wake(self.waiters)
 
     def release(self, person: str) -> None:
-        """Of another person: nothing happens."""
+        """Does nothing if another person has it."""
         if person == self.person:
             self.person = ""
             self.stop.clear()
@@ -77,7 +77,7 @@ class DesktopHold:
         return self.person
 
     def see(self, chat_id: str) -> None:
-        """The chat gets a screenshot of the desktop as it is now."""
+        """Note that the chat gets a screenshot of the desktop as it is now."""
         if self.holder:
             return
         self.seen[chat_id] = self.number
@@ -86,7 +86,7 @@ class DesktopHold:
             self.seen.popitem(last=False)
 
     def is_news(self, chat_id: str) -> bool:
-        """A chat without any screenshot so far has nothing to hear of."""
+        """Whether to tell the chat about a person: not one that has had no screenshot so far."""
         return bool(self.holder) or self.seen.get(chat_id, self.number) != self.number
 
     async def wait_released(self, timeout_s: float) -> bool:

@@ -53,7 +53,7 @@ MIN_RESTART_INTERVAL_S = 1.0
 SETTLE_FIRST_S = 0.03
 SETTLE_STEP_S = 0.03
 SETTLE_MAX_S = 0.5
-"""After an action the screenshot waits until the screen stays the same, so long at most."""
+"""How long after an action the screenshot waits at most for the screen to stop changing."""
 _NO_WINDOW_MANAGER = "The desktop has no window manager: windows have no frames."
 # When memory is short, the kernel kills programs of the desktop before the agent.
 _DIE_FIRST = '{ echo 1000 >>/proc/self/oom_score_adj; } 2>/dev/null; exec "$@"'
@@ -140,7 +140,7 @@ class DesktopServer:
         self._recorder = DesktopRecorder(place.directory)
         self._recording = asyncio.Lock()
         self._is_new = False
-        """Its X server was started, and recordings do not know it yet."""
+        """The X server was started and recordings have not been resumed on it yet."""
         self._resuming: asyncio.Future[None] | None = None
         self.starts = 0
         self.note = ""
@@ -158,7 +158,7 @@ class DesktopServer:
     async def screenshot(
         self, size: ScreenSize, region: ScreenRegion | None = None, *, settles: bool = False
     ) -> Screenshot:
-        """Of the whole screen or of a region."""
+        """Capture the whole screen or a region."""
         async with self._lock:
             display = await self._ensure()
             try:
@@ -334,8 +334,8 @@ class DesktopServer:
             )
 
     def _end(self) -> None:
-        """Kill what this agent has started, or an agent before it. Programs with windows end with
-        their server."""
+        """Kill what this agent or an earlier one has started. Programs with windows end with their
+        server."""
         if not self._children and (pid := find_server(self.place)):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

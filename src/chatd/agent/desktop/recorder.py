@@ -25,17 +25,17 @@ MAX_RECORDING_S = 600
 MAX_RECORDING_BYTES = 12 << 20
 MAX_POSTER_BYTES = 2 << 20
 MAX_RECORDINGS = 4
-"""At once."""
+"""Limit for recordings at once."""
 RECORDING_RATE = 4
-"""Pictures in a second."""
+"""Frames per second."""
 MAX_RECORDING_PARTS = 8
-"""A desktop that ended so often is not recorded any further."""
+"""A recording is not continued once the desktop has ended this often."""
 RECORDING_BEGIN_TIMEOUT_S = 2.0
-"""An action waits no longer for the first picture. ffmpeg takes 0.3 s on an idle machine."""
+"""How long an action waits for the first picture. ffmpeg takes 0.3 s on an idle machine."""
 RECORDING_STOP_TIMEOUT_S = 10.0
 RECORDING_CONVERT_TIMEOUT_S = 30.0
 RECORDING_KEPT_S = 3600.0
-"""Finished recordings are removed after so long, when the next one begins."""
+"""Finished recordings this old are removed when the next one begins."""
 _MIN_FILE_BYTES = 1000
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _NOTE = re.compile(r"recording-([0-9A-Za-z_-]{1,64})\.note")
@@ -74,8 +74,8 @@ class DesktopRecorder:
         return self._record(name, size, env)
 
     def resume(self, size: tuple[int, int], env: Mapping[str, str]) -> None:
-        """Go on with the recordings that were not stopped: their X server has ended, and there is
-        another one."""
+        """Continue the recordings that were not stopped on a new X server, after theirs has
+        ended."""
         for name in self._list_noted():
             self._end(name)  # it may not have noticed yet
             if len(self._running) < MAX_RECORDINGS:
@@ -209,7 +209,7 @@ class DesktopRecorder:
         return None
 
     def _find_left(self, name: str) -> int:
-        """The recorder that an agent before this one has started; 0 if it has ended."""
+        """The recorder that an earlier agent started; 0 if it has ended."""
         note = self._read_note(name)
         if note is not None:
             with suppress(OSError), open(f"/proc/{note[0]}/cmdline", "rb") as file:
@@ -219,7 +219,7 @@ class DesktopRecorder:
         return 0
 
     def _list_parts(self, name: str) -> list[str]:
-        """In their order."""
+        """The parts in their order."""
         numbers = range(1, MAX_RECORDING_PARTS + 1)
         paths = (self._path(name, f"part{number}.mp4") for number in numbers)
         return [path for path in paths if os.path.exists(path)]

@@ -28,7 +28,7 @@ _ACTING = (_KEY, _POINTER, _CLIPBOARD, _QEMU)
 
 
 class VncInputFilter:
-    """Of one stream. Bytes may be cut anywhere."""
+    """The filter of one stream. Bytes may be cut anywhere."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()
@@ -53,7 +53,7 @@ class VncInputFilter:
         return bytes(passed), has_acted
 
     def _next_size(self) -> int:
-        """0 if the next message is not complete."""
+        """The size of the next message; 0 if it is not complete."""
         waiting = self._waiting
         if not waiting:
             return 0

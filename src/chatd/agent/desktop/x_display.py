@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 X_TIMEOUT_S = 5.0
-"""An X server that does not answer for so long counts as dead."""
+"""An X server that does not answer for this long counts as dead."""
 MAX_X_REPLY_BYTES = 256 << 20
 
 _KEY_PRESS, _BUTTON_PRESS, _MOTION = 2, 4, 6

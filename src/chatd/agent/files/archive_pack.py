@@ -2,7 +2,7 @@
 
 A survey counts first, so that what is too large is refused before anything is sent. Links stay
 links. Pipes, sockets and devices are left out and counted. What cannot be read is left out and
-named. No link is followed, also none that a command puts in place meanwhile.
+named. No link is followed, not even one that a command puts in place during the work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chatd.agent.errors import AgentError, from_os_error
 from chatd.agent.files.file_paths import MAX_PATH_BYTES, printable_name
 
 MAX_ARCHIVE_BYTES = 4 << 30
-"""Of the files in an archive."""
+"""Limit for the files in an archive."""
 MAX_ARCHIVE_ENTRIES = 200_000
 MAX_NAMED = 100
 PACKED_PIECE_BYTES = 128 << 10
@@ -139,7 +139,7 @@ def _members(open_root: OpenDirectory, count: ArchiveCount) -> Generator[bytes, 
                 try:
                     target = os.readlink(entry.name, dir_fd=entry.parent)
                 except OSError:
-                    continue  # replaced meanwhile
+                    continue  # replaced in between
                 count.add()
                 yield _header(entry, tarfile.SYMTYPE, target=target)
     yield bytes(2 * tarfile.BLOCKSIZE)
@@ -155,7 +155,7 @@ def _file(entry: _Entry, count: ArchiveCount) -> Generator[bytes, None, None]:
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            return  # replaced meanwhile
+            return  # replaced in between
         count.add(info.st_size)
         yield _header(_Entry(entry.parent, entry.name, entry.path, info), tarfile.REGTYPE)
         left = info.st_size
@@ -175,7 +175,7 @@ def _file(entry: _Entry, count: ArchiveCount) -> Generator[bytes, None, None]:
 
 
 def _header(entry: _Entry, kind: bytes, *, target: str = "") -> bytes:
-    """Without the account: it means nothing elsewhere."""
+    """Leaves out the account, which means nothing elsewhere."""
     member = tarfile.TarInfo(entry.path)
     member.type = kind
     member.linkname = target
@@ -225,7 +225,7 @@ def _walk(root: int, count: ArchiveCount) -> Generator[_Entry, None, None]:
 
 
 def _names(fd: int, limits: ArchiveLimits) -> list[str]:
-    """In order. Raises AgentError for more than an archive may have."""
+    """The names in order. Raises AgentError for more than an archive may have."""
     names: list[str] = []
     with os.scandir(fd) as entries:
         for entry in entries:
@@ -238,7 +238,7 @@ def _look(parent: int, name: str, path: str) -> _Entry | None:
     try:
         info = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except OSError:
-        return None  # removed meanwhile
+        return None  # removed in between
     return _Entry(parent, name, path, info)
 
 

@@ -35,9 +35,9 @@ from chatd.agent.threads import WorkerThreads
 
 MAX_UNPACK_PIECE_BYTES = 1 << 20
 MAX_TRANSFERS = 4
-"""In each direction, at once."""
+"""Limit for each direction at once."""
 MAX_ENDED_TRANSFERS = 8
-"""Kept for a repeated request."""
+"""How many ended transfers are kept for repeated requests."""
 MAX_TRANSFER_S = 3600.0
 UNPACK_IDLE_S = 120.0
 _KEY = re.compile(r"[0-9A-Za-z_-]{8,64}")
@@ -48,8 +48,8 @@ _TOO_MANY = AgentError(
 
 @dataclass(frozen=True)
 class ArchivePlace:
-    """A directory, below the home directory or that in which commands run: `base` is the one,
-    `path` the directory after all links."""
+    """A directory below the home directory or the directory in which commands run: `base` is that
+    one, `path` the directory after all links."""
 
     base: str
     path: str
@@ -190,7 +190,7 @@ class ArchiveRoutes:
         return find_place(self._home, self._directory, path).make_and_open()
 
     def _expire_later(self, key: str) -> None:
-        """A transfer that is not continued, or that never ends, is given up."""
+        """Give up a transfer that is not continued, or that never ends."""
         loop = asyncio.get_running_loop()
         if (before := self._timers.pop(key, None)) is not None:
             before.cancel()
@@ -207,7 +207,7 @@ class ArchiveRoutes:
 
 
 def _next_piece(pieces: Generator[bytes, None, ArchiveCount]) -> bytes | ArchiveCount:
-    """The count of all after the last piece: a thread cannot hand over a StopIteration."""
+    """The next piece; after the last, the counts: a thread cannot pass on a StopIteration."""
     try:
         return next(pieces)
     except StopIteration as end:

@@ -1,9 +1,9 @@
 """Unpack a tar archive, plain or with gzip, that arrives in pieces.
 
-An archive is not trusted. Names stay below the target directory and no link is followed, also none
-that the archive itself made. Devices and pipes are skipped, and so are links that lead out of the
-target unless they are wanted. A file appears under its name when it is whole. An archive that is
-refused or cut off leaves what was unpacked before, and nothing half-written.
+An archive is not trusted. Names stay below the target directory, and no link is followed, not even
+one that the archive itself made. Devices and pipes are skipped, and so are links that lead out of
+the target unless they are wanted. A file appears under its name when it is whole. An archive that
+is refused or cut off leaves what was unpacked before, and nothing half-written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chatd.agent.files.archive_pack import MAX_NAMED, ArchiveLimits, OpenDirecto
 from chatd.agent.files.file_paths import MAX_PATH_BYTES, printable_name
 
 MAX_EXTENSION_BYTES = 1 << 20
-"""Of a header with a long name or other facts about the next entry."""
+"""Limit for a header with a long name or other facts about the next entry."""
 _INFLATED_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31
@@ -427,7 +427,7 @@ class Unpacking:
             self._lock.release()
 
     def abort(self, reason: AgentError) -> None:
-        """A piece that is being unpacked ends at its next entry."""
+        """Stop: a piece that is being unpacked ends at its next entry."""
         self._failed = self._failed or reason
         self.is_ended = True
         if self._lock.acquire(blocking=False):
@@ -474,7 +474,7 @@ class Unpacking:
 
     def _feed(self, data: bytes) -> None:
         if self._failed is not None:
-            raise self._failed  # aborted meanwhile
+            raise self._failed  # aborted in between
         self._reader.feed(data)
 
     def _finish(self) -> None:

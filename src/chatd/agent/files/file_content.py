@@ -184,7 +184,7 @@ class LinePage:
 
 
 def _scan_lines(path: str, page: LinePage, max_bytes: int) -> bool:
-    """Whether the file has no more than `max_bytes`."""
+    """Scan the file for the page. Whether the file has no more than `max_bytes`."""
     fd, _ = open_regular(path)
     try:
         while page.size <= max_bytes:

@@ -184,7 +184,7 @@ def _entry(fd: int, home: str, directory: str, name: str) -> dict[str, object]:
     try:
         info = os.stat(name, dir_fd=fd, follow_symlinks=False)
     except OSError:
-        return entry  # removed meanwhile, or not readable
+        return entry  # removed in between, or not readable
     entry["modified_at"] = _timestamp(info.st_mtime)
     if stat.S_ISLNK(info.st_mode):
         entry["kind"] = "link"
@@ -370,7 +370,7 @@ class FileRoutes:
     ) -> AgentHttpReply:
         self._fence.check_owner(caller.chat_id, caller.owner)
         await self._before_effect(caller, paths)
-        self._fence.check_owner(caller.chat_id, caller.owner)  # may have changed meanwhile
+        self._fence.check_owner(caller.chat_id, caller.owner)  # may have changed since
         if not caller.key:
             return json_reply(await effect())
         return json_reply(await self._journal.run_once(caller.key, kind, effect))

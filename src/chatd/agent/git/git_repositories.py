@@ -173,7 +173,7 @@ def read_branch(git: GitCommand, root: str) -> str:
 
 
 def read_remote(git: GitCommand, root: str) -> str:
-    """Without a user name and password in the URL."""
+    """The remote's URL without a user name and password."""
     result = git.run_git(root, "config", "--get", "remote.origin.url", codes=(0, 1))
     return _USERINFO.sub(r"\1", result.output.decode("utf-8", "replace").strip())
 

@@ -38,8 +38,8 @@ _LITERAL = {"GIT_LITERAL_PATHSPECS": "1"}
 
 
 def revert_files(git: GitCommand, root: str, chat: str, scope: str, turn: str, *paths: str) -> None:
-    """Blocks. Raises AgentError, also for a file that cannot be reverted, and then the files after
-    it stay as they are. The same revert again changes nothing."""
+    """Blocks. Raises AgentError, even for one file that cannot be reverted: the files after it then
+    stay as they are. The same revert again changes nothing."""
     for path in paths:
         _check(path)
     try:
@@ -206,7 +206,7 @@ class GitRoutes:
         return json_reply({"repositories": found})
 
     async def _revert(self, request: AgentRouteRequest) -> AgentHttpReply:
-        """One file, or both names of a renamed one."""
+        """Revert one file, or both names of a renamed one."""
         fields = request.json()
         chat = fields.text("chat_id", request.caller.chat_id)
         scope, turn = fields.text("scope"), fields.text("turn", "")

@@ -39,9 +39,9 @@ from chatd.agent.threads import ThreadRunner
 # sees nor needs it. A directory is made complete and then renamed.
 
 MAX_SNAPSHOT_CHATS = 200
-"""In one repository: the trees of older chats are deleted."""
+"""Limit for one repository: the trees of older chats are deleted."""
 ABANDONED_AFTER_S = 3600.0
-"""A directory that an agent did not finish is deleted then."""
+"""After this time a directory that an agent did not finish is deleted."""
 _TREE = re.compile(r"[0-9a-f]{40,64}")
 _MAX_NOTE_CHARS = 500
 _NEW = "new-"
@@ -78,8 +78,8 @@ class TreeStore:
         return KeptTree(tree, objects, _read(os.path.join(path, _LATE)))
 
     def begin(self, name: str) -> str:
-        """Note that a tree is being kept. Empty, or why an earlier attempt kept none: the note of
-        one that failed, or that the agent did not survive, stays."""
+        """Note that a tree is being kept. Returns why an earlier attempt kept none, or an empty
+        text: the note of one that failed, or that the agent did not survive, stays."""
         os.makedirs(self._own, exist_ok=True)
         path = self._pending(name)
         if os.path.exists(path):
@@ -95,14 +95,14 @@ class TreeStore:
                 note.write(reason[:_MAX_NOTE_CHARS])
 
     def new(self) -> str:
-        """A directory for the objects of a tree, until `keep`."""
+        """A new directory for the objects of a tree, until `keep`."""
         os.makedirs(self._directory, exist_ok=True)
         directory = tempfile.mkdtemp(prefix=_NEW, dir=self._directory)
         os.mkdir(os.path.join(directory, "objects"))
         return directory
 
     def keep(self, new: str, tree: str, names: Mapping[str, str]) -> None:
-        """Under each of the names, which may have a note that it is late."""
+        """Keep the tree under each of the names, whose text may say why it is late."""
         for name, late in names.items():
             copy = f"{new}-{name}"
             shutil.copytree(new, copy, copy_function=os.link)
@@ -118,7 +118,7 @@ class TreeStore:
                 os.unlink(self._pending(name))
 
     def delete_others(self, turn: str) -> None:
-        """Earlier turns of the chat, old chats, and what was not finished."""
+        """Delete earlier turns of the chat, old chats, and what was not finished."""
         for name in _list(self._own):
             if name.startswith(("turn-", f"{_PENDING}turn-")) and not name.endswith(f"turn-{turn}"):
                 _delete(os.path.join(self._own, name))
@@ -181,11 +181,11 @@ def _delete(path: str) -> None:
 # Snapshots and their diffs
 
 MAX_INDEX_BYTES = 16 << 20
-"""Of a repository with snapshots: about a hundred thousand files."""
+"""Limit for a repository with snapshots: about a hundred thousand files."""
 MAX_UNTRACKED_BYTES = 32 << 20
 MAX_REMEMBERED_TURNS = 2000
 SNAPSHOT_TIMEOUT_S = 5.0
-"""For all repositories of an effect, which waits for it."""
+"""Limit for all repositories of an effect, which waits for it."""
 _MAX_NAMES_BYTES = 1 << 20
 _HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -206,9 +206,9 @@ class TreeSnapshots:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def take(self, chat: str, turn: str, paths: Sequence[str]) -> None:
-        """Before an effect of this turn on these paths. Never raises: without a snapshot the diff
-        says why. After a failure or a timeout the turn has no more snapshots: they would have its
-        effects in them."""
+        """Take snapshots before an effect of this turn on these paths. Never raises: without a
+        snapshot the diff says why. After a failure or a timeout the turn gets no more snapshots,
+        because they would contain its effects."""
         whole_turn = (chat, turn, "")
         if not (_NAME.fullmatch(chat) and _NAME.fullmatch(turn)):
             return
@@ -264,8 +264,9 @@ def take_snapshot(
     turn: str,
     is_late: Callable[[], bool] = lambda: False,
 ) -> str:
-    """Empty, or why there is none. Blocks. A snapshot that exists stays: the agent may have been
-    restarted within a turn. `is_late`: the effect no longer waits, and the tree may have it."""
+    """Returns why there is no snapshot; empty if there is one. Blocks. An existing snapshot stays:
+    the agent may have been restarted within a turn. `is_late`: the effect no longer waits, and the
+    tree may contain it."""
     try:
         store = TreeStore(git, root, chat)
         wanted = [name for name in (START, f"turn-{turn}") if store.find(name) is None]

@@ -25,9 +25,9 @@ MAX_LISTED_PORTS = 100
 MAX_SOCKET_ROWS = 20_000
 MAX_SCANNED_PROCESSES = 4096
 MAX_SCANNED_DESCRIPTORS = 4096
-"""Of one process."""
+"""Limit for one process."""
 MAX_PORT_CONNECTIONS = 64
-"""At once, so that the agent's other connections are left to chats."""
+"""Limit for connections at once, so that the others of the agent are left to chats."""
 PORT_CONNECT_TIMEOUT_S = 5.0
 PORTS_CACHE_S = 2.0
 """A page loads many files at once: the ports are read once for all of them."""
@@ -52,7 +52,7 @@ class ListeningPort:
 
 
 def list_ports(proc: str = "/proc") -> list[ListeningPort]:
-    """By number. Of several sockets of a port, 127.0.0.1 comes first, then version 4."""
+    """Sorted by number. Of several sockets of a port, 127.0.0.1 comes first, then version 4."""
     sockets = {inode: (port, host) for port, host, inode in _sockets(proc)}
     found: dict[int, ListeningPort] = {}
     for pid, inode in _descriptors(proc) if sockets else ():
@@ -110,7 +110,7 @@ def _descriptors(proc: str) -> Iterator[tuple[int, str]]:
         try:
             numbers = os.listdir(place)[:MAX_SCANNED_DESCRIPTORS]
         except OSError:
-            continue  # ended meanwhile, or of another account
+            continue  # ended in between, or of another account
         for number in numbers:
             try:
                 target = os.readlink(f"{place}/{number}")
@@ -177,7 +177,7 @@ class PortRoutes:
         return AgentHttpReply(101, relay=(reader, writer))
 
     async def _find(self, port: int) -> ListeningPort:
-        """A server that has just been started is not in the list that is kept."""
+        """Look again if the cached list lacks the port: its server may have just been started."""
         if self._now() - self._read_at < PORTS_CACHE_S:
             for known in self._known:
                 if known.port == port:

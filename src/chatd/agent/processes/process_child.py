@@ -124,7 +124,7 @@ class ChildProcess:
         return self._popen.pid
 
     def signal(self, number: int) -> bool:
-        """Signal the whole group, also after the shell's exit. False if no process is left."""
+        """Signal the whole group, even after the shell's exit. False if no process is left."""
         if not self._has_ended:
             return _send_to_group(self.pid, number)
         return _has_live_process(self.pid) and signal_group(self.pid, number)

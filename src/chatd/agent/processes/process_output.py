@@ -149,7 +149,7 @@ def _decode(data: bytes) -> str:
 
 
 def _skip_partial_start(data: bytes) -> bytes:
-    """Without the rest of a character at the start."""
+    """Drop the rest of a character at the start."""
     skip = 0
     while skip < min(3, len(data)) and data[skip] & 0xC0 == 0x80:
         skip += 1

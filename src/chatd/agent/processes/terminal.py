@@ -163,7 +163,7 @@ def hang_up(session: int) -> None:
 
 SCROLLBACK_BYTES = 256 * 1024
 MAX_UNREAD_BYTES = 128 * 1024
-"""A shell whose viewer has not read so much must wait."""
+"""A shell whose viewer has this many unread bytes must wait."""
 MAX_CHUNK_BYTES = 32 * 1024
 READ_BUDGET_BYTES = 64 * 1024
 READ_PAUSE_S = 0.01
@@ -221,7 +221,7 @@ class Terminal:
 
     @property
     def unread_bytes(self) -> int:
-        """What the viewer has not been sent."""
+        """How many bytes the viewer has not been sent."""
         return self._ring.end - self._seen
 
     # --- output -----------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class Terminal:
     # --- end --------------------------------------------------------------------------------
 
     def hang_up(self) -> None:
-        """As if the terminal were unplugged; processes that ignore that are killed."""
+        """Act as if the terminal were unplugged; processes that ignore that are killed."""
         if self.is_running:
             hang_up(self._child.pid)
             self._loop.call_later(HANGUP_GRACE_S, self._kill)

@@ -217,7 +217,7 @@ class RequestDispatcher(Protocol):
 
 
 class _DisconnectProtocol(asyncio.StreamReaderProtocol):
-    """Sets `gone` when the client disconnects, also while nothing reads from the connection."""
+    """Sets `gone` when the client disconnects, even while nothing reads from the connection."""
 
     def __init__(self, server: AgentHttpServer, reader: asyncio.StreamReader) -> None:
         super().__init__(reader, server.on_connected)
@@ -268,7 +268,7 @@ class AgentHttpServer:
             before.close()
 
     async def listen_fd(self, fd: int) -> None:
-        """On a Unix socket that already listens. It is not this server's to remove."""
+        """Listen on a Unix socket that already listens. This server must not remove it."""
         os.set_inheritable(fd, False)  # noqa: FBT003 - positional only
         loop = asyncio.get_running_loop()
         listener = socket.socket(fileno=fd)
@@ -342,8 +342,8 @@ class AgentHttpServer:
             connection.abort()
 
     def _close_one_idle(self) -> bool:
-        """Processes in the workspace may open connections to block others. A connection without a
-        verified request, or idle after one, is closed for a new connection."""
+        """Close a connection without a verified request, or idle after one, for a new connection:
+        processes in the workspace may open connections to block others."""
         for task in self._idle:
             del self._idle[task]
             task.cancel()

@@ -72,7 +72,7 @@ def reply_mac(key: bytes, *, nonce: str, status: int, boot: str, body: bytes) ->
 
 
 def line_mac(key: bytes, *, nonce: str, number: int, boot: str, text: bytes) -> str:
-    """For one line of a streamed reply; the first line has number 1."""
+    """Sign one line of a streamed reply; the first line has number 1."""
     return _mac(key, ["line", nonce, str(number), boot, digest(text)])
 
 

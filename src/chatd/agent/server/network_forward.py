@@ -13,10 +13,10 @@ import sys
 
 CHUNK_BYTES = 65_536
 MAX_FORWARDED = 256
-"""Connections at once; the proxy accepts fewer of one workspace."""
+"""Limit for connections at once; the proxy accepts fewer from one workspace."""
 DIAL_ATTEMPTS = 40
 DIAL_PAUSE_S = 0.25
-"""While the server or the runner restarts, the socket leads nowhere."""
+"""Pause between dials: while the server or the runner restarts, the socket leads nowhere."""
 NO_PROXY_REPLY = (
     b"HTTP/1.1 503 chatd's proxy does not answer: try again later\r\n"
     b"Content-Length: 0\r\nConnection: close\r\n\r\n"
@@ -66,7 +66,7 @@ async def _dial(
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """The end of one direction leaves the other open; a broken one ends both."""
+    """End of file in one direction leaves the other open; an error ends both."""
     try:
         while True:
             data = await source.read(CHUNK_BYTES)
