@@ -26,7 +26,7 @@ from chatd.store.database.conn import Conn, Row
 
 MAX_UPLOADS_AT_ONCE_PER_USER: Final = 20
 UPLOAD_DEAD_AFTER: Final = timedelta(hours=1)
-"""No request lasts that long, so that its process has died."""
+"""No request lasts this long, so its process has died."""
 
 FILE_COLUMNS: Final[LiteralString] = (
     "id, owner_id, name, media_type, size_bytes, sha256, store, chunk_bytes, created_at"
@@ -142,7 +142,7 @@ async def list_dead_uploads(conn: Conn, *, limit: int) -> list[DeadUpload]:
 
 
 async def forget_upload(conn: Conn, file_id: FileId) -> None:
-    """After its bytes are removed."""
+    """Delete the row after the bytes are removed."""
     await conn.execute(FORGET, file_id)
 
 
@@ -201,7 +201,7 @@ class DatabaseFileStore:
         await self._conn.execute(REMOVE, file_id)
 
     async def close(self) -> None:
-        """The pool is not this store's own."""
+        """Nothing to close: the pool belongs to the caller."""
 
 
 # Signatures of S3 requests: AWS Signature Version 4 with the rules of S3. Pure.
@@ -306,7 +306,7 @@ class S3FileStore:
             yield piece
 
     async def remove(self, file_id: FileId, chunk_bytes: int) -> None:
-        """How many chunks there are is not known, so that all that there can be are removed."""
+        """Removes every possible chunk, because their number is not known."""
         for number in range(-(-MAX_FILE_BYTES // chunk_bytes)):
             await self._request("DELETE", file_id, number)
 
@@ -361,7 +361,7 @@ class S3FileStore:
 
 
 def _missing(method: str, file_id: FileId) -> bytes:
-    """An object that is not there is as good as deleted."""
+    """Deleting an object that does not exist counts as success."""
     if method == "DELETE":
         return b""
     raise _lost(file_id)
@@ -372,13 +372,13 @@ def _lost(file_id: FileId) -> Unavailable:
 
 
 def _refused(status: int) -> Unavailable:
-    """The body of the error is not repeated: it may contain the request."""
+    """Leaves out the body of the error: it may contain the request."""
     text = f"The file store refused a request with status {status}."
     return Unavailable(text, code="file_store_down" if status >= 500 else "file_store_refused")
 
 
 def _as_signed(url: str) -> URL:
-    """The client must not encode the address in another way than it was signed."""
+    """The URL as signed: the client must not encode it in another way."""
     return URL(url, encoded=True)
 
 
@@ -403,7 +403,7 @@ class FileStores(Struct, frozen=True, kw_only=True):
             await store.close()
 
     async def remove_bytes(self, conn: Conn, left: DeadUpload) -> None:
-        """Remove what belongs to no file. To repeat it is harmless. Raises Unavailable."""
+        """Remove what belongs to no file. Repeating it is harmless. Raises Unavailable."""
         await self.of(left.store).remove(left.id, left.chunk_bytes)
         await forget_upload(conn, left.id)
 

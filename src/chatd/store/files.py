@@ -122,8 +122,8 @@ async def get(conn: Conn, file_id: FileId, actor: Actor) -> StoredFile:
 async def list_attachable(
     conn: Conn, ids: Sequence[FileId], actor: UserActor
 ) -> dict[FileId, StoredFile]:
-    """Those of the files that the user may name in a message: own ones, and ones in chats that the
-    user can read. A role that may read all files does not count."""
+    """Which of the files the user may name in a message: own ones, and ones in chats that the user
+    can read. A role that may read all files does not count."""
     rows = await conn.fetch(GET_MANY, list(ids), actor.user_id, actor.reads_shared)
     return {FileId(row["id"]): file_from_row(row) for row in rows}
 
@@ -144,7 +144,7 @@ async def list_own(
 
 
 async def list_of_chat(conn: Conn, chat_id: ChatId) -> dict[FileId, StoredFile]:
-    """The files that the messages of the chat name, for a worker that runs the chat."""
+    """The files that the messages of the chat name, for the worker that runs it."""
     rows = await conn.fetch(LIST_OF_CHAT, chat_id)
     return {FileId(row["id"]): file_from_row(row) for row in rows}
 
@@ -166,7 +166,7 @@ async def delete_own(conn: Conn, file_id: FileId, actor: UserActor) -> DeadUploa
 
 
 class SweepPosition(Struct, frozen=True, kw_only=True):
-    """Where a sweep over all files has arrived."""
+    """The position of a sweep over all files."""
 
     at: datetime | None = None
     file_id: FileId = FileId(UUID(int=0))
@@ -195,7 +195,7 @@ async def clear_old_keys(conn: Conn, after: timedelta, *, limit: int) -> int:
 
 
 async def get_link_user(conn: Conn, user_id: UserId) -> UserActor:
-    """The user who made a link, with the rights of now, for files only. Raises Forbidden."""
+    """The user who made a link, with current rights, for files only. Raises Forbidden."""
     row = await conn.fetchrow(GET_LINK_USER, user_id)
     if row is None:
         raise Forbidden("The user who made the link has no access any more.", code="link_invalid")
@@ -307,7 +307,7 @@ async def finish_for_chat(
     if why is None or not why["owned"]:
         raise _stale(chat_id)
     if not why["open"]:
-        # Also after a lost reply: the caller then finds the file of its call.
+        # This also happens after a lost reply: the caller then finds the file of its call.
         raise upload_ended()
     if why["files"] >= max_files:
         raise TooManyFiles(max_files)

@@ -46,7 +46,7 @@ class RecordedRequest(Struct, frozen=True, kw_only=True):
 
 
 async def get(conn: Conn, actor: Actor, request: IdempotencyKey) -> RecordedRequest | None:
-    """None also if its chat is one that the actor may not change."""
+    """None also if the actor may not change its chat."""
     reach = chat_reach(actor, "chats.write")
     row = await conn.fetchrow(GET, request.scope, request.id, *reach)
     return None if row is None else RecordedRequest(**dict(row))

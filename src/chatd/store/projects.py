@@ -195,7 +195,7 @@ async def require(
 
 
 async def list_own(conn: Conn, actor: UserActor) -> Sequence[Project]:
-    """Those to which the actor belongs, by name."""
+    """The projects to which the actor belongs, by name."""
     require_permission(actor, "chats.read")
     rows = await conn.fetch(LIST, actor.user_id, actor.reads_shared, MAX_PROJECTS_PER_USER)
     return [_project(row) for row in rows]
@@ -243,7 +243,7 @@ async def update(
 async def delete(
     session: DatabaseSession, actor: UserActor, project_id: ProjectId, *, ip: str | None = None
 ) -> None:
-    """Its chats stay, without a project. Raises NotFound, Forbidden."""
+    """Delete it. Its chats stay, without a project. Raises NotFound, Forbidden."""
     before = await _locked(session, actor, project_id, "manage")
     members = await _member_ids(session, project_id)
     await _release_chats(session, project_id, None)
@@ -336,7 +336,7 @@ async def announce_chat(pool: Pool, chat_id: ChatId) -> None:
 
 
 async def list_files(conn: Conn, actor: UserActor, project_id: ProjectId) -> Sequence[ProjectFile]:
-    """By name. Raises NotFound."""
+    """The files by name. Raises NotFound."""
     await get(conn, actor, project_id)
     return await load_files(conn, project_id)
 
@@ -355,8 +355,8 @@ async def add_file(
     *,
     ip: str | None = None,
 ) -> ProjectFile:
-    """A file of the actor's own. A file that the project has gets the name. Raises NotFound,
-    Forbidden, Conflict, InvalidInput."""
+    """Add a file of the actor's own. A file that the project already has gets the new name. Raises
+    NotFound, Forbidden, Conflict, InvalidInput."""
     before = await _locked(session, actor, project_id, "edit")
     known = {one.file.id for one in await load_files(session, project_id)}
     if file_id not in known:
@@ -487,7 +487,7 @@ async def _record(
 async def _publish(
     session: DatabaseSession, project_id: ProjectId, access_of: Collection[UserId] = ()
 ) -> None:
-    """`access_of` are the users who may read other chats now than before."""
+    """`access_of` are the users whose access to chats has changed."""
     await notifications.publish(session, ConfigChange(kind="project", id=str(project_id)))
     for user_id in dict.fromkeys(access_of):
         await notifications.publish(session, ConfigChange(kind="project_access", id=str(user_id)))

@@ -58,11 +58,11 @@ TITLE_ENTRY: Final = MessageId(0)
 """The number of the entry of a chat's title, which is no message."""
 
 MAX_NEWEST_ENTRIES: Final = 1000
-"""That a search compares before it uses the index."""
+"""How many entries a search compares before it uses the index."""
 MAX_FOUND_IN_CHAT: Final = 1000
-"""Messages of one chat."""
+"""How many messages of one chat are found."""
 MAX_UNINDEXED_READS: Final = 25
-"""Of messages of one chat that the index does not have yet: such as those of an import."""
+"""Limit for messages of one chat that the index does not have yet, such as those of an import."""
 MAX_UNINDEXED_MESSAGES: Final = 200
 MAX_UNINDEXED_BYTES: Final = 1024 * 1024
 MAX_UNINDEXED_BYTES_IN_ALL: Final = 4 * 1024 * 1024
@@ -272,7 +272,7 @@ def _hits(rows: Sequence[Row]) -> list[SearchHit]:
 
 
 def _patterns(terms: Sequence[str]) -> list[str] | None:
-    """For LIKE: anywhere in the text."""
+    """A LIKE pattern: anywhere in the text."""
     if not terms:
         return None
     special = str.maketrans({char: f"\\{char}" for char in "\\%_"})
@@ -295,7 +295,7 @@ async def load_messages(
 async def find_in_chat(
     conn: Conn, actor: Actor, chat_id: ChatId, terms: Sequence[str]
 ) -> FoundInChat:
-    """The messages of the chat that have all terms, also those that the index does not have yet."""
+    """The messages of the chat that have all terms, including those that are not indexed yet."""
     reach = chat_reach(actor, "chats.read")
     changed_ids: set[MessageId] = set()
     unindexed: set[MessageId] = set()
@@ -314,7 +314,7 @@ async def find_in_chat(
         if is_complete or not changed or left <= 0:
             break
         last = (changed[-1].revision, changed[-1].id)
-    # After those: what is indexed meanwhile is found twice, and not missed.
+    # After those: what is indexed in between is found twice, and not missed.
     rows = await conn.fetch(FIND, chat_id, _patterns(terms), MAX_FOUND_IN_CHAT, *reach)
     found = {MessageId(row["message_id"]) for row in rows} - changed_ids | unindexed
     has_more = not is_complete or len(found) >= MAX_FOUND_IN_CHAT
@@ -336,12 +336,12 @@ def _having(messages: Sequence[Message], terms: Sequence[str]) -> list[MessageId
 OVERLAP: Final = timedelta(minutes=5)
 """A turn that ended before the last run may have been committed after it."""
 RECENT: Final = timedelta(hours=1)
-"""While older chats are indexed after an upgrade, each batch also takes chats that changed so
-lately."""
+"""While older chats are indexed after an upgrade, each batch also takes chats that changed this
+recently."""
 MAX_CHATS_PER_BATCH: Final = 50
 MAX_MESSAGES_PER_READ: Final = 200
 MAX_BYTES_PER_READ: Final = 128 * 1024
-"""Of one chat; one message may be larger. The chats of a batch are read together."""
+"""Limit for one chat; one message may be larger. The chats of a batch are read together."""
 
 TRY_LOCK: Final[LiteralString] = """
     SELECT pg_try_advisory_xact_lock(hashtextextended('chatd.search_texts', 0))"""
@@ -385,7 +385,7 @@ WRITE: Final[LiteralString] = """
         $7::text[]) AS d (chat, id, root, owner, at, text, grams)
     ON CONFLICT (chat_id, message_id) DO UPDATE
         SET text = excluded.text, grams = excluded.grams, at = excluded.at"""
-# Else every search would read the list of pending entries. The function is the owner's alone.
+# Otherwise every search would read the list of pending entries. The function is the owner's alone.
 MOVE_PENDING: Final[LiteralString] = """
     SELECT gin_clean_pending_list(c.oid) FROM pg_class c
     WHERE c.oid = 'chat_search_texts_grams'::regclass AND pg_has_role(c.relowner, 'USAGE')"""
@@ -424,7 +424,7 @@ class IndexEntry(Struct, frozen=True, kw_only=True):
     at: datetime
     text: str
     grams: str
-    """As PostgreSQL writes an array."""
+    """An array literal of PostgreSQL."""
 
 
 async def index_batch(pool: Pool) -> bool | None:

@@ -29,7 +29,8 @@ INSERT: Final[LiteralString] = """
     INSERT INTO answer_links (id, chat_id, tool_call_id, user_id, fingerprint, secret_sha256,
         expires_at)
     VALUES ($1, $2, $3, $4, $5, $6, least(now() + $7::interval, $8::timestamptz))"""
-# By the secret: no actor. The user must still be one who may answer, and the settings allow it.
+# By the secret, so without an actor. The user must still be allowed to answer, and the settings
+# too.
 FIND: Final[LiteralString] = f"""
     SELECT a.secret_sha256, u.role, u.username, {SHARING_ENABLED} AS sharing, {_COLUMNS}
     FROM answer_links a JOIN users u ON u.id = a.user_id
@@ -38,7 +39,7 @@ FIND: Final[LiteralString] = f"""
       AND u.status = 'active' AND u.deleted_at IS NULL
       AND coalesce((
         SELECT (document ->> 'answer_links')::boolean FROM deployment_settings), false)"""
-# Of a press that was not finished, a denial replaces an approval, and no other way round.
+# If a press was not finished, a denial replaces an approval, but not the reverse.
 CLAIM: Final[LiteralString] = """
     UPDATE answer_links SET decision = $2, used_at = now()
     WHERE id = $1 AND (decision IS NULL OR decision = 'approve' AND $2 = 'deny')

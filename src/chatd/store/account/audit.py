@@ -1,7 +1,6 @@
 """The audit log: who did what to which object, and from where.
 
-`record` belongs into the transaction of the write that it describes. `detail` never has a secret:
-`domain.access.accounts.redacted_diff` makes it.
+`record` belongs in the transaction of the write that it describes. `detail` never has a secret:
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -31,8 +30,8 @@ RECORD: Final[LiteralString] = """
         $7::jsonb, $8)"""
 RECORD_EXPORT: Final[LiteralString] = f"{RECORD} RETURNING at, id"
 
-# $1, $2 are the position, $3 the earliest time, $4 known actions, $5 a pattern for the text. Of a
-# coalesce the planner expects half of the rows; of an OR few, so that it would sort all of them.
+# $1, $2 are the position, $3 the earliest time, $4 known actions, $5 a pattern for the text. The
+# planner expects a coalesce to match half of the rows, but an OR few, and would sort all of them.
 _IN_RANGE: Final[LiteralString] = """
     FROM audit_log WHERE (at, id) < ($1::timestamptz, $2::bigint) AND at >= $3::timestamptz
       AND coalesce(action = ANY($4::text[]) OR action ILIKE $5::text OR detail::text ILIKE $5,
@@ -57,7 +56,7 @@ _PERSON: Final[LiteralString] = (
 
 
 def _page(condition: LiteralString) -> LiteralString:
-    """A page, newest first, with the names of what it names. Titles of chats and names of files
+    """A page, newest first, with the names of the objects. Chat titles and file names are included
     only if $10 and $11 say so."""
     return f"""
     WITH page AS MATERIALIZED (
@@ -162,8 +161,8 @@ class ChangeAuthor(Struct, frozen=True, kw_only=True):
 
 
 class AuditFilter(Struct, frozen=True, kw_only=True):
-    """`object_id` goes together with `object_type`. `until` is not part of the range. `text` is one
-    of the action's words, or of the details."""
+    """`object_id` needs `object_type`. `until` is exclusive. `text` matches words of the action or
+    of the details."""
 
     actor_id: UserId | None = None
     object_type: str | None = None
@@ -270,7 +269,8 @@ async def begin_export(
 async def read_export(
     conn: Conn, actor: Actor, wanted: AuditFilter, before: AuditPosition
 ) -> AsyncGenerator[Sequence[AuditEntry]]:
-    """In batches. At most as many as `begin_export` allows: what is written meanwhile is newer."""
+    """In batches. At most as many as `begin_export` allows: what is written during the export is
+    newer."""
     position = before
     for _ in range(MAX_EXPORTED // _EXPORT_BATCH + 1):
         batch = await list_page(conn, actor, wanted, before=position, limit=_EXPORT_BATCH)
@@ -312,13 +312,13 @@ def _escape_like(text: str) -> str:
 
 
 async def delete_old(conn: Conn, after: timedelta) -> int:
-    """A batch of the oldest entries. The number of deleted ones."""
+    """Delete a batch of the oldest entries; returns how many."""
     done = await conn.execute(DELETE_OLD, after, MAX_ENTRIES_PER_BATCH)
     return int(done.rpartition(" ")[2])
 
 
 def _name(actor: Actor) -> str:
-    """For an actor without a row in `users`."""
+    """The name of an actor without a row in `users`."""
     match actor:
         case UserActor():
             return str(actor.user_id)
@@ -329,7 +329,7 @@ def _name(actor: Actor) -> str:
 
 
 def _storable(detail: Mapping[str, object] | None) -> str | None:
-    """jsonb cannot store NUL, not even escaped."""
+    """Encode without NUL, which jsonb cannot store, not even escaped."""
     text = json_or_none(detail)
     return None if text is None else strip_unstorable(text).replace("\\u0000", "\ufffd")
 

@@ -32,12 +32,12 @@ SESSION_LIFETIME: Final = timedelta(days=30)
 LINK_LIFETIME: Final = timedelta(minutes=15)
 TICKET_LIFETIME: Final = timedelta(seconds=60)
 MAX_PUBLISHED_REVOCATIONS: Final = 20
-"""Of more credentials that end in one transaction, one notice tells: all may have changed."""
+"""If more credentials end in one transaction, one notice is published: all may have changed."""
 
 _COLUMNS: Final[LiteralString] = """
     c.id, c.kind, c.user_id, c.name, c.scopes, c.created_at, c.expires_at, c.ends_at,
     c.last_used_at, c.ip, c.user_agent, c.created_by"""
-# $13 is the only user that the actor reaches, or NULL. A user makes tokens for the own account,
+# $13 is the only user that the actor reaches, or NULL. A user makes tokens for their own account,
 # and an administrator for service accounts too, which have nothing else. $15 is the token that
 # makes the new one, which does not outlive it.
 INSERT: Final[LiteralString] = f"""
@@ -63,7 +63,7 @@ _ACTIVE: Final[LiteralString] = f"""
     WHERE c.secret_sha256 = $1 AND c.kind = $2
       AND (c.expires_at IS NULL OR c.expires_at > now())
       AND u.status = 'active' AND u.deleted_at IS NULL"""
-# Also marks the use, and prolongs a session, at most once an hour. It waits for no lock, so it is
+# Also marks the use, and extends a session, at most once an hour. It waits for no lock, so it is
 # part of no deadlock.
 LOAD: Final[LiteralString] = f"""
     WITH found AS MATERIALIZED ({_ACTIVE}),
@@ -176,7 +176,7 @@ async def insert(conn: Conn, actor: Actor, new: NewCredential) -> Credential:
             *(reach, new.parent_id, new.made_by),
         )
     except MissingReference:
-        row = None  # the credential that asks for a ticket was revoked meanwhile
+        row = None  # the credential that asks for a ticket has been revoked
     if row is None:
         raise NotFound("There is no such active user.")
     return _credential(row)
@@ -253,7 +253,8 @@ async def revoke(
     of: UserId | None = None,
     ip: str | None = None,
 ) -> Credential:
-    """With the tokens that it made. `of`: only if it belongs to this user. Raises NotFound."""
+    """Revoke it with the tokens that it made. `of`: only if it belongs to this user. Raises
+    NotFound."""
     made = await session.fetch(LIST_DESCENDANTS, credential_id)
     row = await session.fetchrow(DELETE, credential_id, list(kinds), of, writable_user(actor))
     if row is None:
@@ -280,7 +281,7 @@ async def revoke_of_user(
     *,
     keep: CredentialId | None = None,
 ) -> int:
-    """The number of revoked ones. The caller audits the reason."""
+    """Returns how many were revoked. The caller audits the reason."""
     rows = await session.fetch(DELETE_OF_USER, user_id, list(kinds), keep, writable_user(actor))
     await _publish_end(session, [str(row["id"]) for row in rows])
     return len(rows)
@@ -292,7 +293,7 @@ async def _publish_end(session: DatabaseSession, ids: Sequence[str]) -> None:
 
 
 async def delete_expired(conn: Conn, actor: SystemActor, *, limit: int) -> int:
-    """The number of deleted ones. No replica accepts them any more, so nothing is published."""
+    """Returns how many were deleted. No replica accepts them any more, so nothing is published."""
     del actor
     return int((await conn.execute(DELETE_EXPIRED, limit)).rpartition(" ")[2])
 
@@ -356,15 +357,15 @@ async def take_attempt_below(conn: Conn, bucket: str, *, per_minute: float, lowe
 
 
 async def give_back_attempt(conn: Conn, bucket: str, *, per_minute: float) -> None:
-    """The event that was counted was no failure."""
+    """Take back an event that was counted: it was not a failure."""
     await conn.execute(GIVE_BACK, bucket, per_minute)
 
 
 async def clear_attempts(conn: Conn, bucket: str) -> None:
-    """After a success: only failures count."""
+    """Clear the bucket after a success: only failures count."""
     await conn.execute(CLEAR, bucket)
 
 
 async def delete_old_attempts(conn: Conn, *, limit: int) -> int:
-    """Buckets that are full again. The number of deleted ones."""
+    """Delete buckets that are full again; returns how many."""
     return int((await conn.execute(DELETE_OLD, limit)).rpartition(" ")[2])

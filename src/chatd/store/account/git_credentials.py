@@ -112,7 +112,7 @@ async def list_own(conn: Conn, actor: UserActor) -> Sequence[GitCredential]:
 
 
 async def find(conn: Conn, owner: UserId, host: str) -> GitCredential | None:
-    """For the worker, which asks the host about a chat of this owner."""
+    """For the worker, which makes requests to the host about a chat of this owner."""
     row = await conn.fetchrow(FIND, owner, host)
     return None if row is None else GitCredential(**dict(row))
 

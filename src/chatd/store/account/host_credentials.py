@@ -22,9 +22,9 @@ from chatd.store.database.sealed_columns import SealedColumn
 SECRET: Final = SealedColumn(table="host_credentials", column="sealed_secret")
 MAX_HOST_CREDENTIALS_PER_USER: Final = 20
 MAX_SHARED_HOST_CREDENTIALS: Final = 200
-"""Of the deployment and all groups together."""
+"""Limit for the deployment and all groups together."""
 MAX_GRANTED_WORKSPACES: Final = 5000
-"""Running workspaces of one replica's runners that get credentials."""
+"""How many running workspaces of one replica's runners get credentials."""
 
 _COLUMNS: Final[LiteralString] = """
     c.id, c.owner_id, c.group_id,
@@ -59,8 +59,8 @@ DELETE_SHARED: Final[LiteralString] = f"""
 
 LIST_ACTIVE: Final[LiteralString] = """
     SELECT id FROM users WHERE id = ANY ($1::uuid[]) AND deleted_at IS NULL AND status = 'active'"""
-# What the workspaces of these users may use, in the order in which it counts: each row once, with
-# the users that it is for. Those of the deployment are for all of them.
+# What the workspaces of these users may use, by precedence: each row once, with the users that it
+# is for. Those of the deployment are for all of them.
 LIST_USABLE: Final[LiteralString] = f"""
     SELECT {_COLUMNS}, CASE WHEN c.owner_id IS NOT NULL THEN ARRAY[c.owner_id] ELSE ARRAY(
         SELECT m.user_id FROM group_members m
@@ -88,7 +88,7 @@ LIST_PROXIED: Final[LiteralString] = """
 
 
 class NewStoredCredential(Struct, frozen=True, kw_only=True):
-    """With `is_own` it is the actor's; else that of `group`, or of the deployment."""
+    """With `is_own` it belongs to the actor; else to `group`, or to the deployment."""
 
     id: UUID
     is_own: bool
@@ -195,7 +195,7 @@ async def list_own(conn: Conn, actor: Actor) -> Sequence[StoredCredential]:
 
 
 async def list_shared(conn: Conn, actor: Actor) -> Sequence[StoredCredential]:
-    """Of the deployment and of groups."""
+    """Those of the deployment and of groups."""
     require_permission(actor, "config.read")
     return [_credential(row) for row in await conn.fetch(LIST_SHARED)]
 
@@ -220,16 +220,16 @@ async def delete_shared(
 async def list_usable(
     conn: Conn, users: Sequence[UserId]
 ) -> tuple[Sequence[UserId], Sequence[tuple[StoredCredential, Sequence[UserId]]]]:
-    """Those of these users that are active, and the credentials for their workspaces in the order
-    in which they count, each with its users; one of the deployment is for all, and names none. For
-    the server itself: no actor."""
+    """The active ones of these users, and the credentials for their workspaces by precedence, each
+    with its users; one of the deployment is for all, and names none. For the server itself: no
+    actor."""
     active = [UserId(row["id"]) for row in await conn.fetch(LIST_ACTIVE, list(users))]
     rows = await conn.fetch(LIST_USABLE, active) if active else []
     return active, [(_credential(row), [UserId(one) for one in row["user_ids"]]) for row in rows]
 
 
 async def list_git_tokens(conn: Conn, users: Sequence[UserId]) -> Sequence[StoredGitToken]:
-    """Those that their users have given to git in workspaces, too. For the server itself."""
+    """The tokens that their users also allow git in workspaces to use. For the server itself."""
     return [StoredGitToken(**dict(row)) for row in await conn.fetch(LIST_GIT, list(users))]
 
 

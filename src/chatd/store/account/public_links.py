@@ -120,7 +120,7 @@ class NewPublicLink(LinkChoices, frozen=True, kw_only=True):
 
 
 class LinkRules(Struct, frozen=True, kw_only=True):
-    """Of the settings."""
+    """The limits and switches of the settings."""
 
     enabled: bool
     max_days: int
@@ -147,7 +147,7 @@ async def insert(
     *,
     ip: str | None = None,
 ) -> PublicLink:
-    """Of the actor's own chat. Raises NotFound, Forbidden, Conflict, InvalidInput."""
+    """Add a link to the actor's own chat. Raises NotFound, Forbidden, Conflict, InvalidInput."""
     chat = await _require_chat(session, actor, new.chat_id)
     _require_owner(actor, chat.owner_id)
     require_link_rules(
@@ -219,7 +219,7 @@ async def update(
 async def revoke(
     session: DatabaseSession, actor: UserActor, link_id: UUID, *, ip: str | None = None
 ) -> None:
-    """Of the owner, or by an administrator. Raises NotFound, Forbidden."""
+    """Called for the owner or an administrator. Raises NotFound, Forbidden."""
     link = await _require_link(session, actor, link_id)
     require_allowed(actor, "chats.share", link.owner_id)
     owner = row_filter(actor, "chats.share").owner_id
@@ -245,7 +245,7 @@ async def read(conn: Conn, secret: str, *, after: MessageId, limit: int) -> Shar
 
 
 async def read_message(conn: Conn, secret: str, message_id: MessageId) -> SharedFileOwner | None:
-    """For its files: None also if the link shows no files."""
+    """The message whose files a link shows; None also if the link shows no files."""
     key = digest(link_digest_text(secret))
     row = await conn.fetchrow(READ_MESSAGE, key, message_id)
     if row is None or not hmac.compare_digest(row["secret_sha256"], key) or not row["with_files"]:
@@ -269,7 +269,7 @@ def _require_owner(actor: UserActor, owner_id: UserId) -> None:
 
 
 async def _require_link(conn: Conn, actor: UserActor, link_id: UUID) -> PublicLink:
-    """One of a chat that the actor may share, or stop sharing. Raises NotFound, Forbidden."""
+    """A link of a chat that the actor may share, or stop sharing. Raises NotFound, Forbidden."""
     found = await conn.fetchrow(GET, link_id, row_filter(actor, "chats.share").owner_id)
     if found is None:
         raise NotFound("There is no such public link.")

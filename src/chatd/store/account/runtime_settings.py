@@ -22,7 +22,7 @@ from chatd.store.database.conn import Conn, DatabaseSession, Row, json_text
 D = TypeVar("D", DeploymentSettings, UserSettings)
 
 DEPLOYMENT: Final = "deployment"
-"""The id of a change of the deployment's settings; of a user's settings it is the user's id."""
+"""The id of a change of the deployment's settings; changes of a user's have the user's id."""
 
 GET_DEPLOYMENT: Final[LiteralString] = "SELECT version, document FROM deployment_settings"
 GET_USER: Final[LiteralString] = "SELECT version, document FROM user_settings WHERE user_id = $1"
@@ -106,7 +106,7 @@ async def get_user(conn: Conn, actor: Actor, user_id: UserId) -> StoredUser:
 async def save_user(
     session: DatabaseSession, actor: UserActor, document: UserSettings, *, version: int
 ) -> int:
-    """Of the actor itself. Raises Conflict if `version` is not the current one."""
+    """Save the actor's own settings. Raises Conflict if `version` is not the current one."""
     _require_self(actor, actor.user_id, writes=True)
     row = await session.fetchrow(SAVE_USER, version, json_text(document), actor.user_id)
     await notifications.publish(session, ConfigChange(kind="settings", id=str(actor.user_id)))

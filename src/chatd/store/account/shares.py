@@ -148,7 +148,7 @@ LIST_RECENTLY_ACTIVE: Final[LiteralString] = f"""
     ORDER BY c.updated_at DESC LIMIT $3"""
 
 
-# A share of a preview counts while its chat has the workspace of then.
+# A share of a preview counts while its chat still has the workspace for which it was made.
 LIST_PREVIEWS: Final[LiteralString] = f"""
     SELECT p.port FROM chats c JOIN preview_shares p ON p.chat_id = c.id
       AND p.workspace_id = c.workspace_id
@@ -177,7 +177,7 @@ class SharedChat(Struct, frozen=True, kw_only=True):
 
 
 async def list_readers(conn: Conn, actor: UserActor, chat_id: ChatId) -> SharedChat:
-    """Of the chat's root. Raises NotFound, and Forbidden for a reader."""
+    """The readers of the chat's root. Raises NotFound, and Forbidden for a reader."""
     chat = await _require(conn, actor, chat_id, "shares.read")
     readers = await _load(conn, actor, chat_id, "shares.read")
     return SharedChat(chat_id=chat.root_chat_id, readers=readers)
@@ -229,7 +229,7 @@ class SharedPreviews(Struct, frozen=True, kw_only=True):
 
 
 async def list_previews(conn: Conn, actor: UserActor, chat_id: ChatId) -> SharedPreviews:
-    """Of the chat's root. Raises NotFound."""
+    """The shared previews of the chat's root. Raises NotFound."""
     chat = await chats.get(conn, actor, chat_id)
     root = chat if chat is None or chat.is_root else await chats.get(conn, actor, chat.root_chat_id)
     if root is None:
@@ -254,7 +254,7 @@ async def share_preview(
     shared: bool,
     ip: str | None = None,
 ) -> SharedPreviews:
-    """Let the readers of a chat open previews of the port, or no longer. Raises NotFound,
+    """Let the readers of a chat open previews of the port, or stop that. Raises NotFound,
     Forbidden, Conflict."""
     await _require(session, actor, chat_id, "chats.share")
     await chats.lock(session, chat_id)

@@ -40,7 +40,7 @@ DELETE: Final[LiteralString] = """
 
 
 class PersonalSkill(Struct, frozen=True, kw_only=True):
-    """Without its body in a list."""
+    """A skill; lists leave out its body."""
 
     id: UUID
     name: str
@@ -61,8 +61,8 @@ class SkillPatch(Struct, frozen=True, kw_only=True):
 async def insert(
     session: DatabaseSession, actor: UserActor, skill_id: UUID, new: SkillPatch
 ) -> PersonalSkill:
-    """Raises Conflict: the user has too many skills, or one with this name. Raises NotFound for a
-    user who was deleted meanwhile."""
+    """Raises Conflict: the user has too many skills, or one with this name. Raises NotFound if the
+    user has been deleted."""
     require_permission(actor, "account.write")
     if await session.fetchval(LOCK_USER, actor.user_id) is None:
         raise NotFound("There is no such user.")

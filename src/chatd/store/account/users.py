@@ -27,18 +27,18 @@ from chatd.store.account import audit
 from chatd.store.database import notifications
 from chatd.store.database.conn import Conn, DatabaseSession, DuplicateRow, Row, strip_unstorable
 
-# Which rows of accounts an actor reaches: all, or the user's own.
+# Which rows of accounts an actor may access: all, or the user's own.
 
 
 def readable_user(actor: Actor) -> UserId | None:
-    """None for all users; else the only one. Raises Forbidden."""
+    """None: all users; else the only user that the actor may read. Raises Forbidden."""
     if has_permission(actor, "config.read"):
         return None
     return row_filter(actor, "account.read").owner_id
 
 
 def writable_user(actor: Actor) -> UserId | None:
-    """None for all users; else the only one. Raises Forbidden."""
+    """None: all users; else the only user that the actor may change. Raises Forbidden."""
     if has_permission(actor, "config.write"):
         return None
     return row_filter(actor, "account.write").owner_id
@@ -142,7 +142,7 @@ class UserChanges(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _OWN_FIELDS: Final = frozenset({"name", "avatar_url"})
-"""A user may change these fields of the own account."""
+"""The fields that users may change in their own account."""
 
 
 async def create(
@@ -190,7 +190,7 @@ async def find_by_email(conn: Conn, actor: SystemActor, email: str) -> User | No
 
 
 async def has_other_administrator(session: DatabaseSession, user_id: UserId) -> bool:
-    """Beside this user. Holds until the end of the transaction."""
+    """Whether there is one besides this user. Holds until the end of the transaction."""
     await session.execute(LOCK_ADMINISTRATORS)
     return bool(await session.fetchval(HAS_OTHER_ADMINISTRATOR, user_id))
 
@@ -248,7 +248,7 @@ async def set_password(
 
 
 async def replace_hash(conn: Conn, actor: SystemActor, user_id: UserId, old: str, new: str) -> None:
-    """The same password, hashed with newer parameters."""
+    """Store the same password, hashed with newer parameters."""
     del actor
     await conn.execute(REPLACE_HASH, user_id, old, new)
 
@@ -267,7 +267,7 @@ async def delete(
 
 
 async def delete_left_secrets(conn: Conn, actor: SystemActor) -> None:
-    """Of users that are deleted, in case that a request of theirs came at the same moment."""
+    """Delete secrets of deleted users, in case one of their requests came at the same moment."""
     del actor
     await conn.execute(DELETE_LEFT_SECRETS)
 
@@ -352,7 +352,7 @@ async def find(conn: Conn, actor: SystemActor, issuer: str, subject: str) -> Use
 
 
 async def link(conn: Conn, actor: SystemActor, user_id: UserId, identity: Identity) -> None:
-    """Raises DuplicateRow if another sign-in has linked the identity meanwhile."""
+    """Raises DuplicateRow if another sign-in has linked the identity."""
     del actor
     subject = strip_unstorable(identity.subject)
     await conn.execute(INSERT_IDENTITY, identity.issuer, subject, user_id, identity.email)

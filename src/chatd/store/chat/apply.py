@@ -300,7 +300,7 @@ requested AS (
     FROM changed c WHERE :request_id::uuid IS NOT NULL)
 """
 
-# The foreign key refuses a file that was deleted meanwhile: then nothing is written.
+# The foreign key refuses a file that has been deleted: then nothing is written.
 _LINKED: Final = """,
 linked AS (
     INSERT INTO chat_files (chat_id, file_id)

@@ -50,7 +50,7 @@ _DIFF_STATUS = msgspec.json.Decoder(DiffStatus)
 _CALLS = msgspec.json.Decoder(tuple[PendingCall, ...])
 _LABELS = msgspec.json.Decoder(dict[str, str])
 
-# $4: also a deleted chat.
+# $4: whether deleted chats count too.
 GET: Final[LiteralString] = f"""
     SELECT c.* FROM chats c WHERE c.id = $1 AND {chat_condition("$2", "$3")}
       AND (c.deleted_at IS NULL OR $4)"""
@@ -276,8 +276,8 @@ async def lock(conn: Conn, chat_id: ChatId) -> None:
 
 
 async def lock_files(conn: Conn, chat_id: ChatId) -> None:
-    """Until the end of the transaction nobody else adds files to the chat: they can be counted. Not
-    by the row's lock, for which a tool would wait behind every commit."""
+    """Until the end of the transaction no other one adds files to the chat, so they can be counted.
+    Not by the row's lock, because a tool would then wait behind every commit."""
     await conn.fetchval(LOCK_FILES, chat_id)
 
 
@@ -345,7 +345,7 @@ LIST: Final[LiteralString] = f"""
 LIST_LABELLED: Final[LiteralString] = f"""
     SELECT * FROM chats WHERE {_PAGE} AND labels @> $6 AND labels <> '{{}}'
     ORDER BY updated_at DESC, id DESC LIMIT $5"""
-# A pin is the owner's: what others share is not pinned.
+# A pin belongs to the owner: chats that others share are not pinned.
 FILTERS: Final[LiteralString] = """
     ($6::jsonb IS NULL OR labels @> $6)
     AND ($7::text IS NULL
@@ -468,7 +468,7 @@ def filter_values(actor: UserActor, list_filter: ChatListFilter) -> tuple[object
 
 
 async def list_pinned(conn: Conn, actor: UserActor) -> list[Chat]:
-    """The user's own."""
+    """The user's own chats."""
     require_permission(actor, "chats.read")
     return [chat_from_row(row) for row in await conn.fetch(LIST_PINNED, actor.user_id)]
 

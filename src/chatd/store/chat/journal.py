@@ -85,7 +85,7 @@ FIND_KEPT_ANSWER: Final[LiteralString] = """
     SELECT attempt, parts FROM kept_answers WHERE chat_id = $1 AND history_version = $2"""
 
 # One look-up per answer: for a join the planner would read all chats. By the version too, because
-# the owner may replace the answer meanwhile.
+# the owner may have replaced the answer.
 DELETE_OLD_KEPT: Final[LiteralString] = """
     DELETE FROM kept_answers WHERE (chat_id, history_version) IN (
         SELECT k.chat_id, k.history_version FROM kept_answers k
@@ -136,7 +136,8 @@ async def tail(
 
 
 async def find_calls(conn: Conn, last: Episode) -> list[tuple[Episode, bytes]]:
-    """The records of model calls up to this episode of the chat; of one call the newest is last."""
+    """The records of model calls up to this episode of the chat; for each call the newest is
+    last."""
     chat_id = last.chat_id
     rows = await conn.fetch(
         FIND_CALLS, chat_id, last.history_version, last.attempt, MAX_CALLS_FOUND
@@ -154,7 +155,7 @@ async def keep_answer(conn: Conn, chat: Chat, attempt: int, parts: bytes) -> Non
 
 
 async def find_kept_answer(conn: Conn, chat: Chat) -> tuple[Episode, bytes] | None:
-    """Of the chat's step in progress."""
+    """What was kept of the chat's step in progress."""
     row = await conn.fetchrow(FIND_KEPT_ANSWER, chat.id, chat.history_version)
     if row is None:
         return None

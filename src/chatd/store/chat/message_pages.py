@@ -149,7 +149,7 @@ PromptPosition = tuple[datetime, ChatId, MessageId]
 async def list_prompts_of_chat(
     conn: Conn, actor: UserActor, chat_id: ChatId, before: MessageId | None, *, limit: int
 ) -> tuple[list[Prompt], bool]:
-    """The prompts, and whether there may be more; none of a chat that the user does not own."""
+    """The prompts, and whether there may be more; none for a chat that the user does not own."""
     args = (actor.user_id, chat_id, before, limit + 1, MAX_BYTES_PER_READ)
     return _read(await conn.fetchrow(LIST_PROMPTS_OF_CHAT, *args), limit)
 

@@ -87,7 +87,7 @@ MAX_READ_BYTES: Final = 16 * 1024 * 1024
 
 
 MAX_HISTORY_BYTES: Final = 64 * 1024 * 1024
-"""Of one chat in the memory of its worker. The oldest messages of a longer one are not sent."""
+"""Limit for one chat in the memory of its worker. Older messages are not sent."""
 
 DECODED_SLICE_CHARS: Final = 256 * 1024
 _ROW_OVERHEAD_CHARS: Final = 512
@@ -286,7 +286,7 @@ async def load_changes_and_policy(
 
 
 async def decode_in_slices(rows: Sequence[Row]) -> list[Message]:
-    """Lets other chats run after each slice."""
+    """Let other tasks run after each slice."""
     decoded: list[Message] = []
     size = 0
     for row in rows:

@@ -81,7 +81,8 @@ async def save(
     value: RatingValue,
     comment: str,
 ) -> Rating:
-    """Of the actor's own chat; again: replaces it. Raises NotFound, Forbidden, Conflict."""
+    """Rate an answer of the actor's own chat; replaces an earlier rating. Raises NotFound,
+    Forbidden, Conflict."""
     await _require_own(conn, actor, chat_id)
     text = strip_unstorable(comment.strip())
     row = await conn.fetchrow(SAVE, chat_id, message_id, actor.user_id, value, text)
@@ -99,7 +100,7 @@ async def delete(conn: Conn, actor: UserActor, chat_id: ChatId, message_id: Mess
 async def list_page(
     conn: Conn, actor: UserActor, chat_id: ChatId, *, after: int, limit: int
 ) -> Sequence[Rating]:
-    """Those of the chat's owner, by message. Raises Forbidden."""
+    """The ratings by the chat's owner, by message. Raises Forbidden."""
     reach = chat_reach(actor, "versions.read")
     rows = await conn.fetch(LIST, chat_id, *reach, after, limit)
     return [msgspec.convert(dict(row), Rating) for row in rows]
@@ -113,7 +114,7 @@ async def list_all(
     before: RatingPosition | None,
     limit: int,
 ) -> Sequence[RatingRecord]:
-    """Of all users, the newest first. Raises Forbidden."""
+    """Ratings of all users, newest first. Raises Forbidden."""
     require_permission(actor, "config.read")
     at, chat, message = (None, _ANY_CHAT, _PAST_THE_END)
     if before is not None:

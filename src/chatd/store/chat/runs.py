@@ -175,7 +175,7 @@ async def list_workers(conn: Conn, actor: Actor) -> list[WorkerRow]:
 
 
 async def list_lanes(conn: Conn) -> list[WorkerRow]:
-    """The workers beside which a chat's attempts are shown."""
+    """The workers that are shown with a chat's attempts."""
     rows = await conn.fetch(LIST_WORKERS, MAX_WORKERS_LISTED)
     return [WorkerRow(**dict(row)) for row in rows]
 

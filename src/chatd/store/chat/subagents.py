@@ -89,7 +89,7 @@ async def get_waited(conn: Conn, actor: Actor, parent: ChatId, child: ChatId) ->
 
 
 async def count(conn: Conn, actor: Actor, parent: ChatId) -> SubagentCounts:
-    """Also archived ones: a chat that starts and archives subagents for ever has an end too."""
+    """Includes archived ones, so that a chat cannot start and archive subagents for ever."""
     row = await conn.fetchrow(COUNT, parent, *chat_reach(actor, "chats.read"))
     assert row is not None  # an aggregate has one row
     return SubagentCounts(running=row["running"], total=row["total"])
@@ -98,7 +98,7 @@ async def count(conn: Conn, actor: Actor, parent: ChatId) -> SubagentCounts:
 async def list_page(
     conn: Conn, actor: Actor, parent: ChatId, *, limit: int, offset: int
 ) -> tuple[Sequence[Chat], int]:
-    """Unarchived ones, last changed first, and how many there are."""
+    """The unarchived ones, last changed first, and how many there are."""
     reach = chat_reach(actor, "chats.read")
     rows = await conn.fetch(LIST, parent, *reach, limit, offset)
     if rows or offset == 0:
@@ -114,7 +114,7 @@ async def list_oldest(
     after: tuple[datetime, ChatId] | None = None,
     limit: int = 50,
 ) -> Sequence[Chat]:
-    """All of them, by their creation, from the one after `after`."""
+    """All subagents by creation, from the one after `after`."""
     at, last = after or (None, parent)
     rows = await conn.fetch(LIST_OLDEST, parent, *chat_reach(actor, "chats.read"), at, last, limit)
     return [chat_from_row(row) for row in rows]

@@ -346,8 +346,8 @@ class OperationRun:
 
 
 def _needs_lock(command: ChatCommand) -> bool:
-    """Whether it writes or counts what has no version: the chat's MCP servers, its files, which
-    tools add too, and deleted messages, whose content retention removes."""
+    """Whether it writes or counts something without a version: the chat's MCP servers, its files,
+    which tools add too, and deleted messages, whose content retention removes."""
     if isinstance(command, ChooseVersion):
         return True
     if isinstance(command, SendMessage) and command.mcp_server_ids is not None:

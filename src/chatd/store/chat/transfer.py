@@ -156,7 +156,7 @@ class ExportedMessage(Struct, frozen=True, kw_only=True):
         )
 
     def as_readers_see(self) -> "ExportedMessage | None":
-        """Without what only the model sees and internal fields. None if nothing is left."""
+        """Without internal fields and what only the model sees. None if nothing is left."""
         if self.visibility == "model":
             return None
         parts = public_parts(decode_parts(bytes(self.content)))
@@ -202,7 +202,7 @@ async def read_family(conn: Conn, root: Chat) -> AsyncGenerator[Chat]:
 
 
 async def read_rules(conn: Conn, root: Chat) -> tuple[ToolRule, ...]:
-    """Of the chat's own tool policy. The caller has loaded the root for its actor."""
+    """The rules of the chat's own tool policy. The caller has loaded the root for its actor."""
     return decode_policy(await conn.fetchval(LOAD_RULES, root.id)).rules
 
 
@@ -230,7 +230,7 @@ async def read_messages(conn: Conn, chat: Chat) -> AsyncGenerator[tuple[Exported
 
 
 def _closing_results(chat: Chat, last: int, at: datetime) -> list[ExportedMessage]:
-    """A history with an open call could not go on."""
+    """Answer open calls: a history with one could not continue."""
     drafts = close_calls(chat.pending_calls)
     return [
         ExportedMessage(
@@ -345,7 +345,7 @@ async def _insert(
 
 
 def _batches(messages: Sequence[MessageLine]) -> Generator[Sequence[MessageLine]]:
-    """Of a bounded number and size: the connection encodes each at once."""
+    """Split them into batches of bounded number and size: the connection encodes each at once."""
     batch: list[MessageLine] = []
     size = 0
     for message in messages:

@@ -1,4 +1,4 @@
-"""Write what a chat has beside its versioned state: title, labels, pin, MCP servers, the mark of a
+"""Write what a chat has besides its versioned state: title, labels, pin, MCP servers, the mark of a
 deletion; the read marks of users; and leases of title generations."""
 
 from collections.abc import Collection, Mapping, Sequence
@@ -49,7 +49,7 @@ LOCK_PINS: Final[LiteralString] = """
     FROM chats WHERE id = $1"""
 LIST_PINS: Final[LiteralString] = """
     SELECT id FROM chats WHERE owner_id = $1 AND pin_order > 0 ORDER BY pin_order, id"""
-# A chat that was archived meanwhile stays unpinned.
+# A chat that has been archived stays unpinned.
 RENUMBER_PINS: Final[LiteralString] = """
     UPDATE chats c SET pin_order = p.place
     FROM unnest($1::uuid[], $2::int[]) AS p (id, place)
@@ -131,7 +131,7 @@ async def _bind(
         )
 
 
-# What users see of chats beside their rows: how far they have read, and whose chat it is.
+# What users see of chats besides their rows: how far they have read, and whose chat it is.
 #
 # Read marks only move forward.
 
@@ -175,7 +175,7 @@ async def move_read_mark(
 async def list_views(
     conn: Conn, wanted: Collection[tuple[UserId, ChatId]]
 ) -> dict[tuple[UserId, ChatId], ReaderView]:
-    """One statement for all; deleted chats too, but none whose row is gone."""
+    """One statement for all chats; includes deleted ones whose row still exists."""
     if not wanted:
         return {}
     users, chat_ids = zip(*wanted, strict=True)

@@ -17,7 +17,7 @@ from chatd.store.database.conn import Conn
 from chatd.store.database.row_access import chat_condition, chat_reach
 
 MAX_LISTED_VERSIONS: Final = 100
-"""Of one message: the newest."""
+"""How many versions of one message are listed: the newest."""
 MAX_VERSION_TEXT_CHARS: Final = 200
 _ANSWER_WITHIN: Final[LiteralString] = "20"
 
@@ -108,8 +108,8 @@ async def lock_version(
 async def list_groups(
     conn: Conn, actor: Actor, chat_id: ChatId, after: MessageId, *, limit: int
 ) -> list[list[ListedVersion]]:
-    """The versions of each shown message that has several, oldest first. None of a chat
-    that the actor may read by a share only."""
+    """The versions of each shown message that has several, oldest first. Empty for a chat that the
+    actor may only read by a share."""
     reach = chat_reach(actor, "versions.read")
     rows = await conn.fetch(
         LIST, chat_id, *reach, after, limit, MAX_VERSION_TEXT_CHARS, MAX_LISTED_VERSIONS

@@ -30,10 +30,10 @@ _CLOCK_WENT_BACK: Final[LiteralString] = """runnable_at > now() + interval '2 s'
 _IS_DUE: Final[LiteralString] = f"(runnable_at <= now() OR {_CLOCK_WENT_BACK})"
 
 # Root chats and subagents have separate slots: a subagent must not wait for a slot of its parent.
-# `suspect` is an isolated chat: see domain.chat.suspicion. $4 of them at most, $5 seconds overdue.
-# An array instead of a join: for an unknown limit the planner guesses a tenth of all rows, and with
-# a long backlog it would scan every chat.
-# Each row gets a change id of its own, like every other version.
+# `suspect` is an isolated chat: see domain.chat.lease. $4 of them at most, $5 seconds overdue. An
+# array instead of a join: for an unknown limit the planner guesses a tenth of all rows, and with a
+# long backlog it would scan every chat. Each row gets a change id of its own, like every other
+# version.
 ACQUIRE: Final[LiteralString] = f"""
     WITH suspect AS MATERIALIZED (
         SELECT id, parent_chat_id FROM chats
@@ -211,7 +211,7 @@ READ_DEATHS: Final[LiteralString] = """
 _ISOLATED_RUN: Final = msgspec.json.Decoder(IsolatedRun)
 
 FORMER_WORKERS_KEPT_DAYS: Final = 90.0
-"""So long the record of attempts can name the hosts of workers that have ended."""
+"""How long the record of attempts can name the hosts of workers that have ended."""
 
 # All replicas delete the same dead workers at once, hence SKIP LOCKED. A worker that was cut off
 # may register and end again.
@@ -381,7 +381,8 @@ async def send_heartbeat(conn: Conn, heartbeat: Heartbeat) -> HeartbeatResult:
 async def read_deaths(
     conn: Conn, notices: Mapping[WorkerId, DeathNotice], reaper: WorkerId
 ) -> dict[WorkerId, WorkerDeath]:
-    """How each worker died, before its chats are reaped. Not of workers without a row."""
+    """Record how each worker died, before its chats are reaped. Workers without a row are left
+    out."""
     rows = await conn.fetch(READ_DEATHS, list(notices), reaper)
     return {
         row["worker_id"]: WorkerDeath(

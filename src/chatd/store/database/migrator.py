@@ -155,7 +155,7 @@ async def list_applied(dsn: str) -> list[AppliedMigration]:
 
 
 async def analyze(dsn: str) -> None:
-    """Let the planner know the sizes of tables that a restore has filled."""
+    """Update the planner's statistics after a restore has filled tables."""
     async with _session(dsn, DEFAULT_MIGRATION_TIMEOUTS) as session:
         await _analyze(session, DEFAULT_MIGRATION_TIMEOUTS)
 
@@ -208,8 +208,8 @@ async def _apply(
 
 
 async def _analyze(session: DatabaseSession, timeouts: MigrationTimeouts) -> None:
-    """Best effort: the server does the same within minutes. Tables without rows are left out: the
-    server plans for some rows in a new table, and for none in one that it has seen empty."""
+    """Best effort: the server does the same within minutes. Empty tables are left out: the server
+    plans for some rows in a new table, but for none in one that it has seen empty."""
     with suppress(ChatdError):
         for row in await session.fetch(LIST_FILLED):
             await session.script(f"ANALYZE {row[0]}", timeout_s=timeouts.statement_s + 10)
@@ -269,9 +269,9 @@ def _place(migration: Migration, statement: MigrationStatement, error: ChatdErro
 
 
 async def _acquire_lock(session: DatabaseSession, timeouts: MigrationTimeouts) -> None:
-    """Ask again and again, in short statements. A statement that waits for the lock holds a
-    snapshot, and the concurrent build of an index waits for the end of every older snapshot: the
-    two would wait for each other."""
+    """Poll for the lock in short statements. A statement that waits for the lock holds a snapshot,
+    and the concurrent build of an index waits for the end of every older snapshot: the two would
+    wait for each other."""
     clock = asyncio.get_running_loop()
     give_up_at = clock.time() + timeouts.migration_lock_s
     while not await session.fetchval(TRY_LOCK, LOCK_KEY):

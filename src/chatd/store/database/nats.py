@@ -28,9 +28,9 @@ from chatd.domain.ports import Env
 
 NATS_PORT: Final = 4222
 MAX_NATS_LINE_BYTES: Final = 64 * 1024
-"""Of a line without its payload; the list of the servers of a large cluster is the longest."""
+"""Limit for a line without its payload; the list of the servers of a large cluster is longest."""
 MAX_NATS_HINT_BYTES: Final = 1024
-"""A server that takes less is refused. A longer payload is no hint; it is skipped and not kept."""
+"""A server that takes less is refused. A longer payload is not a hint: it is skipped."""
 MAX_NATS_ERROR_CHARS: Final = 200
 DEFAULT_SUBJECT: Final = "chatd"
 _SUBJECT: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -108,7 +108,7 @@ class NatsFault(ChatdError):
 
 
 class NatsParser:
-    """Fed bytes that are cut anywhere; yields pairs of a verb and what belongs to it: the payload
+    """Takes bytes that are cut anywhere; yields pairs of a verb and what belongs to it: the payload
     of a MSG, the JSON of an INFO, the text of an -ERR."""
 
     def __init__(self) -> None:
@@ -383,7 +383,7 @@ class NatsBus:
             connection.end("The NATS server did not answer in time.")
 
     async def _serve(self, connection: _Connection, server: NatsServer) -> str:
-        """Until the connection is lost; returns why."""
+        """Wait until the connection is lost; returns why."""
         try:
             self._connection = connection
             self.connected.set()

@@ -51,8 +51,8 @@ async def publish(session: DatabaseSession, change: ConfigChange) -> None:
 
 
 class ConfigChanges:
-    """What this replica hears. While `is_current` is False, it hears nothing, and cached values
-    must not be used."""
+    """What this replica hears. While `is_current` is False it hears nothing, and cached values must
+    not be used."""
 
     def __init__(self) -> None:
         self._callbacks: list[OnConfigChange] = []
@@ -150,7 +150,7 @@ class HintListener:
         return session
 
     async def _serve(self, session: DatabaseSession) -> None:
-        """Until the session is lost."""
+        """Listen until the session is lost."""
         lost = asyncio.Event()
         session.on_connection_lost(lost.set)
         try:

@@ -137,8 +137,8 @@ async def delete_archived_chat(
     max_rows: int = MAX_ROWS_PER_DELETE,
 ) -> bool:
     """Delete a root chat with its tree: many short statements in one transaction, so that a user
-    who restores the chat meanwhile finds all of it or nothing. False if it is
-    locked or was restored."""
+    who restores the chat at that moment finds all of it or nothing. False if it is locked or was
+    restored."""
     async with pool.transaction() as session:
         if await session.fetchval(LOCK_ARCHIVED, chat_id, after) is None:
             return False
@@ -185,7 +185,7 @@ async def delete_usage_events(conn: Conn, after: timedelta) -> int:
 
 
 async def delete_workspaces(conn: Conn, after: timedelta) -> int:
-    """Delete the rows of some workspaces that were deleted for longer than `after`."""
+    """Delete the rows of some workspaces that were deleted longer ago than `after`."""
     return affected_rows(await conn.execute(DELETE_WORKSPACES, after, 10))
 
 

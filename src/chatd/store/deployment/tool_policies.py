@@ -153,7 +153,7 @@ async def get_deployment(conn: Conn, actor: Actor) -> StoredPolicy:
 
 
 async def get_user(conn: Conn, actor: UserActor) -> StoredPolicy:
-    """Of the actor itself."""
+    """The policy of the actor itself."""
     require_permission(actor, "account.read")
     return _stored(await conn.fetchrow(GET_USER, actor.user_id))
 
@@ -215,7 +215,7 @@ async def save_template(
 
 
 async def save_user(conn: Conn, actor: UserActor, policy: ToolPolicy, *, version: int) -> int:
-    """Of the actor itself."""
+    """Save the policy of the actor itself."""
     require_permission(actor, "account.write")
     args = (actor.user_id, version, json_text(policy), actor.user_id)
     return _saved(await conn.fetchrow(SAVE_USER, *args))
@@ -234,7 +234,7 @@ async def save_chat(
 async def find_answer(
     conn: Conn, actor: Actor, chat_id: ChatId, call_id: ToolCallId
 ) -> RecordedAnswer | None:
-    """The last answer of a person to a call with this id, for somebody who could answer too."""
+    """The last answer of a person to a call with this id, for an actor who could answer too."""
     reach = chat_reach(actor, "chats.write")
     row = await conn.fetchrow(FIND_ANSWER, chat_id, *reach, call_id)
     if row is None:

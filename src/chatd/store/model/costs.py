@@ -113,7 +113,7 @@ MAX_CHATS_SUMMED: Final = 200
 MAX_DAYS_AND_MODELS: Final = 5000
 MAX_EXPORTED_ROWS: Final = 100_000
 ROWS_PER_SLICE: Final = 500
-"""Of an export. Other tasks run after each."""
+"""Rows of an export between pauses in which other tasks run."""
 
 
 class CostSums(Struct, frozen=True, kw_only=True):
@@ -168,7 +168,7 @@ class ExportedCost(CostSums, frozen=True, kw_only=True):
 
 
 class DayRange(Struct, frozen=True, kw_only=True):
-    """From `start` up to `end`, which is not part of it."""
+    """From `start` up to, but not including, `end`."""
 
     start: date
     end: date
@@ -202,14 +202,14 @@ async def by_day_and_model(conn: Conn, user_id: UserId, days: DayRange) -> Seque
 
 
 async def all_by_day_and_model(conn: Conn, actor: Actor, days: DayRange) -> Sequence[DayModelCost]:
-    """Of all users. At most `MAX_DAYS_AND_MODELS`, the newest days first."""
+    """Sums of all users. At most `MAX_DAYS_AND_MODELS`, the newest days first."""
     require_permission(actor, "costs.read")
     rows = await conn.fetch(ALL_BY_DAY_AND_MODEL, days.start, days.end, MAX_DAYS_AND_MODELS)
     return [_of(DayModelCost, row) for row in rows]
 
 
 async def all_by_model(conn: Conn, actor: Actor, days: DayRange) -> Sequence[ModelCost]:
-    """Of all users."""
+    """Sums of all users."""
     require_permission(actor, "costs.read")
     return [_of(ModelCost, row) for row in await conn.fetch(ALL_BY_MODEL, days.start, days.end)]
 

@@ -121,7 +121,7 @@ async def roll_up(conn: Conn, *, min_age_s: float = _ROLL_UP_MIN_AGE_S) -> bool:
 async def insert_usage(
     conn: Conn, payer: Payer, entry: UsageEntry, *, corrects: bool = True
 ) -> bool:
-    """A call that is recorded already is not recorded again. With `corrects` the entry replaces an
+    """Record a call once, however often it is called. With `corrects` the entry replaces an
     estimate. False if nothing was written."""
     tokens = entry.usage
     status = await conn.execute(
@@ -319,7 +319,7 @@ DELETE_OLD_DEBUG_CALLS: Final[LiteralString] = """
 
 
 class StoredDebugCall(Struct, frozen=True, kw_only=True):
-    """Without `request` and `response` in a list."""
+    """A debug record; lists leave out `request` and `response`."""
 
     id: UUID
     kind: DebugKind
@@ -346,7 +346,7 @@ DebugCallPosition = tuple[datetime, UUID]
 
 
 async def insert_debug_call(conn: Conn, call: DebugCall, document: DebugDocument) -> None:
-    """Nothing for a chat that was deleted meanwhile. Twice writes once."""
+    """Writes nothing for a chat that has been deleted. Writing twice stores one record."""
     finished = call.answer.finished
     error = None if call.error is None else strip_unstorable(call.error)
     try:

@@ -24,8 +24,8 @@ from chatd.store.database.conn import Conn, DatabaseSession, Row, json_text
 from chatd.store.model.providers import managed_elsewhere
 
 LEARNED_LIMIT_DAYS: Final = 7.0
-"""Then a window that refusals have taught is forgotten: prompts that are kept too short refute
-nothing."""
+"""A learned context window is forgotten after this time: prompts that are kept too short would
+never refute it."""
 
 LIST_MODELS: Final[LiteralString] = """
     SELECT m.*, p.name AS provider,
@@ -227,7 +227,7 @@ async def is_demo_default(session: DatabaseSession) -> bool:
 
 
 async def elect_default(session: DatabaseSession, but: UUID = NO_MODEL) -> None:
-    """If no model is the default, make another one than `but` the default."""
+    """If no model is the default, make one other than `but` the default."""
     await session.execute(ELECT_DEFAULT, but)
     await session.execute(ELECT_DEFAULT, NO_MODEL)
 
@@ -235,7 +235,7 @@ async def elect_default(session: DatabaseSession, but: UUID = NO_MODEL) -> None:
 async def set_reported(
     conn: Conn, provider_id: UUID, found: Mapping[str, ModelCapabilities]
 ) -> bool:
-    """Store what the provider tells of its models. Returns whether it changed anything."""
+    """Store what the provider says about its models. Returns whether it changed anything."""
     rows = [{"model": model, "reported": told} for model, told in found.items()]
     return await conn.execute(SET_REPORTED, provider_id, json_text(rows)) != "UPDATE 0"
 
@@ -247,7 +247,7 @@ async def learn_limit(conn: Conn, model_id: ModelConfigId, learned: LearnedLimit
 
 
 async def forget_limit(conn: Conn, model_id: ModelConfigId, learned: LearnedLimit) -> None:
-    """Unless a larger one has been learned since."""
+    """Forget the limit, unless a larger one has been learned since."""
     await conn.execute(FORGET_LIMIT, model_id, learned.tokens)
 
 

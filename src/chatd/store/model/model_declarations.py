@@ -21,7 +21,7 @@ from chatd.store.model.model_configs import elect_default, stored_parameters
 
 LOCK_KEY: Final = 0x6368_6174_6D6F_6465  # "chatmode": an arbitrary key for the advisory lock
 LAST_POSITION: Final = 10_000
-"""Of the demo model, which processes with and without other models declare."""
+"""The name of the demo model, which processes with and without other models declare."""
 LOCK: Final[LiteralString] = "SELECT pg_advisory_xact_lock($1)"
 
 # What this process is about to change although another process declares it, and what others have in
@@ -199,7 +199,7 @@ async def declare(
 
 
 async def lock(session: DatabaseSession) -> None:
-    """Until the end of the transaction: one process changes models at a time."""
+    """Hold the lock until the end of the transaction: one process changes models at a time."""
     await session.execute(LOCK, LOCK_KEY)
 
 

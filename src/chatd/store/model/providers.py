@@ -216,7 +216,7 @@ async def list_models_using(conn: Conn, provider_id: UUID) -> Sequence[str]:
 
 
 async def delete(session: DatabaseSession, provider_id: UUID) -> None:
-    """Its keys are deleted; the row stays, because deleted models name it."""
+    """Delete it with its keys. The row stays, because deleted models name it."""
     for statement in (DELETE_KEYS, DELETE_DETAILS, DELETE):
         await session.execute(statement, provider_id)
 

@@ -150,7 +150,7 @@ async def set_reserved(conn: Conn, call_id: UUID, micros: int) -> None:
 async def warn(
     session: DatabaseSession, user_id: UserId, account: SpendAccount, percents: Sequence[int]
 ) -> Sequence[int]:
-    """Record warnings; the ones that are new. All replicas hear of these."""
+    """Record warnings; returns the new ones, which all replicas hear of."""
     rows = await session.fetch(
         WARN,
         user_id,
@@ -235,7 +235,7 @@ DELETE_GROUP: Final[LiteralString] = "DELETE FROM group_spend_limits WHERE group
 
 
 class StoredDefault(Struct, frozen=True, kw_only=True):
-    """Without `micros` there is no default limit."""
+    """`micros` None: no default limit."""
 
     micros: int | None
     period: Period
@@ -258,7 +258,7 @@ class GroupLimit(Struct, frozen=True, kw_only=True):
 
 
 async def get_default(conn: Conn, actor: Actor) -> StoredDefault | None:
-    """None: that of the settings holds."""
+    """The stored default; None: that of the settings applies."""
     require_permission(actor, "config.read")
     row = await conn.fetchrow(GET_DEFAULT)
     return None if row is None else StoredDefault(**dict(row))
@@ -276,7 +276,7 @@ async def set_default(
 
 
 async def delete_default(session: DatabaseSession, actor: UserActor) -> None:
-    """From now on that of the settings holds."""
+    """Delete the stored default: that of the settings applies again."""
     require_permission(actor, "config.write")
     await session.execute(DELETE_DEFAULT)
     await _finish(session, actor, "spend_limit.delete_default", "default", {})

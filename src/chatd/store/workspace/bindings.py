@@ -1,6 +1,6 @@
 """The binding of a chat to a workspace, build and agent, and the workspace context pinned to it.
 
-The workspace is an unversioned column of the chat. Build and agent are a cache beside it, valid
+The workspace is an unversioned column of the chat. Build and agent are a cache next to it, valid
 while they belong to that workspace. A workspace of another owner counts as none.
 """
 

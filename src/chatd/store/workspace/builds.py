@@ -96,7 +96,7 @@ class NewBuild(Struct, frozen=True, kw_only=True):
     reason: BuildReason = "initiator"
     made_by: str | None = None
     only_idle: bool = False
-    """Not while a chat of the workspace is in a turn."""
+    """Refused while a chat of the workspace is in a turn."""
 
 
 async def insert(conn: Conn, actor: Actor, new: NewBuild) -> Build | None:
@@ -172,7 +172,7 @@ class OverdueWorkspace(Struct, frozen=True, kw_only=True):
     owner_id: UserId
     latest_build: int
     build_id: BuildId
-    """The start build with the expired deadline."""
+    """The start build whose deadline has passed."""
     version_id: VersionId
     in_turn: bool
     """A chat of the workspace is in a turn, which may use no tool for long."""

@@ -33,9 +33,9 @@ from chatd.store.database.conn import Conn, DatabaseSession, Row, strip_unstorab
 from chatd.store.database.row_access import workspace_condition, workspace_reach
 
 MAX_RUNNER_TOKENS: Final = 500
-"""Tokens of runners that are not revoked."""
+"""Limit for tokens of runners that are not revoked."""
 MAX_RUNNERS_TO_EXPLAIN: Final = 1000
-"""Of more runners that a build could wait for, those that were seen last are looked at."""
+"""If a build could wait for more runners than this, only the last seen ones are considered."""
 REVOKED_TOKEN_KEPT: Final = timedelta(days=1)
 """A revoked token that no runner names is deleted after this time, when another one is made."""
 
@@ -218,7 +218,7 @@ async def get(conn: Conn, actor: Actor, runner_id: RunnerId) -> StoredRunner | N
 
 
 async def lock(session: DatabaseSession, actor: Actor, runner_id: RunnerId) -> StoredRunner | None:
-    """To change it. None also for a runner that the actor may not change."""
+    """For changing it. None also for a runner that the actor may not change."""
     reach = row_filter(actor, "runners.write").owner_id
     row = await session.fetchrow(LOCK, strip_unstorable(runner_id), reach)
     return None if row is None else _stored(row)
@@ -232,7 +232,7 @@ async def update(
     draining: bool | None = None,
     name: str | None = None,
 ) -> bool:
-    """None leaves a field as it is. Whether there is such a runner."""
+    """None leaves a field as it is. Returns whether there is such a runner."""
     reach = row_filter(actor, "runners.write").owner_id
     chosen = None if name is None else strip_unstorable(name)
     found = await session.fetchval(UPDATE, strip_unstorable(runner_id), reach, draining, chosen)
@@ -242,8 +242,8 @@ async def update(
 async def delete(
     session: DatabaseSession, actor: Actor, runner_id: RunnerId, *, with_workspaces: bool = False
 ) -> bool:
-    """With the rows of its tunnels. False if there is no such runner, or if it has workspaces.
-    `with_workspaces`: they count as deleted, and their builds end."""
+    """Delete the runner with the rows of its tunnels. False if there is no such runner, or if it
+    has workspaces. `with_workspaces`: they count as deleted, and their builds end."""
     reach = row_filter(actor, "runners.write").owner_id
     if with_workspaces:
         await session.execute(FORGET_WORKSPACES, strip_unstorable(runner_id), reach)
@@ -256,7 +256,7 @@ async def delete(
 async def list_workspaces(
     conn: Conn, actor: Actor, runner_id: RunnerId, *, limit: int
 ) -> list[RunnerWorkspace]:
-    """Those that the actor may read, the last used first."""
+    """The runners that the actor may read, the last used first."""
     reach = workspace_reach(actor, "workspaces.read")
     rows = await conn.fetch(LIST_WORKSPACES, strip_unstorable(runner_id), reach, limit)
     return [msgspec.convert(dict(row), RunnerWorkspace) for row in rows]
@@ -296,7 +296,8 @@ async def list_waited_for(
 
 
 async def find_token(conn: Conn, sha256: bytes) -> RunnerToken | None:
-    """By the digest of its text. None if it is unknown, expired or revoked. Marks the use."""
+    """Find a token by the digest of its text. None if it is unknown, expired or revoked. Marks the
+    use."""
     row = await conn.fetchrow(FIND_TOKEN, sha256)
     return None if row is None else _token(row)
 
@@ -304,7 +305,7 @@ async def find_token(conn: Conn, sha256: bytes) -> RunnerToken | None:
 async def list_tokens(
     conn: Conn, actor: Actor, *, after: tuple[datetime, RunnerTokenId] | None, limit: int
 ) -> list[StoredRunnerToken]:
-    """Those that are not revoked, the newest first."""
+    """The tokens that are not revoked, the newest first."""
     require_permission(actor, "config.read")
     at, last = after or (None, None)
     return [

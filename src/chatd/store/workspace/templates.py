@@ -331,7 +331,7 @@ def _configured(row: Row) -> ConfiguredTemplate:
 
 
 async def list_configured(conn: Conn, actor: Actor) -> list[ConfiguredTemplate]:
-    """Those that are not deleted, by name."""
+    """The templates that are not deleted, by name."""
     require_permission(actor, "config.read")
     return [_configured(row) for row in await conn.fetch(LIST_CONFIGURED)]
 
@@ -356,7 +356,7 @@ async def list_versions(
 async def version_number(
     conn: Conn, actor: Actor, template_id: TemplateId, version_id: VersionId
 ) -> int | None:
-    """None if it is no version of this template."""
+    """None if this template has no such version."""
     require_permission(actor, "config.read")
     return await conn.fetchval(VERSION_NUMBER, template_id, version_id)
 
@@ -364,7 +364,7 @@ async def version_number(
 async def find_to_change(
     session: DatabaseSession, actor: Actor, template_id: TemplateId
 ) -> Template | None:
-    """Locks the row. None for a deleted one."""
+    """Lock the row. None for a deleted template."""
     require_permission(actor, "config.write")
     found = await session.fetchval(FIND_TO_CHANGE, template_id)
     return None if found is None else _TEMPLATE.decode(found)
@@ -402,6 +402,6 @@ async def activate_version(
 
 
 async def delete_template(session: DatabaseSession, actor: Actor, template_id: TemplateId) -> None:
-    """Its workspaces go on with the versions that they have."""
+    """Delete it. Its workspaces continue with the versions that they have."""
     require_permission(actor, "config.write")
     await session.execute(DELETE, template_id)

@@ -164,7 +164,7 @@ FIND_POD: Final[LiteralString] = f"""
 
 
 class RunnerIdentity(Struct, frozen=True, kw_only=True):
-    """By what a runner was let in: a token of a pool, its user, or the token of a pod's build. A
+    """How a runner was authorized: by a token of a pool, its user, or the token of a pod's build. A
     server's own runner has none."""
 
     pool: str = ""
@@ -236,7 +236,7 @@ async def renew(
 async def disconnect(
     conn: Conn, replica: WorkerId, runner_id: str, epoch: int | None = None
 ) -> None:
-    """The runner is no longer reached by this replica, or only under a later epoch than this."""
+    """This replica no longer reaches the runner, or only under a later epoch than this."""
     await conn.execute(DISCONNECT, replica, runner_id, epoch)
 
 
@@ -261,8 +261,8 @@ async def find_holder(conn: Conn, runner_id: str) -> Holder | None:
 
 
 async def set_orphans(conn: Conn, runner_id: str, found: Sequence[WorkspaceId]) -> None:
-    """Of the workspaces that the runner has, keep the ids of those that the database does not know
-    to be there."""
+    """Keep the ids of those workspaces on the runner that the database does not know to be
+    there."""
     await conn.execute(SET_ORPHANS, runner_id, list(found))
 
 

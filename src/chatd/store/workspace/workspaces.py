@@ -177,7 +177,7 @@ class NewWorkspace(Struct, frozen=True, kw_only=True):
     reason: BuildReason = "initiator"
     made_by: str | None = None
     copied_from: WorkspaceId | None = None
-    """The workspace whose files it gets."""
+    """The workspace whose files it copies."""
 
 
 class CreatedWorkspace(Struct, frozen=True, kw_only=True):
@@ -399,5 +399,5 @@ async def record_agent_missed(
 
 
 async def mark_agent_gone(conn: Conn, agent_ids: Iterable[AgentId]) -> None:
-    """The agents no longer exist: disconnected and off."""
+    """Mark the agents as disconnected and off: they no longer exist."""
     await conn.execute(MARK_GONE, list(agent_ids))
