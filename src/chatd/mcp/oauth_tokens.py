@@ -83,7 +83,7 @@ class OauthTokens:
     async def refused(
         self, server: StoredMcpServer, secrets: McpSecrets, user: UserId, version: str
     ) -> UserToken:
-        """After the server refused the token of this version."""
+        """The token to use after the server refused the one of this version."""
         stored = await self._find(server, user)
         if stored is None or _version(stored) != version:
             return self._opened(server, stored)  # replaced since then
@@ -96,7 +96,8 @@ class OauthTokens:
     async def _refreshed(
         self, server: StoredMcpServer, secrets: McpSecrets, stored: StoredToken
     ) -> UserToken:
-        """The token to use after the server refused the one of this version."""
+        """A token that cannot be refreshed is sent although it has expired: the server's clock
+        decides."""
         opened = self._opened(server, stored)
         if opened.tokens is None or opened.tokens.refresh_token is None:
             return opened
