@@ -20,6 +20,7 @@ UNRECORDED = {
     "POST /mcp-server-configs/{mcp_server_id}/test",
     "POST /hooks/{hook_id}/test",
     "POST /repository-connections/{connection_id}/test",
+    "POST /slack-connections/{slack_id}/test",
     "POST /providers/{provider_id}/test",
 }
 

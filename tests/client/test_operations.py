@@ -54,6 +54,7 @@ CONNECTION = {
     "template_id": "018f4e9a-0000-7000-8000-000000000001",
     "token": "abcdefgh1",
 }
+SLACK = {"name": "acme", "bot_token": "xoxb-12345678", "app_token": "xapp-12345678"}
 HOST_CREDENTIAL = {"host": "git.example.com", "secret": "abcdefgh1", "scheme": "bearer"}
 ID = UUID("018f4e9a-0000-7000-8000-000000000001")
 CHAT, FILE, MCP, PROJECT = ChatId(ID), FileId(ID), McpServerId(ID), ProjectId(ID)
@@ -268,6 +269,16 @@ ASKED: dict[str, Ask] = {
     "delete_repository_connection": lambda api: api.delete_repository_connection(ID),
     "try_repository_connection": lambda api: api.try_repository_connection(ID),
     "list_repository_events": lambda api: api.list_repository_events(ID),
+    "list_slack_connections": lambda api: api.list_slack_connections(),
+    "get_slack_connection": lambda api: api.get_slack_connection(ID),
+    "create_slack_connection": lambda api: api.create_slack_connection(SLACK),
+    "change_slack_connection": lambda api: api.change_slack_connection(ID, {"enabled": False}),
+    "delete_slack_connection": lambda api: api.delete_slack_connection(ID),
+    "try_slack_connection": lambda api: api.try_slack_connection(ID),
+    "list_slack_events": lambda api: api.list_slack_events(ID),
+    "list_slack_links": lambda api: api.list_slack_links(),
+    "make_slack_code": lambda api: api.make_slack_code(),
+    "delete_slack_link": lambda api: api.delete_slack_link(ID),
     "get_workspace_network": lambda api: api.get_workspace_network(WorkspaceId(ID)),
     "upload_file": lambda api: api.upload_file("a.txt", "text/plain", io.BytesIO(b"a")),
     "get_file": lambda api: api.get_file(FILE),

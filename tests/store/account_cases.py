@@ -12,6 +12,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.hooks import Hook
 from chatd.domain.deployment.repositories import HostEvent, RepositoryConnection
 from chatd.domain.deployment.runtime_settings import DeploymentSettings
+from chatd.domain.deployment.slack import SlackConnection, SlackEvent
 from chatd.domain.ids import CredentialId, GroupId, UserId
 from chatd.store.account import (
     audit,
@@ -29,7 +30,7 @@ from chatd.store.account.users import NewUser, UserChanges
 from chatd.store.chat import ratings
 from chatd.store.database.conn import DatabaseSession
 from chatd.store.database.pool import Pool
-from chatd.store.deployment import backups, hooks, repositories, repository_work
+from chatd.store.deployment import backups, hooks, repositories, repository_work, slack, slack_work
 from chatd.store.deployment.hooks import HookChanges
 from chatd.store.model import costs, spend
 from chatd.store.model.costs import DayRange
@@ -124,6 +125,15 @@ SPARE_CONNECTION: Final = replace(CONNECTION, id=UUID(int=50), name="spare")
 
 async def _delete_connection(session: DatabaseSession, who: UserActor) -> object:
     await repositories.delete(session, who, SPARE_CONNECTION.id)
+    return True
+
+
+SLACK: Final = SlackConnection(id=UUID(int=51), name="slack")
+SPARE_SLACK: Final = replace(SLACK, id=UUID(int=52), name="spare")
+
+
+async def _delete_slack(session: DatabaseSession, who: UserActor) -> object:
+    await slack.delete(session, who, SPARE_SLACK.id)
     return True
 
 
@@ -247,6 +257,30 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
     "deployment.repository_work.list_events": lambda pool, who, _: repository_work.list_events(
         pool, who, CONNECTION.id, before=None, limit=9
     ),
+    "deployment.slack.list_all": lambda pool, who, _: slack.list_all(pool, who),
+    "deployment.slack.get": lambda pool, who, _: slack.get(pool, who, SLACK.id),
+    "deployment.slack.insert": in_transaction(
+        lambda session, who: slack.insert(
+            session,
+            who,
+            replace(SLACK, id=UUID(int=who.user_id.int + 700), name=who.role),
+            sealed_bot_token="v1.key.sealed",
+            sealed_app_token="v1.key.sealed",
+        )
+    ),
+    "deployment.slack.update": in_transaction(
+        lambda session, who: slack.update(
+            session,
+            who,
+            replace(SLACK, enabled=False),
+            sealed_bot_token=None,
+            sealed_app_token=None,
+        )
+    ),
+    "deployment.slack.delete": in_transaction(_delete_slack),
+    "deployment.slack_work.list_events": lambda pool, who, _: slack_work.list_events(
+        pool, who, SLACK.id, before=None, limit=9
+    ),
     "account.host_credentials.list_shared": lambda pool, who, _: host_credentials.list_shared(
         pool, who
     ),
@@ -318,6 +352,24 @@ async def prepare_accounts(pool: Pool) -> None:
             )
         event = HostEvent(kind="comment", key="comment:1", repository="acme/app", number=1)
         await repository_work.store_event(session, CONNECTION.id, "delivery", event)
+        for each in (SLACK, SPARE_SLACK):
+            await slack.insert(
+                session,
+                admin,
+                each,
+                sealed_bot_token="v1.key.sealed",
+                sealed_app_token="v1.key.sealed",
+            )
+        message = SlackEvent(
+            kind="message",
+            key="m",
+            channel="C1",
+            thread_ts="1.1",
+            ts="1.1",
+            user="U1",
+            is_mention=True,
+        )
+        await slack_work.store_event(session, SLACK.id, message)
         await spend.set_default(session, admin, 5, "day")
         await spend.set_user(session, admin, OWNER, 5)
         await spend.set_group(session, admin, GROUP, 5)

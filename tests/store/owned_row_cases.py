@@ -24,7 +24,7 @@ from chatd.store.account.host_credentials import NewStoredCredential
 from chatd.store.account.skills import SkillPatch
 from chatd.store.database.conn import DatabaseSession
 from chatd.store.database.pool import Pool
-from chatd.store.deployment import mcp_tokens, schedules, webhooks
+from chatd.store.deployment import mcp_tokens, schedules, slack, webhooks
 from chatd.store.projects import ProjectPatch
 from tests.support.factories import AT, CHAT, OWNER, member
 from tests.support.mcp_servers import insert_mcp_server, mcp_server_id, new_token
@@ -156,6 +156,17 @@ async def _delete_host_credential(pool: Pool, who: UserActor) -> object:
     return True
 
 
+async def _make_slack_code(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        return await slack.make_code(session, who, f"{who.role}{who.user_id.int}{who.scopes}")
+
+
+async def _delete_slack_link(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        await slack.delete_link(session, who, ROW)
+    return True
+
+
 async def _delete_git_credential(pool: Pool, who: UserActor) -> object:
     async with pool.transaction() as session:
         await git_credentials.delete(session, who, ROW)
@@ -246,6 +257,9 @@ OWNED_ROWS: Final[Mapping[str, Case]] = {
     "deployment.mcp_tokens.list_own": lambda pool, who, _: mcp_tokens.list_own(pool, who),
     "deployment.mcp_tokens.save": lambda pool, who, _: _save_token(pool, who),
     "deployment.mcp_tokens.delete_own": lambda pool, who, _: _delete_token(pool, who),
+    "deployment.slack.list_links": lambda pool, who, _: slack.list_links(pool, who),
+    "deployment.slack.make_code": lambda pool, who, _: _make_slack_code(pool, who),
+    "deployment.slack.delete_link": lambda pool, who, _: _delete_slack_link(pool, who),
     "deployment.webhooks.subscribe": lambda pool, who, _: _subscribe(
         pool, who, BROWSER if who.user_id != OWNER else UUID(int=45)
     ),
@@ -313,6 +327,16 @@ async def prepare_owned_rows(pool: Pool) -> None:
         await projects.create(session, owner, PROJECT, ProjectPatch(name="Notes"))
         await projects.set_member(session, owner, PROJECT, PROJECT_READER, "reader")
         await projects.add_file(session, owner, PROJECT, LINKED, "notes.txt")
+    await pool.execute(
+        "INSERT INTO slack_connections (id, name, bot_token, app_token)"
+        " VALUES ($1, 'of links', 'v1.key.sealed', 'v1.key.sealed')",
+        ROW,
+    )
+    await pool.execute(
+        "INSERT INTO slack_links (id, connection_id, slack_user, user_id)"
+        " VALUES ($1, $1, 'U1', $2)",
+        *(ROW, OWNER),
+    )
     await _save_git_credential(pool, owner, ROW)
     await _save_host_credential(pool, owner, ROW)
     async with pool.transaction() as session:

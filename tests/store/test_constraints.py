@@ -309,6 +309,36 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            SELECT id, 'h', 'n', 'k', true, '', '' FROM chats""",
     ),
     (
+        "slack_connections_name_check",
+        """INSERT INTO slack_connections (id, name, bot_token, app_token)
+           SELECT id, '', 'v1.k.x', 'v1.k.x' FROM chats""",
+    ),
+    (
+        "slack_links_slack_user_check",
+        """INSERT INTO slack_links (id, connection_id, slack_user, user_id)
+           SELECT id, id, '', owner_id FROM chats""",
+    ),
+    (
+        "slack_link_codes_code_sha256_check",
+        """INSERT INTO slack_link_codes (code_sha256, user_id, expires_at)
+           SELECT 'x', owner_id, now() FROM chats""",
+    ),
+    (
+        "slack_events_key_check",
+        """INSERT INTO slack_events (connection_id, key, place, event)
+           SELECT id, '', 'C1 1.1', '{}' FROM chats""",
+    ),
+    (
+        "slack_events_outcome_check",
+        """INSERT INTO slack_events (connection_id, key, place, event, outcome, due_at, ended_at)
+           SELECT id, 'k', 'C1 1.1', '{}', 'lost', NULL, now() FROM chats""",
+    ),
+    (
+        "an_event_of_slack_is_due_or_ended",
+        """INSERT INTO slack_events (connection_id, key, place, event, due_at)
+           SELECT id, 'k', 'C1 1.1', '{}', NULL FROM chats""",
+    ),
+    (
         "repository_connections_name_check",
         """INSERT INTO repository_connections (id, name, vendor, url, repositories, mention,
                template_id, user_id, check_rounds, token, secret)

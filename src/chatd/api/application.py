@@ -62,6 +62,7 @@ from chatd.api.routes.administration.providers import ProviderRoutes
 from chatd.api.routes.administration.repositories import RepositoryRoutes
 from chatd.api.routes.administration.runners import RunnerRoutes
 from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRoutes
+from chatd.api.routes.administration.slack import SlackRoutes
 from chatd.api.routes.administration.spend_limits import SpendLimitRoutes
 from chatd.api.routes.administration.template_configs import TemplateConfigRoutes
 from chatd.api.routes.administration.users import GroupRoutes, UserRoutes
@@ -230,6 +231,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *WebhookRoutes(deps).routes(),
         *HookRoutes(deps).routes(),
         *RepositoryRoutes(deps).routes(),
+        *SlackRoutes(deps).routes(),
         *PushRoutes(deps).routes(),
         *ScheduleRoutes(deps).routes(),
         *SkillRoutes(deps).routes(),

@@ -30,6 +30,7 @@ from chatd.services.operation.demo_worker import DemoWorker
 from chatd.services.operation.diagnosis import Doctor
 from chatd.services.operation.restores import Confirmation
 from chatd.services.repositories import RepositoryConnections
+from chatd.services.slack.connections import SlackConnections
 from chatd.services.workspaces.host_credentials import HostCredentials
 from chatd.services.workspaces.runner_administration import RunnerAdministration
 from chatd.services.workspaces.runners import RunnerServices
@@ -153,6 +154,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     host_credentials: HostCredentials
     hooks: HookAdministration
     repositories: RepositoryConnections
+    slack: SlackConnections
     accounts: Accounts
     env: Env
     registry: CollectorRegistry

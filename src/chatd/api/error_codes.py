@@ -301,6 +301,12 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "too_many_repository_connections": ErrorCode(
         409, "There are 200 connections to repositories.", "Delete one first."
     ),
+    "too_many_slack_connections": ErrorCode(
+        409, "There are 200 connections to Slack.", "Delete one first."
+    ),
+    "slack_connection_exists": ErrorCode(
+        409, "There is another connection to Slack with this name.", "Choose another name."
+    ),
     "repository_connection_exists": ErrorCode(
         409, "There is another connection to repositories with this name.", "Choose another name."
     ),

@@ -272,6 +272,14 @@ class ApiRequest:
         return read_uuid("connection_id", self._path["connection_id"])
 
     @cached_property
+    def slack_id(self) -> UUID:
+        return read_uuid("slack_id", self._path["slack_id"])
+
+    @cached_property
+    def slack_link_id(self) -> UUID:
+        return read_uuid("slack_link_id", self._path["slack_link_id"])
+
+    @cached_property
     def webhook_id(self) -> UUID:
         return read_uuid("webhook_id", self._path["webhook_id"])
 

@@ -68,6 +68,9 @@ from chatd.services.operation.secret_keys import (
 from chatd.services.repositories import HostApis, RepositoryConnections
 from chatd.services.repository_worker import RepositoryWorker
 from chatd.services.schedules import ScheduleRunner
+from chatd.services.slack.connections import SlackConnections
+from chatd.services.slack.slack_api import SlackRequests
+from chatd.services.slack.slack_worker import SlackParts, SlackWorker
 from chatd.services.webhooks import DEFAULT_CONTACT, PushRequests, WebhookSender
 from chatd.services.workspaces.host_credentials import HostCredentials
 from chatd.services.workspaces.runner_administration import RunnerAdministration
@@ -308,7 +311,24 @@ class Composition:
             env,
             self.git_hosts,
             self.workspace_control,
-            site=None if settings.server.url is None else settings.server.url.rstrip("/"),
+            site=_site(settings),
+        )
+        self.slack = SlackWorker(
+            pool,
+            replica.transactor,
+            env,
+            SlackParts(
+                ring=ring,
+                requests=SlackRequests(
+                    settings.slack.api_url,
+                    env.clock,
+                    allow_private=settings.slack.private_addresses,
+                ),
+                workspaces=self.workspace_control,
+                stores=files,
+                limits=file_limits(settings),
+                site=_site(settings),
+            ),
         )
         self.project_notices = ProjectNotices(
             pool, replica.chat_lists, changes, replica.background_tasks
@@ -369,6 +389,7 @@ class Composition:
     def _on_turn_end(self) -> None:
         self.webhooks.on_turn_end()
         self.repositories.on_turn_end()
+        self.slack.on_turn_end()
 
     async def sandbox_facts(self) -> SandboxFacts | None:
         """None where this process has no workspaces, or has not yet tried what works."""
@@ -393,6 +414,8 @@ class Composition:
             "secret keys": self.secret_keys.run(pool),
             "webhooks": self._confirmed(self.webhooks.run),
             "repositories": self._confirmed(self.repositories.run),
+            "slack": self._confirmed(self.slack.run),
+            "slack sockets": self._confirmed(self.slack.sockets.run),
             "schedules": self._confirmed(ScheduleRunner(pool, self.replica.transactor, env).run),
             "backlog": self._gauges().run(pool, env),
             "demo worker": self.demo.run(),
@@ -467,6 +490,11 @@ def file_limits(settings: Settings) -> FileLimits:
         user_bytes=settings.files.user_bytes,
         user_files=settings.files.user_files,
     )
+
+
+def _site(settings: Settings) -> str | None:
+    """The address of the page, for links."""
+    return None if settings.server.url is None else settings.server.url.rstrip("/")
 
 
 def _push_contact(settings: Settings) -> str:
@@ -583,6 +611,14 @@ def _deps(
             built.models.get,
             built.git_hosts,
             wake=built.repositories.wake,
+        ),
+        slack=SlackConnections(
+            replica.database.pool,
+            built.key_ring,
+            replica.env,
+            built.models.get,
+            built.slack.requests,
+            on_change=built.slack.on_change,
         ),
         host_credentials=HostCredentials(replica.database.pool, built.key_ring, replica.env),
         accounts=build_accounts(

@@ -19,6 +19,7 @@ from chatd.cli.account import account_commands, credential_commands
 from chatd.cli.administration import (
     hook_commands,
     repository_commands,
+    slack_commands,
     template_commands,
     user_commands,
 )
@@ -30,7 +31,7 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Work with agents": ("chat", "run", "acp", "chats", "workspaces", "models", "usage", "policy"),
     "Your account at a server": (
         *("login", "logout", "whoami", "mcp", "skills", "projects", "files", "tokens"),
-        "credentials",
+        *("credentials", "slack"),
     ),
     "Run a server": (
         *("serve", "worker", "runner", "providers", "migrate", "admin"),
@@ -105,6 +106,7 @@ administration.add_typer(template_commands.templates, name="templates")
 administration.add_typer(credential_commands.shared, name="credentials")
 administration.add_typer(hook_commands.hooks, name="hooks")
 administration.add_typer(repository_commands.repositories, name="repositories")
+administration.add_typer(slack_commands.connections, name="slack")
 app.add_typer(runner.runner, name="runner")
 
 EXIT_BEHIND: Final = 3

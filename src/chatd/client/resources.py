@@ -866,6 +866,57 @@ class RepositoryEvent(Struct, frozen=True, kw_only=True):
     created_at: datetime = NEVER
 
 
+class SlackConnection(Struct, frozen=True, kw_only=True):
+    """A connection to Slack, without its tokens."""
+
+    id: UUID
+    name: str = ""
+    team_name: str = ""
+    template_id: UUID | None = None
+    template_name: str | None = None
+    project_id: UUID | None = None
+    project_name: str | None = None
+    model_id: UUID | None = None
+    match_email: bool = False
+    enabled: bool = True
+    connected_at: datetime | None = None
+    problem: str | None = None
+
+
+class SlackTrial(Struct, frozen=True, kw_only=True):
+    ok: bool = False
+    team: str = ""
+    bot: str = ""
+    missing_scopes: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class SlackEvent(Struct, frozen=True, kw_only=True):
+    id: int
+    kind: str = ""
+    channel: str = ""
+    slack_user: str = ""
+    outcome: str = ""
+    detail: str = ""
+    attempts: int = 0
+    chat_id: UUID | None = None
+    created_at: datetime = NEVER
+
+
+class SlackLink(Struct, frozen=True, kw_only=True):
+    id: UUID
+    connection_name: str = ""
+    team_name: str = ""
+    slack_user: str = ""
+    slack_name: str = ""
+    created_at: datetime = NEVER
+
+
+class SlackLinkCode(Struct, frozen=True, kw_only=True):
+    code: str = ""
+    expires_at: datetime = NEVER
+
+
 class HookTrial(Struct, frozen=True, kw_only=True):
     ok: bool = False
     decision: str | None = None

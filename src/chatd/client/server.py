@@ -92,6 +92,11 @@ from chatd.client.resources import (
     Sent,
     SignedIn,
     Skill,
+    SlackConnection,
+    SlackEvent,
+    SlackLink,
+    SlackLinkCode,
+    SlackTrial,
     SpendLimits,
     SpendStatus,
     StoredFile,
@@ -820,6 +825,40 @@ class ServerApi:
     def list_repository_events(self, connection_id: UUID) -> ListCall[RepositoryEvent]:
         path = f"/repository-connections/{connection_id}/events"
         return self._list(path, Page[RepositoryEvent])
+
+    # Slack
+
+    def list_slack_connections(self) -> ListCall[SlackConnection]:
+        return self._list("/slack-connections", Page[SlackConnection])
+
+    def get_slack_connection(self, slack_id: UUID) -> Call[SlackConnection]:
+        return self._get(f"/slack-connections/{slack_id}", SlackConnection)
+
+    def create_slack_connection(self, fields: Mapping[str, object]) -> Call[SlackConnection]:
+        return self._post("/slack-connections", dict(fields), SlackConnection)
+
+    def change_slack_connection(
+        self, slack_id: UUID, fields: Mapping[str, object]
+    ) -> Call[SlackConnection]:
+        return self._patch(f"/slack-connections/{slack_id}", dict(fields), SlackConnection)
+
+    def delete_slack_connection(self, slack_id: UUID) -> Call[None]:
+        return self._delete(f"/slack-connections/{slack_id}")
+
+    def try_slack_connection(self, slack_id: UUID) -> Call[SlackTrial]:
+        return self._post(f"/slack-connections/{slack_id}/test", None, SlackTrial)
+
+    def list_slack_events(self, slack_id: UUID) -> ListCall[SlackEvent]:
+        return self._list(f"/slack-connections/{slack_id}/events", Page[SlackEvent])
+
+    def list_slack_links(self) -> ListCall[SlackLink]:
+        return self._list("/slack-links", Page[SlackLink])
+
+    def make_slack_code(self) -> Call[SlackLinkCode]:
+        return self._post("/slack-links/code", None, SlackLinkCode)
+
+    def delete_slack_link(self, slack_link_id: UUID) -> Call[None]:
+        return self._delete(f"/slack-links/{slack_link_id}")
 
     # Files
 

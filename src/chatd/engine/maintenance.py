@@ -15,6 +15,7 @@ from chatd.aio import PeriodicTask
 from chatd.domain.access.permissions import SystemActor
 from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.deployment.repositories import EVENTS_KEPT_S
+from chatd.domain.deployment.slack import EVENTS_KEPT_S as SLACK_EVENTS_KEPT_S
 from chatd.domain.errors import RequestError, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock, Env
@@ -25,7 +26,7 @@ from chatd.store.account import answer_links, audit, credentials, public_links, 
 from chatd.store.chat import journal
 from chatd.store.database.conn import Conn, MissingReference
 from chatd.store.database.pool import Pool
-from chatd.store.deployment import repository_work, retention, webhooks
+from chatd.store.deployment import repository_work, retention, slack, slack_work, webhooks
 from chatd.store.file_stores import FileStores
 from chatd.store.files import SweepPosition
 from chatd.store.idempotency import REQUEST_RETENTION
@@ -123,6 +124,7 @@ def maintenance_tasks(
         _batched("forget_deliveries", 600, lambda: _forget_deliveries(conn)),
         _batched("forget_repository_events", 600, lambda: _forget_repository_events(conn)),
         _batched("forget_repository_threads", 600, lambda: _forget_repository_threads(conn)),
+        _batched("forget_slack", 600, lambda: _forget_slack(conn)),
         _batched("forget_kept_answers", 600, lambda: _forget_kept_answers(conn)),
         _batched("forget_public_links", 600, lambda: _forget_public_links(conn)),
         _batched("forget_answer_links", 600, lambda: _forget_answer_links(conn)),
@@ -171,6 +173,16 @@ async def _forget_repository_threads(conn: Conn) -> bool:
     return await repository_work.delete_threads(conn, limit=_MAX_KEYS_PER_BATCH) == (
         _MAX_KEYS_PER_BATCH
     )
+
+
+async def _forget_slack(conn: Conn) -> bool:
+    limit = _MAX_KEYS_PER_BATCH
+    gone = (
+        await slack_work.delete_ended(conn, after_s=SLACK_EVENTS_KEPT_S, limit=limit),
+        await slack_work.delete_threads(conn, limit=limit),
+        await slack.delete_codes(conn, limit=limit),
+    )
+    return limit in gone
 
 
 async def _forget_kept_answers(conn: Conn) -> bool:

@@ -584,6 +584,23 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
 
+class SlackSettings(msgspec.Struct, frozen=True, kw_only=True):
+    api_url: Annotated[
+        str,
+        Meta(
+            description="The address of Slack's Web API, for a proxy or a test",
+            pattern=r"^https?://[^\s?#]+$",
+        ),
+    ] = "https://slack.com/api"
+    private_addresses: Annotated[
+        bool,
+        Meta(
+            description="Whether that address may be on this host and in private networks, and be"
+            " reached without TLS"
+        ),
+    ] = False
+
+
 class McpSettings(msgspec.Struct, frozen=True, kw_only=True):
     private_hosts: Annotated[
         tuple[str, ...],
@@ -783,6 +800,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhooks: WebhookSettings = WebhookSettings()
     hooks: HookSettings = HookSettings()
     repositories: RepositorySettings = RepositorySettings()
+    slack: SlackSettings = SlackSettings()
     mcp: McpSettings = McpSettings()
     templates: Annotated[
         tuple[dict[str, Any], ...],  # the workspaces package checks them

@@ -27,6 +27,7 @@ from tests.api.permissions.table import (
     REPOSITORY_CONNECTION,
     SCHEDULE,
     SKILL,
+    SLACK_CONNECTION,
     SUBSCRIPTION,
     TEMPLATE_CONFIG,
     WEBHOOK,
@@ -58,6 +59,8 @@ DELETIONS: Final[Mapping[str, str]] = {
     "shared_credential_id": "/host-credential-configs/{shared_credential_id}",
     "hook_id": "/hooks/{hook_id}",
     "connection_id": "/repository-connections/{connection_id}",
+    "slack_id": "/slack-connections/{slack_id}",
+    "slack_link_id": "/slack-links/{slack_link_id}",
     "session_id": "/auth/sessions/{session_id}",
     "subscription_id": "/push/subscriptions/{subscription_id}",
     "user_id": "/users/{user_id}",
@@ -109,6 +112,8 @@ class ObjectFactory:
             "shared_credential_id": self._shared_credential,
             "hook_id": self._hook,
             "connection_id": self._repository_connection,
+            "slack_id": self._slack_connection,
+            "slack_link_id": self._slack_link,
             "subscription_id": self._subscription,
             "provider_id": self._provider,
             "mcp_server_id": self._mcp_server,
@@ -300,6 +305,21 @@ class ObjectFactory:
     async def _repository_connection(self, made: Objects, owner: str, row: Row) -> str:
         body = self.fill(REPOSITORY_CONNECTION)
         return str((await self._ask("admin", "POST", "/repository-connections", body))["id"])
+
+    async def _slack_connection(self, made: Objects, owner: str, row: Row) -> str:
+        body = self.fill(SLACK_CONNECTION)
+        return str((await self._ask("admin", "POST", "/slack-connections", body))["id"])
+
+    async def _slack_link(self, made: Objects, owner: str, row: Row) -> str:
+        """As if the owner had sent a code to the bot."""
+        connection = await self._slack_connection(made, owner, row)
+        link_id = UUID(int=self._number())
+        await self._pool.execute(
+            "INSERT INTO slack_links (id, connection_id, slack_user, user_id)"
+            " VALUES ($1, $2, $3, $4)",
+            *(link_id, UUID(connection), f"U{link_id.int}", self._callers.users[owner]),
+        )
+        return str(link_id)
 
     async def _shared_credential(self, made: Objects, owner: str, row: Row) -> str:
         body = self.fill(HOST_CREDENTIAL)

@@ -134,6 +134,11 @@ REPOSITORY_CONNECTION: Final = {
     "template_id": "{repository_template}",
     "token": "abcdefgh1",
 }
+SLACK_CONNECTION: Final = {
+    "name": "slack-{n}",
+    "bot_token": "xoxb-12345678",
+    "app_token": "xapp-12345678",
+}
 HOST_CREDENTIAL: Final = {"host": "host-{n}.example.com", "secret": "abcdefgh1"}
 SKILL: Final = {"name": "skill-{n}", "description": "Does it.", "body": "Do it."}
 PROJECT: Final = {"name": "Project {n}", "instructions": "Answer briefly."}
@@ -816,6 +821,33 @@ ADMINISTRATION: Final = (
         b"{}",
         says="signature_invalid",
     ),
+    row("GET /slack-connections", "administration read", "admin"),
+    row(
+        "POST /slack-connections",
+        "administration",
+        "admin",
+        SLACK_CONNECTION,
+        records="slack_connection.create",
+    ),
+    row("GET /slack-connections/{slack_id}", "administration read", "admin"),
+    row(
+        "PATCH /slack-connections/{slack_id}",
+        "administration",
+        "admin",
+        {"enabled": False},
+        records="slack_connection.update",
+    ),
+    row(
+        "DELETE /slack-connections/{slack_id}",
+        "administration",
+        "admin",
+        records="slack_connection.delete",
+    ),
+    row("POST /slack-connections/{slack_id}/test", "administration", "admin"),
+    row("GET /slack-connections/{slack_id}/events", "administration read", "admin"),
+    row("GET /slack-links", "any role", "account"),
+    row("POST /slack-links/code", "any role", "account"),
+    row("DELETE /slack-links/{slack_link_id}", "own", "account", records="slack_link.delete"),
     row("GET /host-credential-configs", "administration read", "admin"),
     row(
         "POST /host-credential-configs",

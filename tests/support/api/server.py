@@ -40,6 +40,8 @@ from chatd.sealed_secrets import KeyRing
 from chatd.services.hooks import HookAdministration
 from chatd.services.mcp_servers import McpServers
 from chatd.services.repositories import HostApis, RepositoryConnections
+from chatd.services.slack.connections import SlackConnections
+from chatd.services.slack.slack_api import SlackRequests
 from chatd.services.webhooks import PushRequests
 from chatd.services.workspaces.host_credentials import HostCredentials
 from chatd.services.workspaces.runner_administration import RunnerAdministration
@@ -355,6 +357,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     page_dir: Path = Path("/nonexistent/page")
     help_dir: Path = Path("/nonexistent/help")
     stops_subagents: bool = False
+    slack_url: str = "http://127.0.0.1:9/api"
     mcp_hosts: frozenset[str] = frozenset({"127.0.0.1"})
 
 
@@ -398,6 +401,14 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
             rig.directory.get,
             HostApis(KEY_RING, env, allow_private=True),
             wake=lambda: None,
+        ),
+        slack=SlackConnections(
+            replica.pool,
+            KEY_RING,
+            env,
+            rig.directory.get,
+            SlackRequests(options.slack_url, clock, allow_private=True),
+            on_change=lambda: None,
         ),
         hooks=HookAdministration(replica.pool, KEY_RING, env, allow_private=True),
         accounts=build_accounts(

@@ -1860,6 +1860,118 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/slack-connections": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_slack_connections"];
+        put?: never;
+        post: operations["create_slack_connection"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/slack-connections/{slack_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_slack_connection"];
+        put?: never;
+        post?: never;
+        delete: operations["delete_slack_connection"];
+        options?: never;
+        head?: never;
+        patch: operations["change_slack_connection"];
+        trace?: never;
+    };
+    "/api/v1/slack-connections/{slack_id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["try_slack_connection"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/slack-connections/{slack_id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_slack_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/slack-links": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_slack_links"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/slack-links/code": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["make_slack_code"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/slack-links/{slack_link_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["delete_slack_link"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/push/key": {
         parameters: {
             query?: never;
@@ -5106,6 +5218,21 @@ export interface components {
             description: string;
             body: string;
         };
+        NewSlackBody: {
+            name: string;
+            bot_token: string;
+            app_token: string;
+            /** @default null */
+            template_id?: string | null;
+            /** @default null */
+            project_id?: string | null;
+            /** @default null */
+            model_id?: string | null;
+            /** @default false */
+            match_email?: boolean;
+            /** @default true */
+            enabled?: boolean;
+        };
         NewTokenBody: {
             name: string;
             /** @default null */
@@ -5202,6 +5329,15 @@ export interface components {
             general: string | null;
             explore: string | null;
             computer_use: string | null;
+        };
+        OwnSlackLink: {
+            /** Format: uuid */
+            id: string;
+            connection_name: string;
+            team_name: string;
+            slack_user: string;
+            slack_name: string;
+            created_at: string;
         };
         Parameter: {
             name: string;
@@ -6123,6 +6259,76 @@ export interface components {
             created_at: string;
             updated_at: string;
             body: string;
+        };
+        SlackConfig: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            team_name: string;
+            template_id: string | null;
+            template_name: string | null;
+            project_id: string | null;
+            project_name: string | null;
+            model_id: string | null;
+            match_email: boolean;
+            enabled: boolean;
+            connected_at: string | null;
+            problem: string | null;
+            created_at: string;
+            updated_at: string;
+        };
+        SlackEventPage: {
+            items: components["schemas"]["SlackEventRecord"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        SlackEventRecord: {
+            id: number;
+            kind: string;
+            channel: string;
+            slack_user: string;
+            /** @enum {unknown} */
+            outcome: "done" | "failed" | "ignored" | "waiting";
+            detail: string;
+            attempts: number;
+            chat_id: string | null;
+            created_at: string;
+            next_attempt_at: string | null;
+        };
+        SlackLinkCode: {
+            code: string;
+            expires_at: string;
+        };
+        SlackLinkPage: {
+            items: components["schemas"]["OwnSlackLink"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        SlackPage: {
+            items: components["schemas"]["SlackConfig"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        SlackPatch: {
+            name?: string;
+            bot_token?: string;
+            app_token?: string;
+            template_id?: string | null;
+            project_id?: string | null;
+            model_id?: string | null;
+            match_email?: boolean;
+            enabled?: boolean;
+        };
+        SlackTrial: {
+            ok: boolean;
+            /** @default  */
+            team?: string;
+            /** @default  */
+            bot?: string;
+            /** @default [] */
+            missing_scopes?: string[];
+            /** @default  */
+            reason?: string;
         };
         SourcePart: {
             /** @enum {unknown} */
@@ -10780,6 +10986,223 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["DeliveryReceipt"];
                 };
+            };
+        };
+    };
+    list_slack_connections: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlackPage"];
+                };
+            };
+        };
+    };
+    create_slack_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewSlackBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlackConfig"];
+                };
+            };
+        };
+    };
+    get_slack_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                slack_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlackConfig"];
+                };
+            };
+        };
+    };
+    delete_slack_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                slack_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    change_slack_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                slack_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SlackPatch"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlackConfig"];
+                };
+            };
+        };
+    };
+    try_slack_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                slack_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlackTrial"];
+                };
+            };
+        };
+    };
+    list_slack_events: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                slack_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlackEventPage"];
+                };
+            };
+        };
+    };
+    list_slack_links: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlackLinkPage"];
+                };
+            };
+        };
+    };
+    make_slack_code: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlackLinkCode"];
+                };
+            };
+        };
+    };
+    delete_slack_link: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                slack_link_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };

@@ -89,6 +89,8 @@ TAGS: Final[Mapping[str, str]] = {
     "ratings": "What users think of answers, for administrators.",
     "public": "What public links show, for readers without an account.",
     "repository-connections": "Git hosts whose issues and pull requests start chats.",
+    "slack-connections": "Workspaces of Slack whose threads are chats.",
+    "slack-links": "The persons of Slack that you are.",
     "push": "Browsers of yours that are notified when a turn of your chats ends.",
     "auth": "Sign in and out; your sessions, tokens and tickets.",
     "setup": "Whether the server waits for its first sign-in.",

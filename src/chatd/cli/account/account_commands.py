@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from chatd.cli.account import credential_commands, project_commands
-from chatd.cli.administration import model_commands, policy_commands
+from chatd.cli.administration import model_commands, policy_commands, slack_commands
 from chatd.cli.options import AsJson, DataDir, Profile, ServerFinder, TokenFile, Url, with_target
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(files, name="files")
     app.add_typer(tokens, name="tokens")
     app.add_typer(credential_commands.own, name="credentials")
+    app.add_typer(slack_commands.own, name="slack")
     app.add_typer(policy_commands.policy, name="policy")
     app.command()(usage)
     app.add_typer(mcp, name="mcp", short_help="Connect your MCP servers; be one yourself.")

@@ -20,7 +20,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.description import describe
 from chatd.domain.ids import ChatId, ToolCallId, UserId
 from chatd.domain.model.failures import redact_urls
-from chatd.domain.text import parse_json
+from chatd.domain.text import clip, parse_json
 
 ANSWER_PATH: Final = "/answer"
 """The page of a link. The secret follows as the fragment, which browsers do not send."""
@@ -28,13 +28,16 @@ ANSWER_LINK_LIFETIME_S: Final = 3600
 """Of a link, unless the call expires before."""
 MAX_LINKED_CALL_CHARS: Final = 2000
 """A longer call has no link: a person must see all of what runs."""
+MAX_TOLD_CALL_CHARS: Final = 4000
+"""Of a call that is looked through for secrets: the time grows with the square of it."""
 HIDDEN: Final = "[hidden]"
 _PURPOSE: Final = "answer link"
 _PATHS: Final = ("path", "file_path", "url", "query", "name")
 """Arguments that say most of a call, in this order."""
 
 _ASSIGNED: Final = re.compile(
-    r"""(?ix) ( [\w.-]* (?: password | passwd | secret | token | api[_-]?key | access[_-]?key
+    r"""(?ix) ( (?<![\w.-]) [\w.-]* (?:
+                    password | passwd | secret | token | api[_-]?key | access[_-]?key
                           | private[_-]?key | credential | authorization | cookie ) [\w.-]* ["']?
                 (?: \s*[=:]\s* | \s+ ) )
         ( (?: bearer | basic | token ) \s+ )? ( "[^"]*" | '[^']*' | [^\s"'&|;,)}]+ )"""
@@ -98,7 +101,7 @@ def describe_call(call: PendingCall) -> CallText:
     if isinstance(command, str):
         rest = {name: one for name, one in args.items() if name not in ("command", "description")}
         text = f"{command}\n{msgspec.json.encode(rest).decode()}" if rest else command
-    shown = strip_secrets(text)
+    shown = strip_secrets(clip(text, MAX_TOLD_CALL_CHARS))
     is_plain = all(char.isprintable() or char in "\n\t" for char in text)
     return CallText(tool=call.name, text=shown, is_whole=shown == text and is_plain)
 
@@ -110,7 +113,8 @@ def headline(call: PendingCall) -> str:
     if isinstance(value, dict):
         args = cast("Mapping[str, object]", value)
         named = (args.get(name) for name in ("command", *_PATHS))
-        shown = strip_secrets(next((one for one in named if isinstance(one, str) and one), shown))
+        told = next((one for one in named if isinstance(one, str) and one), shown)
+        shown = strip_secrets(clip(told, MAX_TOLD_CALL_CHARS))
     return (
         f"Allow {call.name}? {shown}".strip() if shown not in ("", "{}") else f"Allow {call.name}?"
     )

@@ -78,6 +78,8 @@ def _page(condition: LiteralString) -> LiteralString:
             WHEN 'webhook' THEN k.detail ->> 'host'
             WHEN 'hook' THEN k.detail ->> 'name'
             WHEN 'repository_connection' THEN k.detail ->> 'name'
+            WHEN 'slack_connection' THEN k.detail ->> 'name'
+            WHEN 'slack_link' THEN k.detail ->> 'name'
             WHEN 'project' THEN k.detail ->> 'name'
             WHEN 'group' THEN coalesce(k.detail #>> '{{before,name}}',
                 k.detail #>> '{{after,name}}', (
@@ -124,6 +126,10 @@ def _page(condition: LiteralString) -> LiteralString:
             WHERE k.object_type = 'hook' AND j.id = k.key
             UNION ALL SELECT q.name, false FROM repository_connections q
             WHERE k.object_type = 'repository_connection' AND q.id = k.key
+            UNION ALL SELECT x.name, false FROM slack_connections x
+            WHERE k.object_type = 'slack_connection' AND x.id = k.key
+            UNION ALL SELECT z.slack_name, false FROM slack_links z
+            WHERE k.object_type = 'slack_link' AND z.id = k.key
             UNION ALL SELECT NULL, false FROM webhooks b
             WHERE k.object_type = 'webhook' AND b.id = k.key
             LIMIT 1) o ON true

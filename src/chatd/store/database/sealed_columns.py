@@ -43,6 +43,8 @@ SEALED_COLUMNS: Final[tuple[SealedColumn, ...]] = (
     SealedColumn(table="push_keys", column="private_key"),
     SealedColumn(table="repository_connections", column="secret"),
     SealedColumn(table="repository_connections", column="token"),
+    SealedColumn(table="slack_connections", column="app_token"),
+    SealedColumn(table="slack_connections", column="bot_token"),
     SealedColumn(table="webhooks", column="secret"),
 )
 """A test compares this list with the schema."""

@@ -10,6 +10,7 @@ import { toast } from "@/platform/toasts";
 import { Loaded, readAll, Section, SettingsPage, useResource, useSave } from "../frame";
 import { fieldErrors } from "../server/provider-drawer";
 import { HostCredentials } from "./host-credentials";
+import { SlackLinks } from "./slack-links";
 
 export function ConnectionsPage() {
   const servers = useMcpServers();
@@ -33,6 +34,7 @@ export function ConnectionsPage() {
       </Section>
       <GitHosts />
       <HostCredentials />
+      <SlackLinks />
     </SettingsPage>
   );
 }
