@@ -40,6 +40,8 @@ PING_INTERVAL_S: Final = 15.0
 MAX_ENVELOPE_BYTES: Final = 1024 * 1024
 FIRST_RECONNECT_S: Final = 1.0
 MAX_RECONNECT_S: Final = 60.0
+MIN_CONNECTION_S: Final = 10.0
+"""A connection that Slack renews sooner is opened again after a delay."""
 REFUSED_RECONNECT_S: Final = 300.0
 """After a token was refused, unless the connection is changed."""
 
@@ -130,10 +132,11 @@ class SlackSockets:
         """Connect, and again after each end."""
         failures, connection_id = 0, found.connection.id
         while True:
-            wait_s = None
+            wait_s, began_s = None, self._env.clock.monotonic()
             try:
                 end = await self._connect(found)
-                failures = 0 if end == "refresh" else failures + 1
+                has_lasted = self._env.clock.monotonic() - began_s >= MIN_CONNECTION_S
+                failures = 0 if end == "refresh" and has_lasted else failures + 1
                 if end == "disabled":
                     text = "Socket Mode is turned off for the app: turn it on in its settings."
                     await slack.set_problem(self._conn, connection_id, text)
@@ -180,7 +183,8 @@ class SlackSockets:
         except TimeoutError:
             raise SlackCallFailed("unavailable", "Slack did not say hello in time.") from None
         except (aiohttp.ClientError, OSError) as error:
-            text = f"Slack cannot be reached: {clip(str(error), 200) or type(error).__name__}"
+            # Not its words: they may have the address, which is a secret.
+            text = f"Slack cannot be reached: {type(error).__name__}"
             raise SlackCallFailed("unavailable", text) from None
 
     async def _identify(self, api: SlackApi, connection: SlackConnection) -> SlackConnection:
