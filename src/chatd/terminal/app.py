@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 
 
 class _PrivateLog(logging.handlers.RotatingFileHandler):
-    """Only this account reads it, also after a rotation: errors quote what people said."""
+    """A log that only this account can read, even after a rotation: errors quote what people
+    said."""
 
     def _open(self) -> TextIOWrapper:
         file = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -43,7 +44,7 @@ class _PrivateLog(logging.handlers.RotatingFileHandler):
 
 
 def open_log(directory: Path) -> Path | None:
-    """Everything that is logged goes there from now on; None if it cannot be written."""
+    """Send everything that is logged to the file; None if it cannot be written."""
     path = directory / LOG_FILE
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -143,7 +144,7 @@ class ChatTerminal(SessionApp, inherit_bindings=False):
 
     @on(MainScreen.TitleChanged)
     def show_title(self, event: MainScreen.TitleChanged) -> None:
-        """In the title of the window: how many chats need a person, and the open chat."""
+        """Show in the window's title how many chats need a person, and the open chat."""
         count = f"({event.needing}) " if event.needing else ""
         name = f"{event.title} · chatd" if event.title else "chatd"
         text = count + safe_line(name, TITLE_CELLS)
@@ -153,8 +154,8 @@ class ChatTerminal(SessionApp, inherit_bindings=False):
 
     @on(MainScreen.Alerted)
     def alert(self, event: MainScreen.Alerted) -> None:
-        """A line on the screen; while the person looks elsewhere also the bell and, in terminals
-        that have it, a notification of the desktop."""
+        """Show a line on the screen; while the person looks elsewhere, also ring the bell and, in
+        terminals that have it, show a notification of the desktop."""
         alert = event.alert
         self.notify(alert.text, severity=alert.severity, markup=False)
         if self._rings:
@@ -163,7 +164,7 @@ class ChatTerminal(SessionApp, inherit_bindings=False):
                 self._write(f"\x1b]9;{alert.text}\x07")
 
     def _show_sign_in(self) -> None:
-        """As long as the server does not accept the token, on top of everything."""
+        """Shown on top of everything while the server does not accept the token."""
         is_shown = isinstance(self.screen, SignedOutScreen)
         is_signed_out = self.session.connection.state == "signed_out"
         if is_signed_out and not is_shown:
@@ -194,7 +195,7 @@ class ChatTerminal(SessionApp, inherit_bindings=False):
             self._driver.flush()
 
     def _fatal_error(self) -> None:
-        """Textual would print the stack with all local variables: with the token among them."""
+        """Textual would print the stack with all local variables, including the token."""
         error = self._exception or RuntimeError()
         record_crash(error)
         self.crash = crash_text(error, self._log_path)

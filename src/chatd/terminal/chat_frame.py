@@ -32,7 +32,7 @@ from chatd.terminal.session import app_of, session_of
 
 
 class ChatHeader(Static):
-    """`status` is the newest that is known of the open chat: the list may be behind it."""
+    """`status` is the newest that is known of the open chat: the list may lag behind."""
 
     def __init__(self) -> None:
         super().__init__("", markup=False)
@@ -98,14 +98,14 @@ def _notes(chat: Chat) -> list[str]:
 
 TICK_S: Final = 1.0
 CHARS_PER_TOKEN: Final = 4
-"""For an answer whose tokens the provider has not told yet."""
+"""For an answer whose tokens the provider has not reported yet."""
 
 
 WORKING: Final[frozenset[PublicStatus]] = frozenset({"pending", "running", "interrupting"})
 
 
 class Work(Struct, frozen=True):
-    """Of the running turn. `is_estimated`: a part of the tokens is not counted by the provider."""
+    """The tokens of the running turn. `is_estimated`: the provider has not counted some of them."""
 
     began_at: datetime | None
     read: int = 0
@@ -181,8 +181,8 @@ class WorkLine(Static):
 
 
 def follow_state(host: DOMNode, show: Callable[[], None]) -> Callable[[], None]:
-    """Call `show` in a task of the app, now and after every change of the connection; returns how
-    to stop it. The connection calls its listeners in its own task."""
+    """Call `show` in a task of the app, now and after every change of the connection; the returned
+    function stops that. The connection calls its listeners in its own task."""
     host.call_later(show)
 
     def changed() -> None:
@@ -250,7 +250,7 @@ def connection_word(connection: Connection, url: str, *, is_short: bool) -> str:
 
 SAY_S: Final = 3.0
 WIDE_FROM: Final = 100
-"""Columns from which there is room for the name of the server."""
+"""Columns from which on the name of the server is shown."""
 
 
 class StatusLine(Horizontal):

@@ -1,4 +1,4 @@
-"""Keys that come in one read act one after the other: each goes where the one before has led.
+"""Keys that arrive in one read act one after the other: each goes where the one before has led.
 
 Textual hands all of them to the widget that has the focus when they come. What a key does is known
 only later: it travels up from that widget, its action posts messages, and then the focus moves.
@@ -21,9 +21,9 @@ ROUNDS: Final = 4
 """Ways from the focus up to the app that follow a key: for the key itself, for the message of its
 action, for the message of the one that took it, and for the focus."""
 MAX_WAIT_S: Final = 0.25
-"""A widget that was removed sends nothing up."""
+"""How long to wait for a key to travel up: a widget that was removed sends nothing."""
 BURST_S: Final = 0.005
-"""Nobody types two keys so close together: a terminal without bracketed paste sends what is pasted
+"""No person types two keys so close together: a terminal without bracketed paste sends pasted text
 as keys."""
 LAST_S: Final = 0.001
 """The Enter that ends a paste of several lines comes with its text. After one line it is sent: so
@@ -116,8 +116,8 @@ class KeyOrder:
         return is_alone and event is not self._waited_for
 
     def _read_pasted(self, event: events.Key | events.Paste) -> events.Key | events.Paste:
-        """Enter and Tab among characters that came with them are text: they send and move
-        nothing."""
+        """Enter and Tab among characters that came with them are text: they neither send nor move
+        anything."""
         if not self._can_be_pasted(event):
             return event
         is_before = False
@@ -150,7 +150,7 @@ class ComposerKey(StrEnum):
 
 
 def read_alt_enter() -> None:
-    """Let this process know the sequences. Twice is once."""
+    """Register the sequences in this process. Idempotent."""
     table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
     for sequence in ALT_ENTER_SEQUENCES:
         table[sequence] = (ComposerKey.ALT_ENTER,)

@@ -221,7 +221,8 @@ _NAMES: Final[Mapping[str, str]] = {
 
 
 def key_names(keys: str) -> str:
-    """As people write them: `ctrl+n,f2` is «Ctrl-N or F2», and nine digits are «1 to 9»."""
+    """The keys as people write them: `ctrl+n,f2` is «Ctrl-N or F2», and nine digits are «1 to
+    9»."""
     names = keys.split(",")
     if names == list("123456789"):
         return "1 to 9"
@@ -235,7 +236,7 @@ def key_name(key: str) -> str:
 
 
 def short_key_name(key: str) -> str:
-    """For the last line, which has little room: `ctrl+n` is «^N»."""
+    """The short form for the last line: `ctrl+n` is «^N»."""
     return key_name(key).replace("Ctrl-", "^")
 
 

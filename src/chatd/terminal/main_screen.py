@@ -1,5 +1,5 @@
-"""The main screen: the chat list beside the open chat, its message box below; and which screens can
-be put on top of it."""
+"""The main screen: the chat list next to the open chat, its message box below; and which screens
+can be put on top of it."""
 
 import logging
 from collections.abc import Callable
@@ -52,14 +52,14 @@ from chatd.terminal.session import app_of, session_of
 from chatd.terminal.timeline.timeline import Timeline
 
 FRAME_S: Final = 1 / 30
-"""Between two states of a chat on the screen: an answer may come in a thousand pieces a second."""
+"""Minimum time between two drawings of a chat: an answer may come in a thousand pieces a second."""
 AGAIN_WITHIN_S: Final = 2.0
-"""Of two presses of Esc or Ctrl-C."""
+"""How soon a second press of Esc or Ctrl-C must follow the first."""
 MAX_MARKED: Final = 500
 NARROW_BELOW: Final = 100
-"""Columns below which the chat list takes the place of the chat instead of standing beside it."""
+"""Columns below which the chat list replaces the chat instead of standing next to it."""
 TALL_FROM: Final = 30
-"""Lines from which there is room for an empty one below the title."""
+"""Lines from which on an empty one is shown below the title."""
 _GONE: Final = (
     "This chat does not exist any more, or is not shared with you any more. Ctrl-N starts a new"
     " one."
@@ -78,11 +78,11 @@ class DoublePress:
         self._place: object = None
 
     def is_waiting(self, place: object, now: float) -> bool:
-        """Whether the next press there would be the second."""
+        """Whether a press there now would be the second."""
         return now - self._at <= AGAIN_WITHIN_S and place == self._place
 
     def press(self, place: object, now: float) -> bool:
-        """True for the second of two presses; a third is a first again."""
+        """True for the second of two presses; a third counts as a first."""
         is_second = self.is_waiting(place, now)
         self._at = float("-inf") if is_second else now
         self._place = place
@@ -112,7 +112,7 @@ class OpenedChat:
             self._stop = self._connection.follow_chat(chat_id, self._changed)
 
     def close(self) -> None:
-        """It is not followed any more; `chat_id` still names it."""
+        """Stop following it; `chat_id` still names it."""
         if self._stop is not None:
             self._stop()
         if self._timer is not None:
@@ -121,7 +121,8 @@ class OpenedChat:
         self._is_asked = False
 
     def _changed(self, chat: FollowedChat) -> None:
-        """In the connection's task: textual's timers need to be started in a task of the app."""
+        """Called in the connection's task: textual's timers must be started in a task of the
+        app."""
         self._newest = chat
         if not self._is_asked:
             self._is_asked = True
@@ -212,7 +213,7 @@ class MainScreen(Screen[None]):
     # The open chat
 
     def open(self, chat_id: ChatId | None) -> None:
-        """None: a new chat."""
+        """`chat_id` None opens a new chat."""
         if self._opened is None:
             return
         self.remove_class("-list")
@@ -278,7 +279,7 @@ class MainScreen(Screen[None]):
         self._show_frame()
 
     def _mark_read(self) -> None:
-        """What is on the screen of a person who looks at it is read, once the chat rests."""
+        """Mark what is on the screen of a person who looks at it as read, once the chat rests."""
         chat = self._followed
         if chat is None or chat.gone or not app_of(self).app_focus:
             return
@@ -293,7 +294,7 @@ class MainScreen(Screen[None]):
         self.run_worker(partial(self._send_read, shown.chat_id, last), group="read")
 
     async def _send_read(self, chat_id: ChatId, message_id: int) -> None:
-        """One that fails is not repeated: the next answer brings another."""
+        """A failed request is not repeated: the next answer brings another."""
         try:
             await session_of(self).api.mark_read(chat_id, message_id)
         except (ApiError, ServerUnreachable) as error:
@@ -301,7 +302,7 @@ class MainScreen(Screen[None]):
 
     @on(ChatList.Changed)
     def _show_frame(self) -> None:
-        """What depends on the list and on the open chat."""
+        """Update what depends on the list and on the open chat."""
         listed = self.listed
         status = "" if self._followed is None else self._followed.shown.status
         self.query_one(ChatHeader).show_chat(listed, status, is_new=self.chat_id is None)
@@ -312,14 +313,15 @@ class MainScreen(Screen[None]):
 
     @on(ChatList.Alerted)
     def pass_alert(self, event: ChatList.Alerted) -> None:
-        """Not about a chat that is being looked at."""
+        """Alert, unless the person is looking at this chat."""
         if event.alert.chat_id != self.chat_id or not app_of(self).app_focus:
             self.post_message(self.Alerted(event.alert))
 
     # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A key may come before the widgets are there, and while they are removed at the end."""
+        """Whether the widgets exist: a key may come before them, and while they are removed at the
+        end."""
         return bool(self.query(Composer)) and super().check_action(action, parameters)
 
     def action_messages(self) -> None:
@@ -342,7 +344,7 @@ class MainScreen(Screen[None]):
             self.open(chat.id)
 
     def action_toggle_list(self) -> None:
-        """Goes to the list; from there, hides it."""
+        """Go to the list; from there, hide it."""
         chats = self.chat_list.chats
         if chats.has_focus:
             self.add_class("-no-list")
@@ -422,7 +424,7 @@ class MainScreen(Screen[None]):
         session_of(self).connection.retry_now()
 
     def action_detach(self) -> None:
-        """Messages that the server does not have yet would be lost."""
+        """Ask first if messages would be lost that the server does not have yet."""
         app, count = app_of(self), len(session_of(self).outbox.unsent)
         if count == 0 or isinstance(app.screen, Question):
             app.exit()

@@ -19,7 +19,7 @@ ScreenName = Literal["connect", "help", "mcp", "models", "plan", "policy", "usag
 
 
 COPY_READY: Final = "The copy is ready: it is in the chat list."
-"""For somebody who has gone elsewhere meanwhile, and is not taken away from there."""
+"""Shown if the user has left the chat; does not switch back."""
 
 
 @dataclass

@@ -77,7 +77,7 @@ def fit_line(line: str, width: int) -> str:
 
 
 def cell_width(line: str) -> int:
-    """Cells that a safe line fills on a terminal."""
+    """How many cells a safe line fills on a terminal."""
     if line.isascii():
         return len(line)
     return sum(map(character_width, line))

@@ -37,12 +37,12 @@ class Machine(Struct, frozen=True, kw_only=True):
     home: Path = field(default_factory=Path.home)
     state_directory: Path | None = None
     config_directory: Path | None = None
-    """Of the user: it has `commands/`."""
+    """The user's configuration directory, with `commands/`."""
     editor: tuple[str, ...] = (DEFAULT_EDITOR,)
     has_browser: bool = False
     shows_pictures: bool = True
     program_env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of the editor and the browser: without the token."""
+    """The environment of the editor and the browser, without the token."""
     workspace_id: str = ""
     workspace_name: str = ""
 
@@ -97,7 +97,7 @@ def _read_editor(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """Of one run of the terminal."""
+    """One run of the terminal."""
 
     server: ServerAddress
     api: ServerApi
@@ -109,7 +109,7 @@ class Session(Struct, frozen=True, kw_only=True):
 
 
 class SessionApp(App[None]):
-    """An app with a session. The terminal is one; so may be a test's."""
+    """An app with a session: the terminal, or one of a test."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ async def open_session(
     machine: Machine | None = None,
 ) -> AsyncGenerator[Session]:
     """Connected until the end of the block. Raises ApiError and ServerUnreachable at the start,
-    before a screen is shown: also if there is no chat with this id."""
+    before a screen is shown, even if only the chat with this id does not exist."""
     async with open_api(server) as plain:
         api = ServerApi(server, plain.http, clock=clock)
         impatient = api.without_patience()

@@ -151,7 +151,7 @@ def choose_theme(asked: str, kept: str, colorfgbg: str) -> str:
 
 
 def read_kept_theme(directory: Path | None) -> str:
-    """Empty if none was chosen."""
+    """The stored choice; empty if there is none."""
     return read_kept_choice(directory, _KEPT_FILE)
 
 

@@ -49,15 +49,15 @@ from chatd.terminal.safe_text import safe_text
 from chatd.terminal.session import session_of
 
 GUARD_S: Final = 0.6
-"""After a form has appeared under the fingers of somebody who answers."""
+"""How long a form ignores keys after it has appeared while the person was typing."""
 RELEASE_S: Final = 1.5
-"""Between an ask that was answered elsewhere and the message box."""
+"""How long the focus stays away from the message box after an ask was answered elsewhere."""
 FOCUS_HINT: Final = "F3 answers:"
 NOT_OWNER: Final = "Only the owner of the chat can answer."
 CLOCK_S: Final = 20.0
-"""Between two looks at the time that is left."""
+"""How often the time that is left is updated."""
 _FREE_ACTIONS: Final = frozenset({"leave", "unfold", "up", "down"})
-"""They change nothing, so they need no guard."""
+"""Actions that change nothing, so they need no guard."""
 _ACTIONS: Final = {
     key: one.action.removeprefix("answer('").removesuffix("')")
     for one in KEYS["answers"]
@@ -156,7 +156,7 @@ class AnswerPanel(AskFrame):
     # The form that is shown, and the focus
 
     def _show_asks(self) -> None:
-        """What ended elsewhere is told in a line."""
+        """Show what waits now. What ended elsewhere is reported in a line."""
         for text in self.asks.refresh():
             self.post_message(ShowNotice(text))
         item = self.asks.current(self.item)
@@ -219,7 +219,7 @@ class AnswerPanel(AskFrame):
             self.give_focus_back()
 
     def _release_focus(self) -> None:
-        """For a moment nothing has the focus: what is typed on goes nowhere."""
+        """Give the focus to nothing for a moment: further typing then goes nowhere."""
         self.screen.set_focus(None)
         self.set_timer(RELEASE_S, self._refocus)
 

@@ -1,5 +1,5 @@
-"""What the answer panel asks of the server: it sends answers, and finds the subagents that wait for
-a person."""
+"""Requests of the answer panel to the server: it sends answers, and finds the subagents that wait
+for a person."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Literal

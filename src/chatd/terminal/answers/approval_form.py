@@ -123,7 +123,7 @@ class CallView(Widget):
             yield from self._mark(exact_rows(block.text, width - GUTTER), ("$ ", "> ", "  "))
 
     def _fact(self, label: str, words: str, width: int) -> Iterator[Row]:
-        """Beside its label if that is short, else below it."""
+        """Next to its label if that is short, else below it."""
         cells = cell_width(label)
         if cells < LABEL_WIDTH and width > 2 * LABEL_WIDTH:
             blank = " " * LABEL_WIDTH
@@ -157,14 +157,14 @@ Step = Literal["choose", "deny", "always", "approve_all", "deny_all"]
 
 
 class ApprovalDraft(Struct, frozen=True):
-    """What was written and not sent. `rule` is None until somebody has looked at it."""
+    """What was written and not sent. `rule` is None until the person has looked at it."""
 
     reason: str = ""
     rule: str | None = None
 
 
 class ApprovalForm(AskForm):
-    """`fellows` are all approvals of the same chat, this one too."""
+    """`fellows` are all approvals of the same chat, including this one."""
 
     def __init__(self, ask: Ask, fellows: Sequence[Ask], draft: ApprovalDraft | None) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ class ApprovalForm(AskForm):
         return self.query_one(CallView)
 
     def set_fellows(self, fellows: Sequence[Ask]) -> None:
-        """Others may be answered elsewhere meanwhile: what is confirmed must be what is shown."""
+        """Others may have been answered elsewhere: what is confirmed must be what is shown."""
         before, self.fellows = self.fellows, tuple(fellows)
         is_same = [(one.key, one.args) for one in before] == [
             (one.key, one.args) for one in fellows

@@ -29,7 +29,7 @@ _UNNUMBERED: Final = frozenset({"leave", "unfold", "view"})
 """Actions that answer nothing."""
 READING_SHARE: Final = 0.35
 WRITING_SHARE: Final = 0.2
-"""Of the rows of the screen, for the text above the keys or above a field."""
+"""The share of the screen's rows for the text above the keys or above a field."""
 
 
 class HintsChanged(Message):
@@ -87,7 +87,7 @@ class Answered(Message):
 
 @dataclass
 class DraftKept(Message):
-    """Keep this until the ask has gone: the person may look at another chat meanwhile."""
+    """Keep this until the ask has gone: the person may be looking at another chat."""
 
     key: AskKey
     draft: object
@@ -128,7 +128,7 @@ class AskForm(Vertical):
 
     @property
     def note(self) -> str:
-        """Beside the title, such as how many questions are answered."""
+        """What stands next to the title, such as how many questions are answered."""
         return ""
 
     def show_problem(self, text: str) -> None:
@@ -305,7 +305,7 @@ class AskFrame(Vertical):
         yield self._keys
 
     def put_form(self, form: AskForm | None) -> None:
-        """In place of the one before."""
+        """Replace what was shown before."""
         self._place.remove_children()
         if form is not None:
             self._place.mount(form)
@@ -325,7 +325,7 @@ class AskFrame(Vertical):
         self._keys.show(lambda width: key_rows(keys, width))
 
 
-# The line that names the keys of a form, and what stands beside its title.
+# The line that names the keys of a form, and what stands next to its title.
 
 
 _KEY_NAMES: Final = {
@@ -350,7 +350,7 @@ def hint_line(
 
 
 def notes_of(form: AskForm, item: Item, asks: OpenAsks, now: datetime) -> list[str]:
-    """Who asks, how far the answer is, until when, and which of several this is."""
+    """Which agent asks, how far the answer is, until when, and which of several this is."""
     notes = [form.note]
     if isinstance(item, Ask):
         notes = [safe_line(item.asker, 30), form.note, time_left(item.call.deadline, now)]

@@ -48,7 +48,7 @@ class Ask(Struct, frozen=True, kw_only=True):
 
     @property
     def is_readable(self) -> bool:
-        """Whether its arguments are there: nobody approves what is not shown."""
+        """Whether its arguments have arrived: a person must not approve what is not shown."""
         return self.args is not UNSET
 
 
@@ -60,7 +60,7 @@ class ProposedPlan(Struct, frozen=True, kw_only=True):
 
 
 def asks_of(chat: ShownChat, asker: str = "", *, answered: Collection[AskKey] = ()) -> list[Ask]:
-    """What a person must do comes first, then what clients do."""
+    """Sorted: what a person must do comes first, then what clients do."""
     found = [
         Ask(chat_id=chat.chat_id, call=call, args=arguments_of(call, chat), asker=asker)
         for call in chat.requested_calls
@@ -75,8 +75,8 @@ def approvals_like(ask: Ask, asks: Iterable[Ask]) -> list[Ask]:
 
 
 def ending_text(ask: Ask, chat: ShownChat | None) -> str:
-    """In words, how an ask ended that was not answered here. None: its chat is not followed any
-    more."""
+    """How an ask ended that was not answered here, in words. None: its chat is no longer
+    followed."""
     what = "The question" if ask.call.kind == "question" else "The call"
     if ask.asker:
         what += f" of {safe_line(ask.asker, 40)}"
@@ -203,7 +203,7 @@ class OpenAsks:
         return None if self.chat is None else self.chat.chat_id
 
     def refresh(self) -> list[str]:
-        """Returns what ended meanwhile without an answer from here, in words."""
+        """Update `items`; returns, in words, what ended without an answer from here."""
         chats = self._chats()
         self._forget_ended(chat for chat, _ in chats)
         before = self.items if self._seen_at == self.chat_id else []
@@ -227,7 +227,7 @@ class OpenAsks:
         return self.items[(self.place_of(item) - 1 + step) % len(self.items)]
 
     def place_of(self, item: Item) -> int:
-        """From 1."""
+        """The position of the item, counted from 1."""
         return [key_of(one) for one in self.items].index(key_of(item)) + 1
 
     def note_answered(self, keys: Iterable[AskKey]) -> None:
@@ -331,7 +331,7 @@ def is_answered(reply: QuestionReply) -> bool:
 
 
 def questions_of(args: Json) -> tuple[Question, ...]:
-    """Empty if they cannot be read: then they can only be declined."""
+    """Empty if they cannot be read: then the person can only decline them."""
     if args is UNSET:
         return ()
     try:

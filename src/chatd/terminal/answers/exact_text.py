@@ -29,7 +29,7 @@ _NAME: Final = re.compile(r"[\w.$@/-]+")
 
 HEAD_ROWS: Final = 3
 TAIL_ROWS: Final = 3
-"""Of a text that is folded. The end is always shown: a long command could hide its effect there."""
+"""How many rows of a folded text's end are shown: a long command could hide its effect there."""
 
 
 class ExactRow(Struct, frozen=True):
@@ -114,7 +114,7 @@ def folded(rows: list[ExactRow]) -> list[ExactRow]:
 
 
 def mixed_words(text: str) -> list[str]:
-    """Words that have letters of ASCII beside others, which may look the same."""
+    """Words that have letters of ASCII next to others, which may look the same."""
     return [
         word
         for word in dict.fromkeys(_WORD.findall(text))
@@ -162,7 +162,7 @@ def arguments_of(call: RequestedCall, chat: ShownChat) -> Json:
 
 
 def describe_call(call: RequestedCall, args: Json) -> CallText:
-    """Every argument is in the text, one that is given twice too."""
+    """Every argument as text, including repeated ones."""
     fields = read_arguments(args)
     facts = (("Why it asks", call.reason),) if call.reason else ()
     if fields is None:

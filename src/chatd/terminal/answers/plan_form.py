@@ -47,7 +47,7 @@ NOT_READ = "Read the plan to its end first: End goes there."
 
 @dataclass
 class PlanDone(Message):
-    """The person has decided on the plan: it is not asked for again."""
+    """The person has decided on the plan: do not ask for it again."""
 
     plan: ProposedPlan
     notice: str = ""
@@ -99,7 +99,7 @@ class PlanForm(AskForm):
     # What keys do
 
     def do_implement(self) -> None:
-        """What is implemented is the whole file, so its end must have been in sight."""
+        """The whole file is implemented, so its end must have been in sight."""
         self._note_read()
         if not self._is_read:
             self.show_problem(NOT_READ if self._is_loaded else self.problem or NOT_LOADED)
@@ -149,7 +149,7 @@ class PlanForm(AskForm):
     # What they send
 
     def _send(self, draft: Draft) -> None:
-        """Once: the outbox repeats it by itself."""
+        """Send once: the outbox repeats it by itself."""
         if self._is_sent:
             return
         try:

@@ -24,7 +24,7 @@ NO_PLAN = "This chat has proposed no plan, or something was said since. Esc goes
 
 
 class PlanScreen(Screen[None]):
-    """Goes by itself when somebody else continues the chat."""
+    """Closes by itself when another person or program continues the chat."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings_of("plan")
     DEFAULT_CSS = """

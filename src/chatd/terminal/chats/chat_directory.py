@@ -77,9 +77,9 @@ def is_active(chat: Chat) -> bool:
 # here: `chat_list` reads the pages.
 
 MAX_DELETED: Final = 500
-"""Ids of deleted chats, which a page that was read before may still have."""
+"""How many ids of deleted chats are kept: a page read before the deletion may still have them."""
 MAX_CHANGED: Final = 500
-"""Chats that changed while pages are read, which the pages may have as they were before."""
+"""How many chats that change while pages are read are kept: the pages may have older states."""
 
 View = Literal["active", "shared", "archived"]
 
@@ -131,7 +131,7 @@ class ChatDirectory:
         return () if root is None else (root, *root.children)
 
     def chats(self) -> Sequence[ListedChat]:
-        """Pinned ones first, then the newest; of a search in the server's order."""
+        """Pinned ones first, then the newest; search results in the server's order."""
         found = tuple(self._roots.values())
         return found if self.filter.query else sorted(found, key=_place)
 
@@ -144,11 +144,11 @@ class ChatDirectory:
         return 1 + max((chat.pin_order for chat in self._roots.values()), default=0)
 
     def begin_reading(self) -> None:
-        """A page is asked for now: it has what changed before, and may lack what changes next."""
+        """A page is being requested: it has what changed before, and may lack what changes next."""
         self._changed.clear()
 
     def replace_with(self, chats: Iterable[ListedChat], next_cursor: str | None) -> None:
-        """All that was read from the beginning, in place of what was here."""
+        """Replace everything with what was read from the beginning."""
         before, self._roots = self._roots, {}
         self._add(chats, next_cursor, before)
 
@@ -161,7 +161,7 @@ class ChatDirectory:
         next_cursor: str | None,
         known: Mapping[ChatId, ListedChat],
     ) -> None:
-        """What changed while the chats were read is put again, roots before their subagents."""
+        """Apply again what changed while the chats were read, roots before their subagents."""
         for chat in chats:
             if chat.id not in self._deleted:
                 kept = tuple(child for child in chat.children if child.id not in self._deleted)
@@ -186,7 +186,7 @@ class ChatDirectory:
         self._deleted.pop(chat_id, None)
 
     def put(self, chat: Chat) -> None:
-        """A chat as it is now, of an event or of the reply to an action."""
+        """Take in a chat as it is now, from an event or the reply to an action."""
         if chat.parent_chat_id is not None:
             self._put_child(chat)
         else:
@@ -267,7 +267,7 @@ def _merged(known: ListedChat | None, chat: Chat) -> ListedChat:
 # Decides when a person must hear of a chat that they do not look at. Pure.
 
 MAX_SEEN: Final = 2000
-"""Chats whose last status is remembered."""
+"""How many chats' last statuses are remembered."""
 TITLE_CELLS: Final = 48
 DETAIL_CELLS: Final = 80
 
@@ -287,8 +287,8 @@ class Attention:
         self._seen: dict[ChatId, str] = {}
 
     def see(self, chat: Chat) -> Alert | None:
-        """The chat as it is now; an alert if it has begun to need a person, or has ended. What is
-        seen for the first time gives none: the list itself shows it."""
+        """Take in the chat as it is now; returns an alert if it has begun to need a person, or has
+        ended. A chat seen for the first time gives none: the list itself shows it."""
         before = self._seen.pop(chat.id, None)
         self._seen[chat.id] = chat.status
         while len(self._seen) > MAX_SEEN:

@@ -38,15 +38,15 @@ PAGE_SIZE: Final = 50
 MAX_PAGE_SIZE: Final = 200
 """The server's own limit of one page."""
 MAX_REREAD: Final = 1000
-"""Chats that are read again; the rest comes when the list is scrolled."""
+"""How many chats are read again; the rest comes when the list is scrolled."""
 MAX_KNOWN: Final = 200
-"""Chats that were opened and may be outside of what the list shows."""
+"""How many chats are kept that were opened and may be outside of what the list shows."""
 READ_AGAIN_S: Final = 5.0
-"""After the list could not be read."""
+"""When to try again after the list could not be read."""
 DRAW_S: Final = 0.1
-"""Between two states of the list on the screen: many chats may change at once."""
+"""Minimum time between two drawings of the list: many chats may change at once."""
 SEARCH_S: Final = 0.25
-"""After the last letter of a search."""
+"""How long after the last letter a search begins."""
 _VIEWS: Final[dict[View, str]] = {
     "active": "Chats",
     "shared": "Shared with you",
@@ -55,7 +55,7 @@ _VIEWS: Final[dict[View, str]] = {
 
 
 class ChatList(Vertical):
-    """Tells by `Changed` that the list is different from before."""
+    """Posts `Changed` when the list has changed."""
 
     class Changed(Message):
         """The chats, or what they need, have changed."""
@@ -109,7 +109,7 @@ class ChatList(Vertical):
     # What is shown
 
     def find(self, chat_id: ChatId) -> Chat | None:
-        """A chat of the list, or the open one if the list does not show it."""
+        """The chat from the list, or the open one if the list does not show it."""
         return self.directory.find(chat_id) or self._known.get(chat_id)
 
     def show_open(self, chat_id: ChatId | None) -> None:
@@ -135,7 +135,7 @@ class ChatList(Vertical):
             del self._known[next(iter(self._known))]
 
     def _take(self, chat: Chat) -> None:
-        """A chat as it is now, of an event or of the reply to an action."""
+        """Take in a chat as it is now, from an event or the reply to an action."""
         self.directory.put(chat)
         self._see(chat)
 
@@ -146,7 +146,8 @@ class ChatList(Vertical):
             self.post_message(self.Alerted(alert))
 
     def _on_event(self, event: ListEvent) -> None:
-        """In the connection's task: textual's timers need to be started in a task of the app."""
+        """Called in the connection's task: textual's timers must be started in a task of the
+        app."""
         match event:
             case ListReady():
                 self.call_later(self._read_again)
@@ -223,8 +224,8 @@ class ChatList(Vertical):
         )
 
     def _show_read(self, directory: ChatDirectory, read: Iterable[ListedChat]) -> None:
-        """With an alert for what happened while the connection was lost; none for the first list.
-        An event may have told more than what was read."""
+        """Take in what was read, with an alert for what happened while the connection was lost;
+        none for the first list. An event may be newer than what was read."""
         for listed in read:
             for chat in directory.family(listed.id):
                 self._see(chat)
@@ -353,7 +354,7 @@ class ChatList(Vertical):
             ask(self, Question(text, yes="Archive"), archive)
 
     def _undo_archive(self) -> None:
-        """Of the chat that was archived last, with its pin."""
+        """Undo for the chat that was archived last, with its pin."""
         chat, self._last_archived = self._last_archived, None
         if chat is None:
             self.post_message(ShowNotice("No chat was archived here."))

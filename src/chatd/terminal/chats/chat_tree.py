@@ -20,9 +20,9 @@ from chatd.terminal.chats.chat_rows import ChatRow, DetailRow, Row, SectionRow, 
 from chatd.terminal.keys import bindings_of
 
 TURN_S: Final = 0.25
-"""Between two pictures of the sign of a working chat."""
+"""Time between two frames of the sign of a working chat."""
 END_ROWS: Final = 20
-"""Rows before the end at which the next page is asked for."""
+"""How many rows before the end the next page is requested."""
 
 
 class ChatTree(ScrollView, can_focus=True):
@@ -67,7 +67,7 @@ class ChatTree(ScrollView, can_focus=True):
 
     @dataclass
     class Asked(Message):
-        """Something shall be done to the list, or to the chat under the cursor."""
+        """Posted for an action on the list, or on the chat under the cursor."""
 
         what: str
         chat: Chat | None
@@ -111,7 +111,7 @@ class ChatTree(ScrollView, can_focus=True):
         return row.chat if isinstance(row, ChatRow) else None
 
     def neighbour(self, of: ChatId | None, by: int) -> Chat | None:
-        """The chat above (-1) or below (1) one in the list; of none the first or last."""
+        """The chat above (-1) or below (1) one in the list; without one, the first or last."""
         chats = [row.chat for row in self._rows if isinstance(row, ChatRow)]
         if not chats:
             return None
@@ -220,7 +220,7 @@ class ChatTree(ScrollView, can_focus=True):
         self.post_message(self.Folded(row.chat.id, is_open=is_open))
 
     def _choose_first(self) -> None:
-        """Enter opens something, also when no chat is open."""
+        """Enter opens something, even when no chat is open."""
         if self.selected is None:
             self._step(1)
 

@@ -29,9 +29,9 @@ from chatd.terminal.session import app_of, session_of
 
 MAX_SHOWN: Final = 40
 SEARCH_S: Final = 0.25
-"""After the last letter, before the server is asked."""
+"""How long after the last letter the server is asked."""
 FOUND: Final = 20
-"""Chats that the server is asked for."""
+"""How many chats are requested from the server."""
 
 
 class GoTo(Struct, frozen=True):
@@ -48,7 +48,7 @@ Choice = GoTo | RunCommand
 
 
 class SwitchScreen(ModalScreen[Choice | None]):
-    """`chats` are those of the list; the server finds others, also by their messages. `words` are
+    """`chats` are those of the list; the server finds others, even by their messages. `words` are
     searched for at first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -144,7 +144,7 @@ class Choices:
             opened.change_draft(lambda was: replace(was, model_id=model.id, effort=effort), key)
 
     def choose_theme(self, name: str) -> None:
-        """Shown at once, and kept for the next terminals of this machine."""
+        """Show the choice at once, and keep it for the next terminals of this machine."""
         self._opened.start(partial(self._choose_theme, name.lower()), "choice")
 
     async def _choose_theme(self, name: str) -> None:
@@ -274,7 +274,7 @@ class Choices:
             opened.change_draft(lambda was: replace(was, mcp_server_ids=ids), key)
 
     async def _read(self, work: Awaitable[T]) -> T | None:
-        """None, and the reason is said, if the server refuses or does not answer."""
+        """None, after reporting the reason, if the server refuses or does not answer."""
         try:
             return await work
         except (ApiError, ServerUnreachable) as error:

@@ -54,7 +54,7 @@ _SCREENS: Final[Mapping[CommandName, ScreenName]] = {
 MAX_FOUND_READERS: Final = 20
 MAX_SHOWN_PROJECTS: Final = 200
 MAX_LISTED_GROUPS: Final = 200
-"""Messages with versions; a longer list has its newest left out."""
+"""Limit for messages with versions; a longer list lacks its newest."""
 MAX_EXPORT_BYTES: Final = 256 * 1024 * 1024
 MAX_UNDONE_FILES: Final = 500
 MAX_UNDO_LINES: Final = 10
@@ -82,7 +82,7 @@ class CommandRunner:
         return f"/{call.command.name}: {reason}." if reason else ""
 
     def needs_turn(self, call: CommandCall) -> bool:
-        """Whether it changes something on the server, after what the commands before it changed."""
+        """Whether it changes something on the server, and so waits for the commands before it."""
         return call.command.name in self._on_server and call.command.name not in _AT_ONCE
 
     async def run(self, call: CommandCall) -> None:
@@ -377,7 +377,7 @@ class CommandRunner:
         return safe_line(reader.shown, 60)
 
     async def _export(self, path: str) -> None:
-        """Writes a file that does not exist yet."""
+        """Write a new file; never overwrites one."""
         chat = self._opened.facts.chat
         title = chat.title if chat is not None and chat.id == self._chat_id else ""
         machine = self._opened.session.machine
@@ -397,7 +397,7 @@ class CommandRunner:
         self._say(f"Saved {safe_line(str(target), 200)} ({size:,} bytes).")
 
     def _take_unsent(self) -> None:
-        """The oldest refused message comes back into the box."""
+        """Put the oldest refused message back into the box."""
         for key in self._refused():
             draft = self._opened.session.outbox.dismiss(key)
             if draft is not None:
@@ -477,7 +477,7 @@ def find_reader(found: Directory, name: str) -> Reader:
 
 
 def export_name(title: str) -> str:
-    """A file name from a title; nothing that a shell or a file system minds."""
+    """A file name from a title, without anything special to a shell or a file system."""
     words = re.findall(r"[\w-]+", title.lower())
     return ("-".join(words)[:60].strip("-") or "chat") + ".md"
 

@@ -262,7 +262,7 @@ ALIASES: Final[Mapping[str, CommandName]] = {
     "stop": "interrupt", "exit": "quit", "changes": "diff", "cost": "usage",
     "models": "model", "title": "rename", "clear": "new", "sessions": "resume",
 }  # fmt: skip
-"""Words of other programs for the same thing. They work, and are not offered."""
+"""Other programs' words for the same thing. They work, and are not offered."""
 
 
 class PlainText(Struct, frozen=True):
@@ -279,7 +279,7 @@ class CommandCall(Struct, frozen=True):
 
 
 class UnknownCommand(Struct, frozen=True):
-    """A word after a slash that is no command."""
+    """A word after a slash that is not a command."""
 
     word: str
 

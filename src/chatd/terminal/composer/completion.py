@@ -104,7 +104,7 @@ def wanted_path(line: str, column: int) -> PathWord | None:
 def offer_files(
     word: PathWord, names: Sequence[FileName], *, is_mention: bool
 ) -> tuple[Offer, ...]:
-    """A chosen directory stays open, so that its files are offered next."""
+    """Complete a directory and keep the menu open, so that its files are offered next."""
     offers: list[Offer] = []
     for one in names:
         if one.is_directory:
@@ -262,14 +262,14 @@ class Completion:
         return self.is_open
 
     def close(self) -> bool:
-        """False if it was closed."""
+        """Close the menu; false if it was closed already."""
         was_open = self.is_open
         self._closed_for = self._box.text if was_open else None
         self._show(())
         return was_open
 
     def take(self) -> Offer | None:
-        """Puts the chosen one into the text; None if there is none."""
+        """Put the chosen one into the text; None if there is none."""
         offer = self._menu.offer
         if offer is None or offer.refusal:
             return None

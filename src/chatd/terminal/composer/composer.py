@@ -59,9 +59,9 @@ from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import app_of, session_of
 
 SAVE_AFTER_S: Final = 0.5
-"""A draft is written to disk at a pause in typing."""
+"""How long after the last key a draft is written to disk."""
 MAX_WAITING_COMMANDS: Final = 16
-"""Slash commands of one terminal that wait for the server."""
+"""How many slash commands of one terminal may wait for the server."""
 
 
 class Composer(Widget):
@@ -308,8 +308,8 @@ class Composer(Widget):
         self.refresh_facts()
 
     def _send_next(self) -> None:
-        """A message that was written while the one before is on its way. A second Enter for the
-        same message is none."""
+        """Send a message that was written while the one before is on its way. A second Enter for
+        the same message sends nothing."""
         written = self._delivery.text_after(self._box.text)
         found = read_line(written)
         if isinstance(found, CommandCall | UnknownCommand):
@@ -318,7 +318,7 @@ class Composer(Widget):
             self.opened.say("The message before is on its way. Enter again then sends this.")
 
     def _take_for_enter(self) -> bool:
-        """Whether Enter goes on to run what is written: a command that is complete."""
+        """Whether Enter continues by running what is written: a command that is complete."""
         text = self._box.text
         offer = self._completion.take()
         if offer is None:
@@ -327,7 +327,7 @@ class Composer(Widget):
         return offer.is_whole
 
     def action_complete(self) -> None:
-        """One that cannot be taken now stays, with the reason that the menu shows."""
+        """Whether it can be taken; if not, it stays, with the reason that the menu shows."""
         text = self._box.text
         if self._completion.take() is not None:
             self._attach_offer(text)
@@ -342,7 +342,7 @@ class Composer(Widget):
                 self.opened.files.attach(self.opened.key, mention)
 
     def run_line(self, line: str) -> None:
-        """Runs a command that was chosen elsewhere; what is being written stays."""
+        """Run a command that was chosen elsewhere; what is being written stays."""
         found = read_line(line)
         if isinstance(found, CommandCall):
             self._run_command(found, keeps_text=True)
@@ -405,7 +405,7 @@ class Composer(Widget):
             raise SkipAction
 
     def clear_draft(self) -> bool:
-        """Ctrl-C: what is being written goes, and the arrow up brings it back; false if there is
+        """Ctrl-C: clear what is being written, which the arrow up brings back; false if there is
         nothing."""
         if self.opened.edited is not None:
             self.opened.stop_editing()
@@ -417,7 +417,7 @@ class Composer(Widget):
         return True
 
     def action_attach_pasted(self) -> None:
-        """Texts that are too long for the box, each with the word that stands for it."""
+        """Texts that are too long for the box, by the words that stand for them."""
         for pasted in self._box.take_long_pastes():
             self.opened.files.attach_text(self.opened.key, pasted.word, pasted.name, pasted.text)
             if pasted.is_cut:

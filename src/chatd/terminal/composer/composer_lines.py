@@ -154,7 +154,7 @@ def _bytes(size: int) -> str:
 
 
 class NoticeLines(Widget):
-    """Hidden while there is nothing to say."""
+    """Hidden while there is nothing to report."""
 
     DEFAULT_CSS = """
     NoticeLines {

@@ -17,7 +17,7 @@ from chatd.terminal.composer.commands import ALIASES, BY_NAME
 from chatd.terminal.safe_text import safe_line, safe_text
 
 MAX_COMMAND_FILES: Final = 200
-"""In one directory, by name."""
+"""Limit for one directory, by name."""
 MAX_COMMAND_BYTES: Final = 64 * 1024
 MAX_LISTED_SKILLS: Final = 200
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -36,7 +36,7 @@ class CustomCommand(Struct, frozen=True, kw_only=True):
     argument: str = ""
 
     def prompt(self, arguments: str) -> str:
-        """Arguments that the body has no place for come at its end."""
+        """Arguments without a place in the body are added at its end."""
         words = arguments.split()
 
         def value(place: re.Match[str]) -> str:
@@ -75,7 +75,7 @@ def _read_head(text: str) -> Mapping[str, str]:
 
 
 def read_directory(directory: Path) -> list[CustomCommand]:
-    """Blocks. What cannot be read is left out, and so is what is no plain file."""
+    """Blocks. Leaves out unreadable files and anything but plain files."""
     try:
         paths = sorted(path for path in directory.iterdir() if path.suffix == ".md")
     except OSError:
@@ -108,7 +108,7 @@ def skill_command(skill: ListedSkill) -> CustomCommand | None:
 
 
 class CustomCommands:
-    """Those that are known now. `read` reads the files; it blocks."""
+    """The commands that are known now. `read` reads the files; it blocks."""
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = directories

@@ -1,5 +1,5 @@
-"""Sends a draft: first its files, then the message. The text stays in the box until it is known
-that it goes out."""
+"""Sends a draft: first its files, then the message. The text stays in the box until the server has
+accepted the message."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -54,7 +54,7 @@ class Delivery:
         self._asked: tuple[str, tuple[str, ...]] | None = None
 
     def begin(self, written: str) -> None:
-        """Before `send`, at the Enter: what is typed from now on is another message."""
+        """Called at the Enter, before `send`: what is typed from now on is another message."""
         self._on_its_way, self._next = written, None
         self._starts_chat = self._opened.chat_id is None and self._opened.edited is None
 
@@ -173,7 +173,8 @@ class Delivery:
         return True
 
     def _send_next(self, chat_id: ChatId) -> None:
-        """The person pressed Enter for it while the chat was created; it is in the draft."""
+        """The person pressed Enter while the chat was being created, and the text is in the
+        draft."""
         if self._next is None:
             return
         (written, text), self._next = self._next, None
@@ -198,7 +199,7 @@ class Delivery:
         return next((one for one in items if one.key == self._new_key), None)
 
     def waiting_text(self) -> str:
-        """While a new chat is being created: why it takes long, if it does."""
+        """Why creating the new chat takes long; empty if it does not."""
         item = self._new_item
         if item is None:
             return "Sending … Esc cancels"
@@ -235,7 +236,7 @@ class Delivery:
             opened.take_sent(origin.key, written)
 
     def keep_late_edit(self, text: str) -> None:
-        """The new text is not lost: it goes into the box."""
+        """Keep the new text: put it into the box."""
         self._opened.stop_editing()
         before = self._opened.draft.text.strip()
         self._opened.write(f"{before}\n\n{text}" if before else text)

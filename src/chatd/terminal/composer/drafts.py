@@ -32,7 +32,7 @@ from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import Machine
 
 MAX_STORED_DRAFTS: Final = 40
-"""Drafts kept on disk for one server; the oldest go first."""
+"""How many drafts are kept on disk for one server; the oldest are dropped first."""
 MAX_STORED_CHARS: Final = 200_000
 NEW_CHAT: Final = "new"
 
@@ -107,7 +107,7 @@ class DraftStore:
         return after
 
     def clear(self, key: str) -> None:
-        """What was written is gone; the model stays chosen."""
+        """Clear what was written; the model stays chosen."""
         empty = self._empty(key)
         self.change(key, lambda was: replace(empty, model_id=was.model_id, effort=was.effort))
         self.save()
@@ -116,7 +116,7 @@ class DraftStore:
         return self._new_chat if key == NEW_CHAT else WrittenDraft()
 
     def save(self) -> None:
-        """Writes what has changed since. Short and rare: at a pause in typing and at the end."""
+        """Write what has changed since. Short and rare: at a pause in typing and at the end."""
         unsaved, self._unsaved = self._unsaved, set()
         for key in unsaved:
             with suppress(OSError):
@@ -166,7 +166,7 @@ def _changed_at(path: Path) -> float:
 
 
 UNKNOWN_TYPE: Final = "application/octet-stream"
-"""The server tells the type by the content."""
+"""The server finds out the type from the content."""
 _NAME_CELLS: Final = 60
 
 
@@ -201,7 +201,7 @@ async def _upload(api: ServerApi, empty: Attachment, media_type: str, file: Bina
 
 
 def _open(path: Path) -> BinaryIO:
-    """Without waiting, should a pipe have taken the file's place since it was checked."""
+    """Open without waiting, in case a pipe has taken the file's place since it was checked."""
     return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
@@ -225,7 +225,7 @@ class DraftFiles:
         self._running: dict[tuple[str, str], Worker[None]] = {}
 
     def attach(self, key: str, mention: Mention) -> None:
-        """Begins to upload a file; once, however often it is named."""
+        """Begin to upload a file, once however often it is named."""
         path = resolve(mention.path, self._machine.working_directory, self._machine.home)
         waiting = Attachment(word=mention.word, name=path.name, state="uploading")
         if self._add(key, waiting):

@@ -14,11 +14,11 @@ from msgspec import Struct
 from chatd.terminal.safe_text import safe_text
 
 MAX_MESSAGE_FILES: Final = 10
-"""Files in one message, as on the page."""
+"""Maximum files in one message, as on the page."""
 MAX_FILE_BYTES: Final = 20 * 1024 * 1024
 """The server's default of `files.max_bytes`; a server that allows less refuses the upload."""
 MAX_SCANNED_NAMES: Final = 5000
-"""Names of one directory that completion reads."""
+"""How many names of one directory completion reads."""
 MAX_SHOWN_NAMES: Final = 50
 
 _MENTION: Final = re.compile(r'(?:(?<=\s)|^)@(?:"([^"\n]*)"|([^\s"]+))')

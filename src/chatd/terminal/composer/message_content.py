@@ -68,7 +68,7 @@ class SentContent(Struct, frozen=True):
 
 
 def read_content(parts: Sequence[KnownPart | UnknownPart | InputPart]) -> SentContent:
-    """Parts that cannot be sent again are left out."""
+    """Leaves out parts that cannot be sent again."""
     texts: list[str] = []
     kept: list[InputPart] = []
     for part in parts:

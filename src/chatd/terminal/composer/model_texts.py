@@ -10,7 +10,7 @@ from chatd.domain.model.protocol import Effort
 from chatd.terminal.safe_text import safe_line
 
 EFFORTS: Final[tuple[Effort, ...]] = get_args(Effort)
-"""In rising order."""
+"""All efforts, lowest first."""
 EFFORT_NAMES: Final[dict[Effort, str]] = {
     "none": "Off",
     "minimal": "Minimal",
@@ -68,7 +68,7 @@ def pick_model(
 
 
 def find_model(models: Sequence[ModelChoice], words: str) -> ModelChoice | None:
-    """The one that is named so, or the only one that fits."""
+    """The model with this name, or the only one that matches."""
     wanted = words.strip().lower()
     usable = [one for one in models if not refusal_of_model(one)]
     for model in usable:

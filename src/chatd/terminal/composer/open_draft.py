@@ -110,7 +110,8 @@ class ChatFacts:
         return page.items
 
     def _read(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        """What cannot be read stays as it was: the status line says that the server is away."""
+        """What cannot be read stays as it was: the status line says that the server is
+        unreachable."""
 
         async def read() -> None:
             try:
@@ -137,7 +138,7 @@ class ChatFacts:
         self._on_change()
 
     def _on_list(self, event: ListEvent) -> None:
-        """In the connection's task: textual starts work in a task of the app only."""
+        """Called in the connection's task: textual starts work only in a task of the app."""
         self._host.call_later(self._show_event, event)
 
     def _show_event(self, event: ListEvent) -> None:
@@ -171,7 +172,7 @@ class EditedMessage(Struct, frozen=True, kw_only=True):
 
 
 class EditedQueued(Struct, frozen=True, kw_only=True):
-    """The same for a message of the queue."""
+    """The same for a queued message."""
 
     queue_id: QueueId
     kept: tuple[InputPart, ...] = ()
@@ -251,7 +252,7 @@ class OpenDraft:
         return effort_for(self.model, self.draft.effort or known)
 
     def open(self) -> None:
-        """Another chat is open. An edit that was not saved ends."""
+        """Open another chat's draft. An edit that was not saved ends."""
         self.store.save()
         self.edited = None
         self.busy = BusyChoice(kept=self.busy.kept)
@@ -280,14 +281,14 @@ class OpenDraft:
         self._on_change()
 
     def take_sent(self, key: str, sent: str) -> None:
-        """Removes what goes out. What was typed after it stays: it is the next draft."""
+        """Remove what is sent. What was typed after it stays: it is the next draft."""
         text = self.store.read(key).text
         rest = text.removeprefix(sent) if text.startswith(sent) else ""
         self.store.clear(key)
         self.put_text(key, rest)
 
     def put_back(self, key: str, draft: WrittenDraft) -> None:
-        """What was not accepted comes before what was typed since."""
+        """Put back what was not accepted, before what was typed since."""
         rest = self.store.read(key).text
         self.store.change(key, lambda _: draft)
         self.put_text(key, f"{draft.text}\n\n{rest}" if rest.strip() else draft.text)
@@ -402,14 +403,14 @@ class OpenDraft:
         self._host.run_worker(partial(app_of(self._host).run_action, "screen.detach"))
 
     async def ask(self, screen: ModalScreen[T]) -> T:
-        """In a worker: waits for the answer."""
+        """Called in a worker, because it waits for the answer."""
         return await app_of(self._host).push_screen_wait(screen)
 
     def start(self, work: Work, group: str) -> Worker[None]:
         return self._host.run_worker(work, group=group, exclusive=True)
 
     def stop_editing(self) -> None:
-        """The draft that was there before is shown again."""
+        """Show the draft again that was there before."""
         if self.edited is None:
             return
         self.store.clear(self.key)
@@ -425,7 +426,7 @@ class OpenDraft:
 
 MAX_PROMPTS: Final = 50
 MAX_SEARCHED_PROMPTS: Final = 1000
-"""The newest prompts of the user, over all chats, that Ctrl-R searches."""
+"""How many of the user's newest prompts, over all chats, Ctrl-R searches."""
 
 
 class PromptHistory(Struct, frozen=True, kw_only=True):
@@ -441,11 +442,12 @@ class PromptHistory(Struct, frozen=True, kw_only=True):
         return self.draft if self.place < 0 else self.prompts[self.place]
 
     def is_shown(self, text: str) -> bool:
-        """Whether the box still has the prompt as it was: the arrows go on through the history."""
+        """Whether the box still has the prompt as it was: the arrows then continue in the
+        history."""
         return self.place >= 0 and text == self.text
 
     def back(self, written: str) -> "PromptHistory":
-        """One prompt older; the oldest stays. A prompt that equals what is written is passed."""
+        """One prompt older; the oldest stays. Skips a prompt that equals what is written."""
         if not self.is_shown(written):
             return self._enter(written)
         return replace(self, place=min(self.place + 1, len(self.prompts) - 1))
@@ -514,7 +516,7 @@ class Recall:
             self._opened.write(self._history.text)
 
     def forward(self, text: str) -> bool:
-        """False: the text is no prompt of the history."""
+        """False if the text is not a prompt of the history."""
         if self._history is None or not self._history.is_shown(text):
             return False
         self._history = self._history.forward(text)

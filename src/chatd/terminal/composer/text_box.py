@@ -19,12 +19,12 @@ from chatd.terminal.session import Machine, app_of
 # Pasted text: one draft however many lines it has. A long one becomes a file of the message.
 
 MAX_INLINE_CHARS: Final = 20_000
-"""Pasted text beyond this is attached as a file: the text box stays quick and readable."""
+"""Longer pasted text is attached as a file: the text box stays quick and readable."""
 MAX_INLINE_LINES: Final = 400
 MAX_PASTED_CHARS: Final = 4_000_000
-"""Of a longer paste only the beginning is kept, and the person is told."""
+"""Only this much of a longer paste is kept, and a notice says so."""
 MAX_TEXT_CHARS: Final = 200_000
-"""The text of one message; a request may have 1 MiB."""
+"""Limit for the text of one message; a request may have 1 MiB."""
 
 _COMPOSER_ACTIONS: Final = frozenset(key.action for key in KEYS["composer"])
 _BLOCK: Final = re.compile(r"\[Pasted text (\d+), [\d,]+ lines?\]")
@@ -147,7 +147,7 @@ class TextBox(TextArea):
         return is_at_end and before.endswith("\\") and not before.endswith("\\\\")
 
     def new_line(self, *, instead: int = 0) -> None:
-        """In place of the selection, or of so many characters before the cursor."""
+        """Insert in place of the selection, or of this many characters before the cursor."""
         start, end = self.selection
         if instead:
             start = (end[0], end[1] - instead)
@@ -160,13 +160,13 @@ class TextBox(TextArea):
 
 
 class EditorFailed(Exception):
-    """Says why, for people."""
+    """The editor failed; the message says why, for people."""
 
 
 async def edit_text(app: App[None], machine: Machine, text: str) -> str:
     """The text as the editor left it. Raises EditorFailed.
 
-    The process goes on meanwhile, so that the connection stays open; nothing is drawn, because a
+    The process continues during the edit, so the connection stays open; nothing is drawn, because a
     write to a suspended terminal would block.
     """
     editor = machine.editor

@@ -42,7 +42,7 @@ NOTHING: Final[Mapping[DiffScope, str]] = {
 
 
 def read_scope(word: str) -> DiffScope:
-    """By the word after /diff; this turn if it is none of them."""
+    """The scope for the word after /diff; this turn for any other word."""
     wanted = word.strip().lower()
     for one in SCOPES:
         if one == wanted:
@@ -57,9 +57,9 @@ def next_scope(scope: DiffScope) -> DiffScope:
 # The changed files of a chat: read from the reply of the server, and as lines to draw. Pure.
 
 MAX_CHANGED_FILES: Final = 500
-"""Files that the list of changes shows."""
+"""How many files the list of changes shows."""
 MAX_FILE_LINES: Final = 5000
-"""Lines of one file's diff that are shown."""
+"""How many lines of one file's diff are shown."""
 MAX_LINE_CHARS: Final = 2000
 
 _TAB: Final = "    "
@@ -185,7 +185,8 @@ class DiffBody(ScrollView, can_focus=True):
         self.refresh()
 
     def step_hunk(self, by: int) -> bool:
-        """To the hunk below the first line on the screen, or above it. False: none is left."""
+        """Go to the next hunk below the first line on the screen, or above it. False: there is
+        none."""
         places = hunk_places(self._rows)
         top = round(self.scroll_target_y)
         found = (
@@ -337,7 +338,7 @@ class ChangesScreen(Screen[None]):
         return Text.assemble((f"+{added}", more), " ", (f"-{removed}", less))
 
     def _file_row(self, changed: ChangedFile) -> Text:
-        """The end of a long path says more than its beginning."""
+        """Cut the beginning of a long path: its end says more."""
         file = changed.file
         path = f"{changed.root}/{file.path}" if changed.root else file.path
         shown = safe_line(path, MAX_PATH_CELLS)
@@ -368,7 +369,7 @@ class ChangesScreen(Screen[None]):
         self._read()
 
     def action_file(self, by: int) -> None:
-        """The last file is followed by the first."""
+        """Go to the next file; the first follows the last."""
         listed = self.query_one(OptionList)
         if listed.option_count:
             listed.highlighted = ((listed.highlighted or 0) + by) % listed.option_count

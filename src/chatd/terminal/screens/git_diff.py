@@ -39,8 +39,8 @@ def side_name(line: str) -> str | None:
 
 
 def split_names(names: str) -> tuple[str, str]:
-    """Of `a/x b/x`. Names with spaces are not quoted: then both are the same, or a later line of
-    the diff tells them."""
+    """The name in `a/x b/x`. Names with spaces are not quoted: then both are the same, or a later
+    line of the diff has them."""
     if (match := _TWO_NAMES.fullmatch(names)) is not None:
         old, new = unquote_name(match.group(1)), unquote_name(match.group(2))
         return old.removeprefix("a/"), new.removeprefix("b/")

@@ -1,4 +1,4 @@
-"""Screens that only tell something: help, usage, and that the token is not accepted any more."""
+"""Screens of information only: help, usage, and that the token is no longer accepted."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -31,7 +31,7 @@ def last_usage(messages: tuple[PublicMessage, ...]) -> TokenUsage | None:
 
 
 def context_rows(usage: TokenUsage | None) -> Iterator[Row]:
-    """Of the last answer that reported its tokens."""
+    """The use of the context by the last answer that reported its tokens."""
     if usage is None:
         yield "Context", "no answer has told its tokens yet"
         return
@@ -51,7 +51,7 @@ def context_rows(usage: TokenUsage | None) -> Iterator[Row]:
 
 
 def cost_rows(cost: ChatCost) -> Iterator[Row]:
-    """With the subagents."""
+    """The cost of the chat with its subagents."""
     budget = "" if cost.max_cost_micros is None else f" of {dollars(cost.max_cost_micros)}"
     yield "Cost of the chat", f"{dollars(cost.total_cost_micros)}{budget}"
     yield "  model calls", f"{cost.call_count:,}"
@@ -152,7 +152,7 @@ def _help_table(rows: list[tuple[str, str]]) -> Table:
 
 
 class SignedOutScreen(ModalScreen[None]):
-    """It closes by itself when the server accepts the token again."""
+    """Closes by itself when the server accepts the token again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("r,f5", "retry", "Try again"),

@@ -33,7 +33,7 @@ MAX_SERVERS: Final = 1000
 
 
 async def read_servers(api: ServerApi) -> tuple[McpServer, ...]:
-    """All of them, by name. Raises ApiError and ServerUnreachable."""
+    """All servers by name. Raises ApiError and ServerUnreachable."""
     found = await api.list_mcp_servers().items(MAX_SERVERS)
     return tuple(sorted(found, key=lambda one: (one.display_name or one.slug).casefold()))
 
@@ -69,7 +69,7 @@ class ServerRow(Struct, frozen=True, kw_only=True):
 
 
 def is_used(server: McpServer, chosen: Chosen) -> bool:
-    """Forced, chosen, or on by default if nothing was chosen."""
+    """Whether it is used: forced, chosen, or on by default if nothing was chosen."""
     if server.availability == "force_on":
         return True
     return server.availability == "default_on" if chosen is None else server.id in chosen
@@ -91,7 +91,7 @@ def needs_connection(server: McpServer) -> bool:
 
 
 def can_disconnect(server: McpServer) -> bool:
-    """An ended connection has a record that can be removed too."""
+    """Whether there is a record to remove; an ended connection has one too."""
     return server.auth == "oauth2" and server.connection.state in ("connected", "failed")
 
 
@@ -154,7 +154,7 @@ def trial_text(server: McpServer, trial: McpTrial) -> str:
 CONNECTIONS_PAGE: Final = "/settings/connections"
 POLL_S: Final = 2.0
 PATIENCE_S: Final = 600.0
-"""As long as the server waits for the browser to come back."""
+"""As long as the server itself waits for the browser to come back."""
 
 
 class ConnectScreen(ModalScreen[bool]):
@@ -210,7 +210,7 @@ class ConnectScreen(ModalScreen[bool]):
         self.notify("Copied, if your terminal allows it.", markup=False)
 
     def action_open(self) -> None:
-        """Not without a desktop: a browser in the terminal would take it from this program."""
+        """Only with a desktop: a browser in the terminal would take it from this program."""
         machine = session_of(self).machine
         if machine.has_browser:
             open_browser(self.page, machine.program_env)
@@ -219,7 +219,7 @@ class ConnectScreen(ModalScreen[bool]):
         self.run_worker(self._wait, group="wait", exclusive=True)
 
     def action_cancel(self) -> None:
-        """A connection that is made later counts all the same."""
+        """Stop waiting. A connection that is made later still counts."""
         self.dismiss(result=False)
 
     def _say(self, text: str) -> None:

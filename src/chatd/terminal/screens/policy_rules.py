@@ -152,7 +152,7 @@ class ChatPolicy(Struct, frozen=True, kw_only=True):
 
 
 async def read_policy(api: ServerApi, chat_id: ChatId) -> ChatPolicy:
-    """Raises ApiError and ServerUnreachable, if the chat's own rules cannot be read."""
+    """Raises ApiError and ServerUnreachable if the chat's own rules cannot be read."""
     chat = await api.get_chat(chat_id)
     root = chat.root_chat_id or chat_id
     is_owner = chat.is_owner is not False
@@ -180,7 +180,7 @@ async def _read_template(api: ServerApi, chat: Chat) -> Layer:
 
 
 async def _read(name: LayerName, policy: Call[ToolPolicyState], forbidden: str) -> Layer:
-    """A layer that the user may not read is there all the same: its rules count."""
+    """A layer that the user may not read is listed too, because its rules count."""
     try:
         return Layer(name=name, policy=await policy)
     except ApiError as error:
@@ -204,7 +204,7 @@ def with_rule(
 async def save_rules(
     api: ServerApi, policy: ChatPolicy, rules: tuple[ToolRule, ...]
 ) -> ToolPolicyState:
-    """Refused with the code `version_conflict` if the rules have changed meanwhile."""
+    """Refused with the code `version_conflict` if the rules have changed."""
     return await api.put_chat_tool_policy(
         policy.chat_id, {"rules": rules, "version": policy.own.version}
     )

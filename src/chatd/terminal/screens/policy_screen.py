@@ -66,7 +66,7 @@ class ActionChoice(Static, can_focus=True):
 
 
 class RuleScreen(ModalScreen[None]):
-    """Stays open until the rule is stored, with what was written."""
+    """Stays open, with what was written, until the rule is stored."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "save", "Save", priority=True),
@@ -179,7 +179,7 @@ class PolicyScreen(Screen[None]):
         self._chat_id = chat_id
         self._policy: ChatPolicy | None = None
         self._rules: list[ToolRule | None] = []
-        """Of each line of the list, the chat's rule that it shows."""
+        """For each line of the list, the chat's rule that it shows."""
         # Held, and not searched for: a request may end after the screen was closed.
         self._head = Static("Tool policy", id="policy-head", markup=False)
         self._list = OptionList(id="policy-list", markup=False)
@@ -290,7 +290,7 @@ class PolicyScreen(Screen[None]):
         self._say(await self._change(rule, None))
 
     async def _change(self, before: ToolRule | None, after: ToolRule | None) -> str:
-        """Empty if it is stored, else why not."""
+        """Returns why it was not stored; empty if it was."""
         policy = self._policy
         if policy is None:
             return "The rules are not read yet."

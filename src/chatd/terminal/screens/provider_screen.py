@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The person closed a question; nothing more is asked."""
+    """The person closed a question: ask nothing more."""
 
 
 class ProviderScreen(Screen[None]):
@@ -74,12 +74,12 @@ class ProviderScreen(Screen[None]):
         self.action_begin()
 
     def action_begin(self) -> None:
-        """Once it has begun, the questions have the keys."""
+        """The questions take the keys once the setup has begun."""
         self._lines.clear()
         self.run_worker(self._connect, group="connect", exclusive=True)
 
     def action_close(self) -> None:
-        """What runs ends: a test that has begun may then have stored its provider."""
+        """Cancel what runs: a test that has begun may then have stored its provider."""
         self.dismiss(None)
 
     def _say(self, text: str, tone: Tone = "") -> None:

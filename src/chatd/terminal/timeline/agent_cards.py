@@ -71,7 +71,7 @@ def child_view(chat: ShownChat, model: RowModel, *, gone: bool = False) -> Child
 
 
 def brief_of(row: Row) -> tuple[str, bool] | None:
-    """What the agent did or does, and whether it still does; None for rows that are no step."""
+    """What the agent did or does, and whether it still does; None for rows that are not a step."""
     match row:
         case ToolRow(call=call):
             return call_text(call), call.state in ("running", "streaming")

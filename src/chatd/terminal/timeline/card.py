@@ -161,7 +161,7 @@ def time_text(facts: CallFacts, now: float) -> str:
 
 
 def verb_of(facts: CallFacts, going: str, done: str, failed: str = "") -> str:
-    """While it goes on, when it is done, when it failed."""
+    """The word while it runs, when it is done, and when it failed."""
     if facts.call.call is not None and facts.call.call.cut:
         return "Cut off:"
     if facts.state == "interrupted":
@@ -187,12 +187,12 @@ _MAX_LINES: Final = 200
 _EDGE_LINES: Final = 80
 _MAX_TAIL_CHARS: Final = 64_000
 _MAX_FOLDS: Final = 8
-"""Lines of the screen that one line of output may fill."""
+"""How many lines of the screen one line of output may fill."""
 _COLOUR: Final = re.compile("\x1b\\[([0-9;:]*)m")
 
 
 def output_lines(text: str, canvas: Canvas, tail: int = 0) -> Lines:
-    """The beginning and the end of a text; with `tail` so many lines of its end."""
+    """The beginning and the end of a text; with `tail`, this many lines of its end."""
     width, palette = canvas.width, canvas.palette
     if tail:
         text = text[-_MAX_TAIL_CHARS:]
@@ -218,7 +218,7 @@ def _coloured(rows: list[str], width: int, palette: Palette) -> Lines:
 
 
 def _written_over(row: str) -> str:
-    """A carriage return writes over the line: a progress bar leaves only its last state."""
+    """Apply carriage returns, which write over the line: a progress bar leaves its last state."""
     if "\r" not in row:
         return row
     return row.rstrip("\r").rpartition("\r")[2]

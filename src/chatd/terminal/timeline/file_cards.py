@@ -38,12 +38,12 @@ def read_diff(diff: str) -> list[DiffLine]:
 
 
 def _number(line: DiffLine) -> int | None:
-    """In the new file; of a removed line in the old one."""
+    """The number in the new file; for a removed line, in the old one."""
     return line.old if line.kind == "del" else line.new
 
 
 def edit_diff(old: str, new: str) -> list[DiffLine]:
-    """What one edit replaces by what, before the server has said the diff."""
+    """What one edit replaces by what, before the server has sent the diff."""
     before = [] if old == "" else old[:_MAX_DIFF_CHARS].removesuffix("\n").split("\n")
     after = [] if new == "" else new[:_MAX_DIFF_CHARS].removesuffix("\n").split("\n")
     head = _common(before, after)
@@ -63,7 +63,7 @@ def count_diff(lines: Iterable[DiffLine]) -> tuple[int, int]:
 
 
 def diff_lines(lines: Sequence[DiffLine], path: str, width: int, palette: Palette) -> Lines:
-    """One line of the screen for each: a longer one is cut, so that columns stay in place."""
+    """One line of the screen for each line, cut if it is longer, so that columns stay in place."""
     shown = lines[:MAX_DIFF_LINES]
     texts = coloured("\n".join(line.text for line in shown) or " ", language_of(path), palette)
     digits = len(str(max((_number(line) or 0 for line in shown), default=0)))
@@ -101,7 +101,7 @@ def _common(one: Sequence[str], two: Sequence[str]) -> int:
 
 
 def _changed_words(lines: Sequence[DiffLine]) -> dict[int, tuple[int, int]]:
-    """Of a removed line and the added one in its place: the range that differs."""
+    """The range that differs between a removed line and the added one in its place."""
     found: dict[int, tuple[int, int]] = {}
     index = 0
     while index < len(lines):
@@ -136,7 +136,7 @@ def _mark_pair(
 # Cards of files: read_file (also several in a row), write_file, edit_files, lists and searches.
 
 _OPEN_LINES: Final = 40
-"""A change of at most so many lines is unfolded."""
+"""A change of at most this many lines is unfolded."""
 _WRITING_LINES: Final = 16
 _WRITING_CHARS: Final = 8000
 _MAX_FILES: Final = 50

@@ -1,6 +1,6 @@
 """Lines of the timeline: `rich.text.Text` objects, each at most as wide as it was asked for.
 
-Every text of others goes through `shown` or `one_line` (both call `safe_text`) and is put into a
+Every foreign text goes through `shown` or `one_line` (both call `safe_text`) and is put into a
 `Text` as it is: nothing here reads markup.
 """
 
@@ -18,11 +18,11 @@ from chatd.terminal.safe_text import safe_line, safe_text
 Lines = list[Text]
 
 MAX_CHARS: Final = 100_000
-"""Of one text that is shown whole; the rest is counted."""
+"""Limit for one text that is shown whole; the rest is counted."""
 MAX_FACT_CHARS: Final = 8000
-"""Of a reason, a note, a detail."""
+"""Limit for a reason, a note, a detail."""
 MAX_LINE_CHARS: Final = 4000
-"""Of one line of output, code or a diff; the rest is counted."""
+"""Limit for one line of output, code or a diff; the rest is counted."""
 TAB_SIZE: Final = 4
 
 # Only for wrapping: nothing is written to it.
@@ -30,7 +30,7 @@ _CONSOLE: Final = Console(file=io.StringIO(), width=200, color_system=None, lega
 
 
 def shown(text: str, max_chars: int = MAX_CHARS) -> str:
-    """A text of others, safe and bounded, with its tabs as spaces."""
+    """A foreign text, safe and bounded, with its tabs as spaces."""
     rest = len(text) - max_chars
     safe = safe_text(text[:max_chars]).expandtabs(TAB_SIZE)
     return safe if rest <= 0 else f"{safe}… ({rest:,} more characters)"
@@ -48,7 +48,7 @@ def shown_line(line: str) -> str:
 
 
 def wrap(text: Text, width: int) -> Lines:
-    """At words; a longer word is broken. Never empty."""
+    """Break at words; a longer word is broken. Never empty."""
     if "\n" not in text.plain and cell_len(text.plain) <= width:
         return [text]
     lines = text.wrap(_CONSOLE, max(width, 1), tab_size=TAB_SIZE, no_wrap=False)
@@ -58,7 +58,7 @@ def wrap(text: Text, width: int) -> Lines:
 
 
 def fold(text: Text, width: int) -> Lines:
-    """At the width, without regard to words: code and output keep their columns."""
+    """Break at the width, without regard to words: code and output keep their columns."""
     if cell_len(text.plain) <= width:
         return [text]
     return list(text.divide(_cuts(text.plain, max(width, 2))))
@@ -79,7 +79,7 @@ def _cuts(text: str, width: int) -> Iterable[int]:
 
 
 def prefixed(lines: Iterable[Text], first: Text, rest: Text | None = None) -> Lines:
-    """Each line after `first` or, from the second on, after `rest`."""
+    """Put `first` before the first line and `rest` before the others."""
     after = first if rest is None else rest
     return [Text.assemble(first if index == 0 else after, line) for index, line in enumerate(lines)]
 
@@ -112,7 +112,7 @@ def headline(left: Text, right: Text, width: int) -> Text:
 
 
 def paragraph(text: str, width: int, style: Style, max_chars: int = MAX_FACT_CHARS) -> Lines:
-    """A text of others, wrapped, in one style; its own line breaks stay."""
+    """A foreign text, wrapped, in one style; its own line breaks stay."""
     return [
         piece
         for line in shown(text, max_chars).split("\n")
@@ -144,7 +144,7 @@ def duration_text(seconds: float) -> str:
 
 
 def elapsed_text(seconds: float) -> str:
-    """Of what still goes on, in whole seconds: "4 s", "2 m 14 s"."""
+    """A duration that still grows, in whole seconds: "4 s", "2 m 14 s"."""
     whole = int(max(0.0, seconds))
     return f"{whole} s" if whole < 10 else duration_text(whole)
 

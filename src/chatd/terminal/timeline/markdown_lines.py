@@ -141,7 +141,7 @@ def _rows(tokens: Sequence[Token], palette: Palette) -> list[list[_Cell]]:
 
 
 def _fit(natural: list[int], room: int) -> list[int]:
-    """The widest columns give way until all fit."""
+    """Narrow the widest columns until all fit."""
     widths = list(natural)
     excess = sum(widths) - room
     while excess > 0:
@@ -237,7 +237,7 @@ def language_of(path: str) -> str:
 # Markdown of models as lines. HTML is text, links show where they lead, images are named.
 
 MIN_WIDTH: Final = 12
-"""Nested blocks stop to indent at this width."""
+"""Below this width, nested blocks are no longer indented."""
 
 PARSER: Final = MarkdownIt("commonmark", {"html": False, "maxNesting": 30}).enable(
     ["table", "strikethrough"]
@@ -254,7 +254,7 @@ def markdown_lines(text: str, width: int, palette: Palette) -> Lines:
 
 
 def fitted_lines(tokens: Sequence[Token], width: int, palette: Palette) -> Lines:
-    """Deeply nested blocks need more than a narrow terminal has: they are cut."""
+    """Cut lines: deeply nested blocks need more width than a narrow terminal has."""
     return [cut(line, width) for line in block_lines(tokens, width, palette)]
 
 

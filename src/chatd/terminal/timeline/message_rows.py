@@ -222,7 +222,8 @@ def is_read(call: ToolCall) -> bool:
 
 
 def is_quiet(call: ToolCall) -> bool:
-    """A call that went well and only read is one quiet line. Everything else is a card."""
+    """Whether it is one quiet line: a call that went well and only read. Everything else is a
+    card."""
     return call.state == "done" and call.name not in _CARDS and not call.is_media
 
 
@@ -315,7 +316,7 @@ class LiveKeys:
         return self._aliases.get(message_id, f"m{message_id}")
 
     def _adopt(self, chat: ShownChat) -> None:
-        """The first answer after the live one began is what it became."""
+        """The committed form of the live answer: the first answer after it began."""
         answer = self._answer
         if answer is None or not chat.messages or chat.messages[-1].id <= answer.after_id:
             return

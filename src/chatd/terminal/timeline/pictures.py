@@ -30,10 +30,10 @@ from chatd.terminal.timeline.tool_call import read_call, text_of
 
 MAX_PICTURE_BYTES: Final = 8 * 1024 * 1024
 MAX_PICTURE_PIXELS: Final = 4_000_000
-"""A larger one is not decoded for sixel."""
+"""A larger picture is not decoded for sixel."""
 MAX_SIXEL_WIDTH: Final = 1000
 PICTURE_QUERY_TIMEOUT_S: Final = 1.0
-"""For the terminal's answer to what it can draw; over slow lines it takes long."""
+"""How long the terminal may take to say what it can draw; slow lines take long."""
 MAX_PICTURE_VIEW_S: Final = 600.0
 _QUERY_READS: Final = 20
 _KITTY_CHUNK: Final = 4096
@@ -82,7 +82,7 @@ def picture_of(row: Row | None) -> Picture | None:
 
 
 async def show_picture(app: App[None], data: bytes) -> None:
-    """Until a key is pressed. Raises PictureProblem."""
+    """Show it until a key is pressed. Raises PictureProblem."""
     if len(data) > MAX_PICTURE_BYTES:
         raise PictureProblem(f"The picture has more than {MAX_PICTURE_BYTES >> 20} MiB.")
     ended = threading.Event()
@@ -156,7 +156,7 @@ def _raw(fd: int) -> Generator[None]:
 
 
 def query_terminal(fd: int) -> PictureTerminal:
-    """Asks the terminal behind a raw `fd`. One that does not answer in time draws nothing."""
+    """Ask the terminal behind a raw `fd`. One that does not answer in time draws nothing."""
     _write(fd, _QUERY)
     answer = b""
     for _ in range(_QUERY_READS):

@@ -22,8 +22,8 @@ class _Row(Struct, frozen=True, kw_only=True):
 
 
 class PendingNote(Struct, frozen=True, kw_only=True):
-    """How a message stands that was sent and is not in the chat yet. `refusal`: why the server did
-    not take it; empty while it is on its way. `is_kept`: the server cannot be reached."""
+    """The state of a message that was sent and is not in the chat yet. `refusal`: why the server
+    refused it; empty while it is on its way. `is_kept`: the server cannot be reached."""
 
     id: str
     is_kept: bool = False

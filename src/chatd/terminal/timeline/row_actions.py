@@ -81,12 +81,12 @@ MAX_COPIED_CHARS: Final = 1_000_000
 
 
 def copied_text(row: Row) -> str:
-    """Empty if the row has nothing to copy."""
+    """The text to copy; empty if the row has none."""
     return safe_text(_text_of(row)[:MAX_COPIED_CHARS])
 
 
 def code_blocks(row: Row) -> list[str]:
-    """The code of a message; of a command the command itself."""
+    """The code blocks of a message; for a command, the command itself."""
     if isinstance(row, ToolRow):
         command = text_of(read_call(row.call).args, "command")
         return [safe_text(command[:MAX_COPIED_CHARS])] if command else []
@@ -119,7 +119,7 @@ def _text_of(row: Row) -> str:
 
 
 def _call_text(call: ToolCall) -> str:
-    """What the tool gave; what it was asked for if it gave no text."""
+    """The tool's output; its arguments if the output has no text."""
     facts = read_call(call)
     found = facts.live_output or text_of(
         facts.result, "output", "report", "content", "body", "text", "error"
@@ -148,7 +148,7 @@ class Children:
         self._views: Mapping[str, ChildView] = {}
 
     def follow(self, wanted: Collection[str], connection: Connection) -> None:
-        """These and no others; a view of one that left the screen is kept until `stop`."""
+        """Follow these and no others; the view of one that left the screen is kept until `stop`."""
         some = list(dict.fromkeys(wanted))[:MAX_FOLLOWED]
         for chat_id in self._stops.keys() - set(some):
             self._stops.pop(chat_id)()

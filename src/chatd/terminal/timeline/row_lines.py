@@ -250,11 +250,11 @@ _REFERENCE_LINES: Final = 6
 _MAX_FILES: Final = 20
 _THOUGHT_LINES: Final = 12
 _THOUGHT_CHARS: Final = 2000
-"""Of a thought that goes on, so much of its end is shown."""
+"""How much of the end of a thought in progress is shown."""
 
 
 class DrawnRow(Struct, frozen=True, kw_only=True):
-    """`ticks`: it shows a time that goes on. `child`: the chat that Enter opens. `children`: the
+    """`ticks`: it shows a running time. `child`: the chat that Enter opens. `children`: the
     subagents whose state it shows."""
 
     lines: Lines
@@ -360,7 +360,7 @@ def _draw_reasoning(row: ReasoningRow, canvas: Canvas, *, is_open: bool | None) 
 
 
 def _last_part(text: str) -> str:
-    """The end of a thought that goes on, from the beginning of a line. It is read with each word,
+    """The end of a thought in progress, from the beginning of a line. It is parsed with each word,
     so it must be short."""
     if len(text) <= _THOUGHT_CHARS:
         return text

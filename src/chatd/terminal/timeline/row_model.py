@@ -67,7 +67,7 @@ def _activity(chat: ShownChat, last: Row | None) -> Activity | None:
 
 
 def _is_moving(row: Row | None) -> bool:
-    """The row shows by itself that something goes on."""
+    """Whether the row itself shows that something is in progress."""
     match row:
         case ProseRow(is_live=is_live) | ReasoningRow(is_live=is_live):
             return is_live

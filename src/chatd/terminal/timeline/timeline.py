@@ -69,7 +69,7 @@ from chatd.terminal.timeline.viewport import (
 _TICK_S: Final = 1.0
 _WHEEL_LINES: Final = 3
 _LOAD_WITHIN_ROWS: Final = 3
-"""Older messages are asked for when so few rows are left above."""
+"""Older messages are requested when this few rows are left above."""
 _PaintedLine = tuple[Text | None, bool, str]
 
 
@@ -151,7 +151,7 @@ class Timeline(Widget, can_focus=True):
         self.paint()
 
     def _keep_selected(self) -> None:
-        """A row that is gone, such as the one that said that the chat works, is not selected."""
+        """Unselect a row that is gone, such as the one that said that the chat works."""
         at = None if self.selected is None else self.index_of(self.selected, self._selected_at)
         self._selected_at = at or 0
         self.selected = None if at is None else self.selected
@@ -179,7 +179,7 @@ class Timeline(Widget, can_focus=True):
 
     @property
     def new_below(self) -> str | None:
-        """What is said in the last line while the end is out of sight."""
+        """The text of the last line while the end is out of sight."""
         if self.view.is_following or self.view.is_at_end(self.cache):
             return None
         last_id, keys = self._seen
@@ -241,7 +241,7 @@ class Timeline(Widget, can_focus=True):
         self.cache.tick(session_of(self).clock.now().timestamp(), self._children.views())
 
     def _child_changed(self) -> None:
-        """In the connection's task."""
+        """Called in the connection's task."""
         self.call_later(self._tick)
 
     # Older messages
@@ -463,7 +463,7 @@ class Timeline(Widget, can_focus=True):
             self._toggle(at)
 
     def _toggle(self, index: int) -> None:
-        """Its first line stays where it is on the screen, unless what unfolds would not be seen."""
+        """Keep its first line where it is on the screen, unless what unfolds would not be seen."""
         drawn = self.cache.drawn(index)
         if not drawn.can_fold:
             return
@@ -502,7 +502,7 @@ class Timeline(Widget, can_focus=True):
             self.post_message(ShowNotice(f"Copied {counted(len(text), 'character')}."))
 
     def action_picture(self) -> None:
-        """On the whole terminal, until a key is pressed."""
+        """Show it on the whole terminal, until a key is pressed."""
         picture = picture_of(self._row())
         if picture is None:
             self.post_message(ShowNotice("This row has no picture."))
@@ -526,7 +526,7 @@ class Timeline(Widget, can_focus=True):
             self.post_message(ShowNotice(f"The picture was not read: {error}"))
 
     def action_copy_code(self) -> None:
-        """The next code block of the row, with each press."""
+        """Copy the next code block of the row, with each press."""
         row = self._row()
         blocks = [] if row is None else code_blocks(row)
         if row is None or not blocks:
@@ -542,7 +542,7 @@ class Timeline(Widget, can_focus=True):
     # What the server is asked for
 
     def action_edit(self) -> None:
-        """The composer takes the text of the user's message."""
+        """Give the text of the user's message to the composer."""
         row, chat = self._row(), self.chat
         wanted = row.message_id if isinstance(row, UserRow) else None
         messages = () if chat is None else chat.shown.messages

@@ -18,7 +18,7 @@ JsonObject = Mapping[str, object]
 NOTHING: Final[JsonObject] = {}
 
 MAX_PARTIAL_CHARS: Final = 200_000
-"""Of arguments that are still being written: so much is read, again with each update."""
+"""Limit for arguments that are still being written, which are parsed again with each update."""
 _MAX_DEPTH: Final = 64
 
 
@@ -195,7 +195,7 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     result: ToolResultPart | None = None
 
     def add(self, part: ToolCallPart | ToolResultPart) -> "CallRecord":
-        """With a later part of the same call. A committed part takes the place of a live one."""
+        """Add a later part of the same call. A committed part replaces a live one."""
         if isinstance(part, ToolCallPart):
             return replace(self, call=part)
         return replace(self, result=part)
@@ -206,7 +206,7 @@ class CallRecord(Struct, frozen=True, kw_only=True):
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
-    """How a chat stands, as far as its open calls are concerned."""
+    """The state of a chat, as far as its open calls are concerned."""
 
     is_busy: bool = False
     requested: Mapping[str, RequestedCall] = {}

@@ -270,7 +270,7 @@ def generic_card(facts: CallFacts) -> Card:
 
 
 def _result_lines(facts: CallFacts, canvas: Canvas) -> Lines:
-    """Text as text, media by what they are, everything else as JSON."""
+    """Text as text, media by their type, everything else as JSON."""
     result = facts.result
     if facts.call.is_media or (text_of(result, "data") and text_of(result, "mime_type")):
         data, kind = text_of(result, "data"), one_line(text_of(result, "mime_type"), 60)

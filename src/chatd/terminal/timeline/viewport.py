@@ -143,7 +143,7 @@ class Viewport:
 
 MAX_ROWS: Final = 400
 MAX_LINES: Final = 20_000
-"""Of all rows that are kept. Rows on the screen are kept in any case."""
+"""Limit for all rows that are kept. Rows on the screen are kept in any case."""
 _GAP: Final = Text()
 LinePainter = Callable[[list[Segment]], Strip]
 
@@ -194,7 +194,7 @@ class RowCache:
         return self._entry(row).drawn
 
     def gap(self, row: int) -> int:
-        """Empty lines above the row that belong to it."""
+        """How many empty lines above the row belong to it."""
         return 0 if self.rows[row].is_tight else 1
 
     def strip(self, row: int, line: int, paint: LinePainter, look: tuple[bool, str]) -> Strip:
@@ -231,7 +231,7 @@ class RowCache:
             self.canvas = replace(self.canvas, now=now, children=children)
 
     def clear(self) -> None:
-        """Also when lines are to be painted in other colours."""
+        """Drop all drawn rows, also called when lines are to be painted in other colours."""
         self._entries.clear()
         self._line_count = 0
 
@@ -277,7 +277,7 @@ class RowCache:
         return entry
 
     def trim(self, on_screen: int) -> None:
-        """Forget what was not asked for the longest. `on_screen`: how many rows must stay."""
+        """Drop the least recently used rows. `on_screen`: how many rows must stay."""
         while len(self._entries) > max(on_screen, 1) and (
             len(self._entries) > MAX_ROWS or self._line_count > MAX_LINES
         ):
@@ -308,7 +308,7 @@ def _segments(text: Text, console: Console) -> list[Segment]:
 LEFT = 2
 RIGHT = 2
 MAX_WIDTH = 120
-"""Longer lines are hard to read."""
+"""The longest line: longer ones are hard to read."""
 
 
 def content_width(width: int) -> int:
@@ -337,13 +337,13 @@ class LinePaint(Struct, frozen=True, kw_only=True):
 
 
 def new_text(count: int, *, is_busy: bool) -> str:
-    """Said while the end is out of sight: what came below, and how to get there."""
+    """Shown while the end is out of sight: what came below, and how to get there."""
     word = "still writing below" if is_busy else "more below"
     return f" ↓ {f'{count:,} new' if count else word} · End "
 
 
 def scroll_bar(lines: int, row_count: int, first: int, last: int) -> list[str]:
-    """By rows, not by lines: the heights of rows that were never shown are not known."""
+    """Computed by rows, not by lines: the heights of rows that were never shown are not known."""
     if row_count <= 0 or lines <= 0 or last - first + 1 >= row_count:
         return [" "] * max(lines, 0)
     size = max(1, round(lines * (last - first + 1) / row_count))
