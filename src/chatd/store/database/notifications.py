@@ -319,7 +319,7 @@ class HintPublisher:
         self._pending.clear()
 
     def _flush_interval_s(self, sent: _Batch) -> float:
-        """In a rush more hints share a statement, which costs as much as a tenth of a commit."""
+        """Under load more hints share a statement, which costs as much as a tenth of a commit."""
         config = self._config
         is_rush = len(sent) >= config.rush_batch
         return config.rush_interval_s if is_rush else config.flush_interval_s

@@ -4,7 +4,7 @@ A release neither waits nor needs a round trip: a clean session goes to the next
 (open transaction, running statement, lost connection) is closed and its place is free. So a task
 can be cancelled anywhere, and the pool neither leaks nor blocks.
 
-In a rush, writes of one kind that arrive together share a session, a transaction and a commit.
+Under load, writes of one kind that arrive together share a session, a transaction and a commit.
 
 The driver's own pool starts a task per release, which about doubles the CPU time of a short
 statement. This pool does not reset sessions between users, so do not change session state (SET,
@@ -33,9 +33,9 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SHARED_FROM_SESSIONS: Final = 4
-"""So many sessions are in use in a rush: more at once do not make the server faster."""
+"""How many sessions are used under load: more at once do not make the server faster."""
 MAX_SHARED_WRITES: Final = 16
-"""In one transaction."""
+"""How many writes share one transaction."""
 
 _Refused = Literal["refused"]
 """The server has refused the transaction, of which nothing was written."""
@@ -115,7 +115,7 @@ class Pool:
         return await self.fetchrow(query, *args) if isinstance(written, str) else written
 
     async def _write_group(self, query: LiteralString, group: list[_Write]) -> None:
-        """Errors are those of the callers."""
+        """Write the group. Errors go to the callers."""
         session = None
         try:
             session = self._take_idle() or await self._acquire()
@@ -284,7 +284,7 @@ async def _write_together(
 
 
 def _fail_all(group: list[_Write], error: BaseException) -> None:
-    """Each gets an error of its own: a raised one collects the places that it passed."""
+    """A copy of the error for each caller: a raised one collects the places that it passed."""
     for _, _, _, result in group:
         if result.done():
             continue
@@ -302,9 +302,10 @@ def _closed() -> Unavailable:
 
 
 class Database:
-    """The pool, a session for heartbeats only (a replica renews its lease also while requests wait
-    for the pool), and one for the records of model calls, which does not wait for the disk: a
-    worker waits for the record before each call, and the disk would take longer than all else."""
+    """The pool; a session for heartbeats only, because a replica must renew its lease even while
+    requests wait for the pool; and one for the records of model calls, which does not wait for the
+    disk: a worker waits for the record before each call, and the disk would take longer than all
+    else."""
 
     def __init__(self, config: PoolConfig, *, on_statement: StatementHook | None = None) -> None:
         def single(connect: ConnectConfig) -> Pool:
@@ -331,7 +332,7 @@ FACTS: Final[LiteralString] = """
         current_setting('full_page_writes') AS full_page_writes"""
 
 TEMPORARY_CODES: Final = frozenset({"database_busy", "database_starting"})
-"""The server answers, and takes no connection now: it starts, or all connections are in use."""
+"""The server answers but takes no connection now: it starts, or all connections are in use."""
 
 _SAFETY_SETTINGS: Final = ("synchronous_commit", "fsync", "full_page_writes")
 
@@ -383,7 +384,7 @@ def unsafe_settings(found: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def pooler_error() -> ChatdError:
-    """A pooler's sessions are shared: a lock or a subscription of one would be another's."""
+    """Refuse a pooler: its sessions are shared, so a lock or a subscription would be another's."""
     text = "The database address is that of a connection pooler, such as PgBouncer. chatd needs"
     advice = "sessions of its own: name the PostgreSQL server itself."
     return ChatdError(f"{text} {advice}", code="database_pooler")

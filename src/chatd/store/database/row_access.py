@@ -1,4 +1,4 @@
-"""SQL conditions for the rows that an actor reaches. `domain.access.permissions` decides which
+"""SQL conditions for the rows that an actor may access. `domain.access.permissions` decides which
 those are.
 
 A condition takes two parameters, the values of `chat_reach` or `workspace_reach`. The owner is
@@ -61,7 +61,8 @@ def chat_reach(actor: Actor, permission: Permission) -> ChatReach:
 
 
 def visible_chats(actor: Actor, permission: Permission) -> ChatReach:
-    """Of a command: other chats are not found, and of these a refusal is Forbidden."""
+    """The reach of a command: other chats are not found, and a refusal for found ones is
+    Forbidden."""
     return _parameters(visible_filter(actor, permission, "chats.read"))
 
 

@@ -86,7 +86,7 @@ async def reseal_batch(
     after: UUID | None = None,
 ) -> ResealedBatch:
     """Seal the next values that another key has sealed. `reseal(sealed, context)` returns None for
-    a value that cannot be opened. A value that changed meanwhile stays as it is."""
+    a value that cannot be opened. A value that has changed stays as it is."""
     select: LiteralString = (
         f"SELECT id, {at.column} AS sealed FROM {at.table}"
         f" WHERE {at.column}_key_id <> $1 AND id > $2 ORDER BY id LIMIT $3"
@@ -158,7 +158,8 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
 
 
 async def lock(session: DatabaseSession) -> None:
-    """Until the end of the transaction: one process registers or rotates keys at a time."""
+    """Hold the lock until the end of the transaction: one process registers or rotates keys at a
+    time."""
     await session.execute(LOCK, LOCK_KEY)
 
 
@@ -216,7 +217,7 @@ async def list_without(conn: Conn, key_id: str, lease_s: float) -> Sequence[str]
 # Hosts that ask the running processes for secrets. A request is answered once.
 
 MAX_REQUESTS: Final = 10
-"""Answered in one round; the others wait for the next one."""
+"""How many requests are answered in one round; the others wait for the next one."""
 INSERT_REQUEST: Final[LiteralString] = """
     INSERT INTO secret_requests (id, host_id, name, key_id, with_workspaces, public_key)
     VALUES ($1, $2, $3, $4, $5, $6)"""
@@ -255,7 +256,7 @@ async def insert_request(conn: Conn, request: SecretRequest) -> None:
 
 
 async def list_requests(conn: Conn) -> Sequence[SecretRequest]:
-    """Those without a reply, the oldest first."""
+    """Requests without a reply, the oldest first."""
     return [SecretRequest(**dict(row)) for row in await conn.fetch(LIST_REQUESTS, MAX_REQUESTS)]
 
 

@@ -23,7 +23,7 @@ from chatd.store.database.conn import Conn, ConnectConfig, DatabaseSession, Row,
 from chatd.store.database.notifications import publish
 
 COPY_TIMEOUT_S: Final = 6 * 3600.0
-"""Of one table, and of the indexes that are built after it."""
+"""Limit for copying one table, and for the indexes that are built after it."""
 LOCK_KEY: Final = 0x6368_6174_6261_636B  # "chatback": the advisory lock of a scheduled backup
 UNFINISHED_TABLE: Final = "chatd_restore_unfinished"
 LEFT_OUT: Final = (
@@ -128,14 +128,14 @@ class Snapshot:
         self.facts = facts
 
     async def copy(self, table: CopiedTable, write: Callable[[bytes], Awaitable[None]]) -> int:
-        """The number of rows."""
+        """Returns the number of rows."""
         return await self._session.copy_out(
             table.name, table.columns, write, timeout_s=COPY_TIMEOUT_S
         )
 
 
 def _patient(config: ConnectConfig, name: str) -> ConnectConfig:
-    """For statements that take as long as the data is large, and may wait for a slow disk here."""
+    """Allows statements as much time as the data needs, because they may wait for a slow disk."""
     named = config.named(name, tcp_user_timeout="0", maintenance_work_mem="128MB")
     return ConnectConfig(
         dsn=named.dsn,
@@ -298,7 +298,8 @@ def _restore(row: Row) -> RestoreRecord:
 async def confirm_restore(
     session: DatabaseSession, actor: Actor, *, ip: str | None = None
 ) -> RestoreRecord:
-    """All replicas hear of it. Raises Conflict if there is nothing to confirm."""
+    """Confirm the restore, which all replicas hear of. Raises Conflict if there is none to
+    confirm."""
     require_permission(actor, "config.write")
     row = await session.fetchrow(CONFIRM)
     if row is None:
@@ -334,7 +335,7 @@ async def one_at_a_time(config: ConnectConfig) -> AsyncGenerator[bool]:
 async def begin(
     conn: Conn, backup_id: UUID, host: str, file: str, *, every_s: float, retry_s: float
 ) -> bool:
-    """Record an attempt if one is due. Under the lock."""
+    """Record an attempt if one is due. Called under the lock."""
     begun = await conn.fetchval(BEGIN, backup_id, host, file, every_s, retry_s)
     return begun is not None
 

@@ -160,7 +160,7 @@ async def list_all(conn: Conn, actor: Actor) -> Sequence[StoredHook]:
 
 
 async def load(conn: Conn) -> Sequence[LoadedHook]:
-    """Those that are enabled, in the order in which they are asked. For the engine."""
+    """The enabled hooks, in the order in which they are called. For the engine."""
     rows = await conn.fetch(LOAD)
     return [LoadedHook(hook=_stored(row).hook, sealed_secret=row["secret"]) for row in rows]
 

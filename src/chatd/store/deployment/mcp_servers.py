@@ -154,7 +154,7 @@ async def list_servers(conn: Conn) -> Sequence[StoredMcpServer]:
 async def find_to_change(
     session: DatabaseSession, server_id: McpServerId
 ) -> StoredMcpServer | None:
-    """Locks the row. None for a deleted one. Raises Conflict for one that settings declare."""
+    """Lock the row. None for a deleted one. Raises Conflict for one that settings declare."""
     row = await session.fetchrow(FIND, server_id)
     if row is None:
         return None
@@ -214,13 +214,13 @@ def _granted(row: McpServerWrite) -> tuple[object, ...]:
 
 
 async def delete(session: DatabaseSession, server_id: McpServerId) -> None:
-    """With the tokens of all users and the registered clients."""
+    """Delete it with the tokens of all users and the registered clients."""
     await session.execute(DELETE, server_id)
     await forget_credentials(session, server_id)
 
 
 async def forget_credentials(session: DatabaseSession, server_id: McpServerId) -> None:
-    """What was granted for another address or another client is of no use."""
+    """Delete what was granted for another address or another client."""
     await session.execute(FORGET_TOKENS, server_id)
     await session.execute(FORGET_CLIENTS, server_id)
 
@@ -270,7 +270,7 @@ KEEP_ORDER: Final[LiteralString] = """
     SELECT servers FROM kept
     UNION ALL SELECT servers FROM chat_tool_orders WHERE chat_id = $1 LIMIT 1"""
 MAX_ORDERED_SERVERS: Final = 1_000
-"""That a chat has ever had. Later ones follow in the order of their names."""
+"""How many servers a chat's order remembers. Later ones follow by name."""
 
 
 def keep_usable(ids: LiteralString) -> LiteralString:

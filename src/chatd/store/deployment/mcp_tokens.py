@@ -124,7 +124,7 @@ async def save(session: DatabaseSession, actor: UserActor, new: NewToken) -> boo
 async def delete_own(
     session: DatabaseSession, actor: UserActor, server_id: McpServerId
 ) -> StoredToken | None:
-    """What was deleted, so that it can be revoked."""
+    """Delete the user's tokens; returns them, so that they can be revoked."""
     require_permission(actor, "account.write")
     row = await session.fetchrow(DELETE_OWN, actor.user_id, server_id)
     return None if row is None else _token(row)
@@ -144,20 +144,21 @@ async def claim(conn: Conn, token: StoredToken, claim_s: float) -> bool:
 
 
 async def release(conn: Conn, token: StoredToken) -> None:
-    """After a failure that may pass."""
+    """Give the claim back after a failure that may pass."""
     await conn.execute(RELEASE, token.id, token.version)
 
 
 async def replace(
     conn: Conn, token: StoredToken, sealed_tokens: str, expires_in_s: float | None
 ) -> bool:
-    """False if the row was deleted or replaced meanwhile."""
+    """False if the row has been deleted or replaced."""
     values = (token.id, token.version, sealed_tokens, expires_in_s)
     return await conn.fetchval(REPLACE, *values) is not None
 
 
 async def fail(conn: Conn, token: StoredToken, reason: str) -> bool:
-    """For good: the tokens are cleared. False if the row was deleted or replaced meanwhile."""
+    """Record a final failure and clear the tokens. False if the row has been deleted or
+    replaced."""
     return await conn.fetchval(FAIL, token.id, token.version, reason) is not None
 
 
@@ -169,7 +170,7 @@ CLIENT_SECRET: Final = SealedColumn(table="mcp_registrations", column="sealed_se
 FIND_REGISTRATION: Final[LiteralString] = """
     SELECT id, client, sealed_secret FROM mcp_registrations
     WHERE server_id = $1 AND redirect_uri = $2"""
-# Only for the configuration that was asked about: an administrator may have changed it meanwhile.
+# Only for the configuration that was asked about: an administrator may have changed it since.
 INSERT: Final[LiteralString] = """
     INSERT INTO mcp_registrations (id, server_id, redirect_uri, client, sealed_secret)
     SELECT $1, m.id, $4, $5::json, $6 FROM mcp_servers m

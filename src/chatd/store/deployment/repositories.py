@@ -191,13 +191,13 @@ async def open_connection(conn: Conn, connection_id: UUID) -> OpenConnection | N
 
 
 async def set_problem(conn: Conn, connection_id: UUID, problem: str | None) -> bool:
-    """Whether it changed. For the server itself."""
+    """Returns whether it changed. For the server itself."""
     status = await conn.execute(SET_PROBLEM, connection_id, problem)
     return status != "UPDATE 0"
 
 
 async def rest(conn: Conn, connection_id: UUID, seconds: float) -> None:
-    """The host is asked nothing for this connection for so long. For the server itself."""
+    """Make no request to the host for this connection for this long. For the server itself."""
     await conn.execute(REST, connection_id, seconds)
 
 

@@ -140,7 +140,7 @@ SET_PULL: Final[LiteralString] = """
     FROM opened o
     WHERE e.connection_id = o.connection_id AND e.repository = o.repository AND e.number = 0
       AND e.outcome = 'ignored' AND e.detail = $4 AND e.event ->> 'branch' = o.branch"""
-# Not if another request has begun meanwhile: `request` is then another one.
+# Not if another request has begun since: `request` is then another one.
 SHOWN: Final[LiteralString] = """
     UPDATE repository_threads SET shown_version = $3, is_shown = $4, attempts = 0, failure = '',
         due_at = now() + $5::float8 * interval '1 s'
