@@ -1,8 +1,9 @@
 """At every isolation level, the agent's journal of calls is out of the reach of commands."""
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -22,13 +23,20 @@ ONE_ACCOUNT = {"none"} if not AS_ROOT else set[str]()
 """Levels at which a command can open all files of the agent's account: those without isolation."""
 
 
+@pytest.fixture(scope="module")
+def kits() -> Generator[Path]:
+    """Every account can read it."""
+    with data_directory() as found:
+        for directory in (found, found.parent):
+            directory.chmod(0o711)
+        yield found
+
+
 @pytest.fixture(params=[level for level in ISOLATION_LEVELS if level not in ONE_ACCOUNT])
-async def rig(
-    request: pytest.FixtureRequest,
-) -> AsyncGenerator[LocalRig]:
+async def rig(request: pytest.FixtureRequest, kits: Path) -> AsyncGenerator[LocalRig]:
     """Every account can enter its directory, as workspaces without namespaces must."""
     level: IsolationLevel = request.param
-    with data_directory() as data_dir:
+    with data_directory(kits) as data_dir:
         data_dir.chmod(0o711)
         data_dir.parent.chmod(0o711)
         config = LocalConfig(data_dir=data_dir, host_id=HOST, allow_unsafe=True, levels=(level,))
