@@ -120,6 +120,35 @@ async def test_an_interrupt_ends_a_command_whose_worker_has_died(site: ServerSit
             assert not has(place.home / "after", "")
 
 
+@pytest.mark.promise("P7", "P14")
+async def test_a_command_starts_the_workspace_that_was_stopped(site: ServerSite) -> None:
+    """Takes seconds: a server is started, and a workspace twice."""
+    async with site.server() as server:
+        chat = await server.create("make", site.create("plain"))
+        place = await server.workspace_of(chat)
+        await stop_workspace(server, chat)
+        await run(server, chat, "echo begun >> lines; cat lines")
+        report = (await server.wait_idle(chat))[-1]
+        assert (report["exit_code"], report["output"]) == (0, "begun\n"), report
+        assert (place.home / "lines").read_text() == "begun\n"
+        # A model is told to start it itself.
+        await stop_workspace(server, chat)
+        await server.send(chat, "work", execute("echo never"))
+        assert "start_workspace" in str((await server.wait_idle(chat))[-1])
+
+
+async def stop_workspace(server: WorkspaceServer, chat: str) -> None:
+    workspace = (await server.ask("GET", f"/chats/{chat}"))["workspace_id"]
+    await server.ask("POST", f"/workspaces/{workspace}/builds", {"transition": "stop"})
+
+    async def is_stopped() -> bool:
+        found = await server.ask("GET", f"/workspaces/{workspace}")
+        build = found["latest_build"]
+        return (build["transition"], build["status"]) == ("stop", "succeeded")
+
+    await eventually(is_stopped, within_s=WAIT_TIMEOUT_S)
+
+
 async def test_a_command_without_a_workspace_or_beside_text_is_refused(site: ServerSite) -> None:
     """Takes seconds: a server is started."""
     async with site.server() as server:

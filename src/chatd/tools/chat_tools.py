@@ -45,9 +45,10 @@ class WorkspaceTools:
     def __init__(
         self, access: WorkspaceAccess, provisioner: WorkspaceProvisioner, clock: Clock
     ) -> None:
-        shared = (*file_tools(access), execute(access, clock), *process_tools(access))
-        self._subagent_tools = shared
-        self._root_tools = (*shared, *workspace_tools(provisioner))
+        shared = (*file_tools(access), *process_tools(access))
+        self._subagent_tools = (*shared, execute(access, clock))
+        with_start = execute(access, clock, provisioner.start)
+        self._root_tools = (*shared, with_start, *workspace_tools(provisioner))
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         return self._root_tools if chat.parent_chat_id is None else self._subagent_tools

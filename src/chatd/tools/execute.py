@@ -7,7 +7,7 @@ report contains its process id.
 
 import asyncio
 import re
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Annotated, Final, get_args
 
 import msgspec
@@ -194,6 +194,9 @@ OUTPUT_POLL_INTERVAL_S: Final = 3.0
 RECONNECT_TIMEOUT_S: Final = 30.0
 
 
+StartWorkspace = Callable[[ToolContext, Mapping[str, str]], Awaitable[object]]
+
+
 class ExecuteArguments(Struct, frozen=True, kw_only=True):
     command: Annotated[str, NOT_BLANK, argument("The command.", "the shell command to run.")]
     timeout: Annotated[
@@ -219,11 +222,15 @@ def _command_environment(context: ToolContext) -> dict[str, str]:
     return own
 
 
-def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
-    async def handle(context: ToolContext, args: ExecuteArguments) -> ToolOutput:
-        parsed = parse_command(args.command, background=args.run_in_background)
+def execute(
+    access: WorkspaceAccess, clock: Clock, start_workspace: StartWorkspace | None = None
+) -> WorkspaceTool:
+    """A command of a person starts a workspace that is stopped; a model is told to."""
+
+    async def begin(
+        context: ToolContext, args: ExecuteArguments, parsed: ParsedCommand
+    ) -> tuple[AgentClient, StartedProcess, bool]:
         conn = await access.connect(context)
-        began_at = clock.monotonic()
         start = conn.start_process(
             parsed.command,
             key=context.call_key,
@@ -232,8 +239,29 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
             background=parsed.background,
             wait_s=0 if parsed.background else QUICK_COMMAND_S,
         )
+        return conn, *(await _start(start))
+
+    async def begin_somehow(
+        context: ToolContext, args: ExecuteArguments, parsed: ParsedCommand
+    ) -> tuple[AgentClient, StartedProcess, bool]:
         try:
-            started, is_stopped = await _start(start)
+            return await begin(context, args, parsed)
+        except WorkspaceUnavailable:
+            # Nothing was sent; an earlier worker may have, so that it is not for this one to say.
+            if start_workspace is None or context.may_have_run:
+                raise
+            if not is_persons_call(context.call_id):
+                raise
+        await context.wait_for("The workspace is stopped and is being started.")
+        await start_workspace(context, {})
+        await context.wait_for("")
+        return await begin(context, args, parsed)
+
+    async def handle(context: ToolContext, args: ExecuteArguments) -> ToolOutput:
+        parsed = parse_command(args.command, background=args.run_in_background)
+        began_at = clock.monotonic()
+        try:
+            conn, started, is_stopped = await begin_somehow(context, args, parsed)
         except AgentRefused as error:
             return json_output(CommandReport(success=False, error=error.message))
         if parsed.background:

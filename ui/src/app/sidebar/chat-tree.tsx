@@ -6,7 +6,7 @@ import { useTreeFocus } from "@/components/tree";
 import { usePreference } from "@/platform/preferences";
 import { chatPath } from "@/platform/routes";
 import { ChatMenuItems } from "../chat-menu";
-import { isSubagent, isUnread, type ListChat, shownStatus, subtitle } from "./list-chat";
+import { isSubagent, isUnread, labelText, type ListChat, shownLabels, shownStatus, subtitle } from "./list-chat";
 import { type ChatNode, pinMoves, type Section, visibleRows } from "./tree-model";
 
 interface ChatTreeProps {
@@ -210,7 +210,7 @@ function RowEnd({ chat, isCurrent }: { chat: ListChat; isCurrent: boolean }): Re
 
 function RowSubtitle({ chat, modelName }: { chat: ListChat; modelName: string | null }) {
   const text = subtitle(chat, modelName);
-  const labels = Object.entries(chat.labels).slice(0, 2);
+  const labels = shownLabels(chat).slice(0, 2);
   const changes = chat.diff_status ?? null;
   if (text === null && labels.length === 0 && changes === null) return null;
   return (
@@ -218,7 +218,7 @@ function RowSubtitle({ chat, modelName }: { chat: ListChat; modelName: string | 
       <span className="ui-ellipsis">{text}</span>
       {labels.map(([key, value]) => (
         <span key={key} className="sidebar-label ui-ellipsis" title={`${key}: ${value}`}>
-          {value === "" ? key : value}
+          {labelText(key, value)}
         </span>
       ))}
       {changes !== null && changes.additions + changes.deletions > 0 && <PlusMinus added={changes.additions} removed={changes.deletions} />}

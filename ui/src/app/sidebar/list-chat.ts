@@ -60,3 +60,15 @@ export function subtitle(chat: ListChat, modelName: string | null): string | nul
   if (chat.status === "running") return chat.activity ?? (chat.queue_len > 0 ? `Working, ${chat.queue_len} queued` : "Working");
   return chat.last_turn_summary ?? modelName;
 }
+
+/** What an editor uses to find its session again says nothing to a person. */
+const EDITOR_SESSION = "acp/session";
+const EDITOR_DIRECTORY = "acp/cwd";
+
+export const shownLabels = (chat: ListChat): [string, string][] => Object.entries(chat.labels).filter(([key]) => key !== EDITOR_SESSION);
+
+/** Of a directory its own name. */
+export function labelText(key: string, value: string): string {
+  if (value === "") return key;
+  return key === EDITOR_DIRECTORY ? (value.replace(/\/+$/, "").split("/").at(-1) ?? value) || value : value;
+}

@@ -15,7 +15,7 @@ import { useChatActions } from "../chat-menu";
 import { ConnectionBadge } from "../top-bar";
 import { ChatTree } from "./chat-tree";
 import { countFilters, FilterChips, FilterMenu, type ListFilters, passes, readFilters, writeFilters } from "./filters";
-import type { ListChat } from "./list-chat";
+import { type ListChat, shownLabels } from "./list-chat";
 import { buildSections, type Section } from "./tree-model";
 
 const SidebarProjects = lazy(async () => ({ default: (await import("../projects/project-list")).SidebarProjects }));
@@ -42,7 +42,7 @@ function Sentinel({ onSeen }: { onSeen: () => void }) {
 }
 
 function labelsIn(chats: readonly ListChat[]): string[] {
-  const found = new Set(chats.flatMap((chat) => Object.entries(chat.labels).map(([key, value]) => `${key}:${value}`)));
+  const found = new Set(chats.flatMap((chat) => shownLabels(chat).map(([key, value]) => `${key}:${value}`)));
   return [...found].sort().slice(0, 12);
 }
 

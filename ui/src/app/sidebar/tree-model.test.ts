@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { countFilters, NO_FILTERS, readFilters, writeFilters } from "./filters";
 import { treeMove } from "@/components/tree";
-import { type ListChat, shownStatus, subtitle } from "./list-chat";
+import { labelText, type ListChat, shownLabels, shownStatus, subtitle } from "./list-chat";
 import { makeChat } from "./testing";
 import { buildSections, nodeOf, pinMoves, visibleRows } from "./tree-model";
 
@@ -120,6 +120,15 @@ describe("the second line of a row", () => {
   it("shows a subagent that waits as done", () => {
     expect(shownStatus(makeChat("kid", { parent_chat_id: "a", status: "waiting" }))).toBe("done");
     expect(shownStatus(makeChat("a", { status: "waiting" }))).toBe("waiting");
+  });
+});
+
+describe("labels of a row", () => {
+  it("leave out what only an editor reads, and name its directory briefly", () => {
+    const labels = { "acp/cwd": "/home/ada/shop/", "acp/session": "4ab76b1c", team: "web", urgent: "" };
+    const shown = shownLabels({ labels } as unknown as ListChat);
+    expect(shown.map(([key, value]) => labelText(key, value))).toEqual(["shop", "web", "urgent"]);
+    expect(labelText("acp/cwd", "/")).toBe("/");
   });
 });
 

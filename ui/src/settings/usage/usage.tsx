@@ -6,6 +6,7 @@ import { Link } from "wouter";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { EmptyState, Icon, Meter, Segmented } from "@/components";
+import { useIsPhone } from "@/platform/media";
 import { countText, moneyText } from "@/platform/words";
 import { Loaded, readAll, Section, SettingsPage, useResource } from "../frame";
 import { type Bar, type Chart, makeChart } from "./cost-chart";
@@ -226,7 +227,9 @@ function Bars({ rows, grey = false }: { rows: readonly BarRow[]; grey?: boolean 
 
 // The bars by day as SVG, with the amounts of the day under the pointer, and as a table for readers of the screen.
 
+/** In pixels of the drawing: on a phone it is drawn nearly as large as it is shown, so that its words can be read. */
 const WIDTH = 880;
+const PHONE_WIDTH = 360;
 const HEIGHT = 200;
 const LEFT = 48;
 const BOTTOM = 24;
@@ -236,16 +239,18 @@ const dayText = (day: string): string => new Date(`${day}T00:00:00Z`).toLocaleDa
 
 function CostBars({ chart }: { chart: Chart }) {
   const [shown, setShown] = useState<number | null>(null);
-  const step = (WIDTH - LEFT) / Math.max(1, chart.bars.length);
+  const isPhone = useIsPhone();
+  const width = isPhone ? PHONE_WIDTH : WIDTH;
+  const step = (width - LEFT) / Math.max(1, chart.bars.length);
   const y = (micros: number) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - micros / chart.top);
-  const labels = new Set(chart.bars.map((_, place) => place).filter((place) => place % Math.ceil(chart.bars.length / 6) === 0));
+  const labels = new Set(chart.bars.map((_, place) => place).filter((place) => place % Math.ceil(chart.bars.length / (isPhone ? 3 : 6)) === 0));
   const bar = shown === null ? undefined : chart.bars[shown];
   return (
     <div className="settings-card usage-chart">
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} aria-hidden="true" onPointerLeave={() => setShown(null)}>
+      <svg viewBox={`0 0 ${width} ${HEIGHT}`} aria-hidden="true" onPointerLeave={() => setShown(null)}>
         {chart.ticks.map((tick) => (
           <g key={tick}>
-            <line x1={LEFT} x2={WIDTH} y1={y(tick)} y2={y(tick)} stroke="var(--hairline)" />
+            <line x1={LEFT} x2={width} y1={y(tick)} y2={y(tick)} stroke="var(--hairline)" />
             <text x={LEFT - 8} y={y(tick) + 4} textAnchor="end">
               {moneyText(tick)}
             </text>
@@ -272,7 +277,7 @@ function CostBars({ chart }: { chart: Chart }) {
           </g>
         ))}
       </svg>
-      {bar !== undefined && shown !== null && <DayAmounts bar={bar} series={chart.series} left={(LEFT + (shown + 0.5) * step) / WIDTH} />}
+      {bar !== undefined && shown !== null && <DayAmounts bar={bar} series={chart.series} left={(LEFT + (shown + 0.5) * step) / width} />}
       <table className="ui-screen-reader">
         <caption>Costs by day</caption>
         <tbody>
