@@ -39,8 +39,8 @@ class BuildCancelled(ChatdError):
 
 
 class BuildInterrupted(ChatdError):
-    """The connection to the runner broke. The build goes on there; the replica to which the runner
-    connects next repeats it and gets its result."""
+    """The connection to the runner broke. The build continues there; the replica that the runner
+    connects to next repeats the call and gets its result."""
 
     code = "build_interrupted"
 

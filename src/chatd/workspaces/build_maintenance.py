@@ -129,7 +129,7 @@ def _batches(found: Sequence[WorkspaceId]) -> Iterable[Sequence[WorkspaceId]]:
 
 
 STOP_RETRY_DELAY_S: Final = 600.0
-"""A failed stop is repeated after this delay, then with growing delays."""
+"""A failed stop is repeated after this delay, then at growing intervals."""
 MAX_STOPS_PER_RUN: Final = 50
 
 
@@ -146,7 +146,7 @@ class Autostop:
         self._flush_activity = flush_activity
 
     async def stop_overdue(self) -> int:
-        """The number of stop builds that were inserted."""
+        """Returns the number of stop builds that were inserted."""
         await self._flush_activity()
         overdue = await builds.list_overdue(
             self._conn, retry_delay_s=STOP_RETRY_DELAY_S, limit=MAX_STOPS_PER_RUN

@@ -1,6 +1,6 @@
 """Requests builds for a chat's workspace, and waits for them and for the agent.
 
-Each wait has a timeout. Cancelling a wait does not affect the build: its worker goes on.
+Each wait has a timeout. Cancelling a wait does not affect the build, which its worker continues.
 """
 
 import contextlib
@@ -132,7 +132,7 @@ class BuildWaits:
         return explain_wait(waiting[0].needs, waiting[0].runner_id, found, now)
 
     async def agent(self, agent: AgentRow, result: ProvisionResult) -> ProvisionResult:
-        """`result` with the agent's status added. A problem of the agent is no failure of the
+        """`result` with the agent's status added. A problem of the agent is not a failure of the
         build."""
         health = await self._wait_until_healthy(agent)
         if isinstance(health, AgentHealth):
@@ -141,7 +141,7 @@ class BuildWaits:
         return _with_message(result, AGENT_NOT_READY_TEXT)
 
     async def is_healthy(self, agent: AgentRow) -> bool:
-        """One ping."""
+        """Ping the agent once."""
         try:
             await self._ping(agent)
         except (AgentUnreachable, AgentRefused):

@@ -76,7 +76,7 @@ class BuildLogBuffer:
             self._waiting.append(builds.BuildLogLine(stage=stage[:100], level=level, output=cut))
 
     async def flush(self, conn: Conn) -> None:
-        """Lines that cannot be written stay for the next flush."""
+        """Write the kept lines. Those that cannot be written stay for the next flush."""
         async with self._writing:
             while self._waiting:
                 batch = [
@@ -89,16 +89,16 @@ class BuildLogBuffer:
 
 class BuildLimits(Struct, frozen=True, kw_only=True):
     timeout_s: float = 600
-    """For the whole build, over all workers that ran it."""
+    """Limit for the whole build, over all workers that ran it."""
     cancel_request_grace_s: float = 10
-    """From a cancel request to the cancellation of the backend's task."""
+    """Time from a cancel request to the cancellation of the backend's task."""
     cancel_grace_s: float = 2
-    """How long a cancelled task is awaited; after that it is left running."""
+    """How long the worker waits for a cancelled task; after that it is left running."""
     max_attempts: int = 6
-    """Ends a build that crashes its worker each time."""
+    """Limit that ends a build which crashes its worker each time."""
     max_remote_attempts: int = 30
-    """On a runner, whose lost connections count as attempts and say nothing of the build. Its
-    timeout ends it too."""
+    """The same on a runner, whose lost connections count as attempts and say nothing about the
+    build. Its timeout ends it too."""
 
 
 CopyFiles = Callable[[BuildContext, WorkspaceId, Sequence[AgentSpec]], Awaitable[None]]
@@ -106,7 +106,8 @@ CopyFiles = Callable[[BuildContext, WorkspaceId, Sequence[AgentSpec]], Awaitable
 
 
 LoadCredentials = Callable[[AcquiredBuild], Awaitable[Sequence[HostCredential]]]
-"""What a proxy adds to requests of the workspace, from its start on. Raises ChatdError."""
+"""The credentials that a proxy adds to requests of the workspace, from its start on. Raises
+ChatdError."""
 
 
 class BuildSources(NamedTuple):
@@ -285,7 +286,7 @@ def _timeout_result(bounds: BuildLimits) -> BuildResult:
 
 
 def _retrieve_exception(work: asyncio.Task[Sequence[AgentSpec]]) -> None:
-    """asyncio logs an exception that is never retrieved."""
+    """Retrieve the exception, which asyncio would log otherwise."""
     if not work.cancelled():
         work.exception()
 
@@ -326,7 +327,7 @@ class BuildWorkerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def owner_slots(self) -> int:
-        """One slot stays for the others, if there is more than one."""
+        """One slot less than there are, so that one stays for other owners."""
         return max(self.slots - 1, 1)
 
 
@@ -501,7 +502,7 @@ class BuildWorker:
 
     async def _finish(self, building: BuildRun, ended: BuildResult) -> Build | None:
         """Retry until the result is written or the lease is lost. A result that was written
-        although the reply was lost ends the lease, too."""
+        although the reply was lost ends the lease too."""
         while not building.lost.is_set():
             try:
                 return await builds.finish_build(self._conn, building.lease, ended)
@@ -538,7 +539,7 @@ class BuildWorker:
                 building.context.cancelled.set()
 
     def _give_up_unrenewed(self, asked: Mapping[BuildId, BuildRun]) -> None:
-        """After most of a lease without a renewal another worker will soon acquire the build."""
+        """Give up builds most of a lease after their last renewal: others soon acquire them."""
         now = self._env.clock.monotonic()
         silence_s = min(
             self._config.lease_s, self._config.worker_gone_after_s or self._config.lease_s

@@ -48,10 +48,10 @@ from chatd.store.deployment import repository_work
 from chatd.store.deployment.repositories import REPOSITORY_TOKEN
 
 DIFF_STATUS_DELAY_S: Final = 3.0
-"""From the first request of a chat to its refresh; later requests in between are part of it."""
+"""Time from the first request of a chat to its refresh, which covers later requests in between."""
 DIFF_STATUS_TIMEOUT_S: Final = 20.0
 MAX_REFRESHES: Final = 8
-"""At once: an agent that does not answer holds up one of them."""
+"""Limit for refreshes at once: an agent that does not answer holds up one of them."""
 MAX_DIRTY_CHATS: Final = 1000
 MAX_BRANCH_CHARS: Final = 255
 MAX_COUNT: Final = 1_000_000_000
@@ -59,7 +59,7 @@ MAX_COUNT: Final = 1_000_000_000
 
 RECHECK_INTERVAL_S: Final = 60.0
 RECHECK_FOR_S: Final = 30 * 60.0
-"""After the chat's last request to its agent."""
+"""How long after the chat's last request to its agent the host is asked again."""
 
 ReadSums = Callable[[Chat], Awaitable[Sequence[ScopedDiff]]]
 CompleteStatus = Callable[[Chat, DiffStatus], Awaitable[DiffStatus]]
@@ -159,7 +159,7 @@ class DiffStatusKeeper:
             await self._refresh(chat_id)
 
     async def _refresh(self, chat_id: ChatId) -> None:
-        """Best effort: an agent that is away is asked again at the chat's next request."""
+        """Best effort: an unreachable agent is asked again at the chat's next request."""
         try:
             async with asyncio.timeout(DIFF_STATUS_TIMEOUT_S):
                 chat = await chats.get(self._conn, WORKER, chat_id)
@@ -192,7 +192,7 @@ class DiffStatusKeeper:
 # only to the address that its user gave, never to one that a reply names.
 
 GIT_HOST_TIMEOUT_S: Final = 10.0
-"""For all requests about one pull request."""
+"""Limit for all requests about one pull request."""
 MAX_GIT_HOST_REPLY_BYTES: Final = 4 * 1024 * 1024
 PULL_REQUEST_FRESH_S: Final = 60.0
 """A host is not asked again about a branch within this time: it limits the requests of a token."""
@@ -355,7 +355,7 @@ async def _get(
 
 
 def _former(chat: Chat, status: DiffStatus) -> PullRequest | None:
-    """What was known of the same branch."""
+    """The pull request that was known of the same branch."""
     before = chat.diff_status
     is_same = before is not None and (
         (before.remote_url, before.branch) == (status.remote_url, status.branch)

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 INSTRUCTIONS_TIMEOUT_S: Final = 5.0
 FAILED_BRIEFING_KEPT_S: Final = 15.0
-"""A workspace that did not answer is asked again after this, also within a turn."""
+"""A workspace that did not answer is asked again after this time, even within a turn."""
 MAX_CACHED_CHATS: Final = 1000
 
 NO_WORKSPACE_TEXT: Final = (
@@ -91,7 +91,7 @@ class WorkspaceInstructions:
         return (await self._brief(chat)).instructions
 
     async def skills(self, chat: Chat) -> tuple[Skill, ...] | None:
-        """Those of the pinned context; None if they are not known now."""
+        """The skills of the pinned context; None if they are not known now."""
         return (await self._brief(chat)).skills
 
     async def _brief(self, chat: Chat) -> _Briefing:
@@ -104,7 +104,7 @@ class WorkspaceInstructions:
         return briefing
 
     def on_bound(self, chat_id: ChatId) -> None:
-        """The chat's workspace has changed, or can be used now."""
+        """Called when the chat's workspace has changed, or can be used now."""
         self._cached.pop(chat_id, None)
         _cache(self._bound, chat_id, None)
 
@@ -173,7 +173,7 @@ def _without_files(state: str) -> _Briefing:
 
 
 def _joined(state: str, pinned: PinnedContext | None) -> _Briefing:
-    """Nothing is said about files that could not be read."""
+    """Says nothing about files that could not be read."""
     if pinned is None:
         return _Briefing(instructions=Instructions(workspace=state), skills=None)
     block = context_block(_files(pinned.context))

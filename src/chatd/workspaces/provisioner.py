@@ -34,7 +34,7 @@ from chatd.workspaces.build_requests import BuildRequests, no_workspace_result, 
 from chatd.workspaces.templates import TemplateCatalog
 
 MAX_PROVISION_ATTEMPTS: Final = 5
-"""An attempt is repeated if another build of the workspace ran or was inserted first."""
+"""How often a step is repeated if another build of the workspace ran or was inserted first."""
 
 
 class WorkspaceProvisioner:

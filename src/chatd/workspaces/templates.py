@@ -118,7 +118,7 @@ BUILT_IN_TEMPLATES: Final = (
 def template_rows(
     file: TemplateDefinition, origin: Literal["builtin", "settings"]
 ) -> templates.TemplateUpsert:
-    """Of a preset: the same file gives the same ids on every replica."""
+    """Ids of a preset: the same file gives the same ids on every replica."""
     template_id = TemplateId(uuid5(_SPACE, f"{origin}:{file.name.lower()}"))
     content = (file.spec, file.parameters, file.readme)
     text = msgspec.json.encode(content, order="deterministic").decode()

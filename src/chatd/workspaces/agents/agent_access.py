@@ -59,8 +59,8 @@ from chatd.workspaces.agents.agent_session import (
 # epochs, is obeyed.
 
 MAX_OWNER_CHECKS: Final = 3
-"""How often one request proves that its worker owns the chat. The agent asks again if it was
-restarted meanwhile."""
+"""How often one request proves that its worker owns the chat. The agent asks again if it has been
+restarted in between."""
 OWNER_UNREAD_TEXT: Final = (
     "Nothing was done: chatd's own database did not answer whether this worker still owns the chat."
     " Try again in a moment."
@@ -116,7 +116,8 @@ class ChatOwner:
 REBIND_CHECK_AFTER_S: Final = 5.0
 """If the reply takes longer, chatd reads the latest build while it waits."""
 RESEND_TIMEOUT_S: Final = 25.0
-"""Of the second attempt. Both attempts together are shorter than a tool's timeout of 60 s."""
+"""Limit for the second attempt. Both attempts together are shorter than a tool's timeout of 60
+s."""
 BINDING_RECHECK_AFTER_S: Final = 30.0
 """A binding unused for this long is checked again: its agent may be disconnected by now."""
 MAX_REMEMBERED_CHATS: Final = 1000
@@ -181,12 +182,12 @@ class AgentAccess:
         return set(self._in_flight)
 
     def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
-        """The chat was given this workspace, or its workspace was built again."""
+        """Called when the chat was given this workspace, or its workspace was built again."""
         if (access := self._chats.get(chat_id)) is not None:
             access.select(workspace_id)
 
     def forget(self, chat_id: ChatId) -> None:
-        """The chat has no workspace any more: later requests of a running call fail too."""
+        """Called when the chat lost its workspace: later requests of a running call fail too."""
         if (access := self._chats.pop(chat_id, None)) is not None:
             access.select(None)
 
@@ -275,7 +276,7 @@ class ChatAccess:
                 self.select(chat.workspace_id)
 
     def select(self, workspace_id: WorkspaceId | None) -> None:
-        """Requests in flight still get their replies."""
+        """Close it. Requests in flight still get their replies."""
         self.resolver.select(workspace_id)
         self._connected = None
 
@@ -304,7 +305,7 @@ class ChatAccess:
             raise reason from error
 
     async def _deliver(self, delivery: _Delivery) -> bytes:
-        """Waits for a runner that is not connected, and then sends the request under its key."""
+        """Wait for a runner that is not connected, then send the request under its key."""
         until = self._deps.clock.monotonic() + self._deps.runner_wait_s
         bound, is_waiting = 0, False
         while True:
@@ -402,7 +403,7 @@ class ChatAccess:
             return known.sender
 
     async def _is_gone(self, agent: AgentRow) -> bool:
-        """What the row says leads to a new handshake, never to a refusal: rows may be late."""
+        """Whether the row says so. It leads to a new handshake, not to a refusal: rows may be late."""
         if self._deps.clock.monotonic() - self._used_at < BINDING_RECHECK_AFTER_S:
             return False
         try:
@@ -472,7 +473,7 @@ class _CallSender:
 
 
 def timeout_error(seen: AgentObservation) -> ChatdError:
-    """A restart is advised only if the agent's row, too, says that it is gone."""
+    """Advises a restart only if the agent's row also says that it is gone."""
     if remedy_after_timeout(seen.agent, seen.now) == "retry":
         return _slow_agent_error()
     if agent_status(seen.agent, seen.now) == "timeout":
@@ -485,5 +486,5 @@ def _slow_agent_error() -> AgentUnreachable:
 
 
 def _unchecked(lost: AgentUnreachable) -> AgentUnreachable:
-    """Without the database's own message, which may name hosts."""
+    """Leaves out the database's own message, which may name hosts."""
     return AgentUnreachable(f"{lost.message} The workspace's latest build could not be looked up.")

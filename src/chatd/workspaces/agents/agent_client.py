@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 EPOCH_HEADER: Final = "Chatd-Epoch"
 MAX_ERROR_CHARS: Final = 16 * 1024
-"""Of an agent's error message, which the model reads."""
+"""Limit for an agent's error message, which the model reads."""
 KNOWN_ERROR_CODES: Final = frozenset(
     {
         "agent_rebooted",
@@ -262,7 +262,7 @@ def refusal(error: AgentErrorBody, status: int) -> AgentRefused:
 
 
 def decode_effect_reply(raw: bytes, type_: type[T]) -> T:
-    """Raises OutcomeUnknown: the effect has happened, and what the agent says of it is lost."""
+    """Raises OutcomeUnknown: the effect has happened, and the agent's account of it is lost."""
     try:
         return decode_reply(raw, type_)
     except AgentUnreachable as error:
@@ -291,7 +291,7 @@ MAX_MCP_RESULT_BYTES: Final = 24 << 20
 MAX_SCREENSHOT_BYTES: Final = 10 << 20
 RECORDING_READ_BYTES: Final = 1 << 20
 RECORDING_STOP_WAIT_S: Final = 30.0
-"""ffmpeg ends the file, copies it and makes its poster."""
+"""ffmpeg finishes the file, copies it and makes its poster."""
 PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 GIT_DIFF_TIMEOUT_S: Final = 30.0
 OUTPUT_POLL_S: Final = 60.0
@@ -301,7 +301,7 @@ OUTDATED_TEXT: Final = (
     "The workspace was started by an older version of chatd. Stop it and start it again."
 )
 MIN_POLL_INTERVAL_S: Final = 0.5
-"""Between two polls of an agent that replies at once although it was asked to wait."""
+"""Minimum time between two polls, for an agent that replies at once instead of waiting."""
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 GIT_WATCH_IDLE_TIMEOUT_S: Final = 45.0
 """Without a line for this long the watch has failed: the agent sends one every 15 seconds."""
@@ -454,7 +454,7 @@ class AgentClient:
         return decode_reply(await self._get("/read-file-lines", query), FileLines)
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int = 0) -> bytes:
-        """Refuses a file that is too large instead of returning a part of it."""
+        """Refuses a file that is too large instead of returning part of it."""
         most = min(limit, MAX_FILE_BYTES) if limit else MAX_FILE_BYTES
         query = {"path": path, "offset": offset, "limit": most if limit == most else most + 1}
         content = await self._get("/read-file", query, max_body_bytes=MAX_FILE_BYTES + 1)
@@ -503,8 +503,8 @@ class AgentClient:
         background: bool = False,
         wait_s: float = 0,
     ) -> StartedProcess:
-        """Waits up to `wait_s` for its end: a quick command then needs no second request. Agents of
-        earlier versions do not wait."""
+        """Waits up to `wait_s` for its end, so that a quick command needs no second request. Agents
+        of earlier versions do not wait."""
         start = StartProcessBody(
             command=command, workdir=workdir, env=env or {}, background=background
         )

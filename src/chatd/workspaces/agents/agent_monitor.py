@@ -38,7 +38,7 @@ Ping = Callable[[AgentRow], Awaitable[AgentHealth]]
 
 
 class AgentMonitor:
-    """Run every 10 seconds."""
+    """Called every 10 seconds."""
 
     def __init__(
         self, conn: Conn, ping: Ping, env: Env, hosts: Callable[[], Sequence[str]]

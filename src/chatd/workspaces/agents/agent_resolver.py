@@ -39,7 +39,7 @@ WORKSPACE_DELETED: Final = "workspace_deleted"
 MAX_BIND_ATTEMPTS: Final = 2
 """How often the chat's workspace may change during one call before the call fails."""
 ENDPOINTS_TIMEOUT_S: Final = 25.0
-"""For all endpoints of an agent together; shorter than the timeout of the whole request."""
+"""Limit for all endpoints of an agent together; shorter than the timeout of the whole request."""
 AGENT_PING_TIMEOUT_S: Final = 5.0
 
 
@@ -51,7 +51,7 @@ class AgentObservation(Struct, frozen=True, kw_only=True):
 
 
 class BindingStore(Protocol):
-    """Every method may raise a ChatdError because the database does not answer."""
+    """Every method may raise a ChatdError if the database does not answer."""
 
     async def binding(self, chat_id: ChatId) -> WorkspaceBinding | None:
         """None if there is no such chat."""
@@ -124,7 +124,7 @@ class AgentResolver:
 
     @property
     def workspace_id(self) -> WorkspaceId | None:
-        """None also while the binding has not been read."""
+        """None even before the binding has been read."""
         return None if self._binding is None else self._binding.workspace_id
 
     async def resolve(self) -> AgentRow:

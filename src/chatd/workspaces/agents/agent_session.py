@@ -76,7 +76,7 @@ def server_secret(given: str | None, data_dir: Path) -> bytes:
 
 
 def derive_agent_key(secret: bytes, agent_id: AgentId) -> bytes:
-    """Derived whenever it is needed, so that the key is stored nowhere."""
+    """The key is derived whenever it is needed, so it is stored nowhere."""
     return hmac.new(secret, f"dial:{agent_id}".encode(), hashlib.sha256).digest()
 
 
@@ -199,7 +199,7 @@ class AgentRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def is_repeatable(self) -> bool:
-        """Sent twice it does the same as sent once: the agent answers a known key from its
+        """Whether sending it twice is the same as once: the agent answers a known key from its
         journal."""
         return not self.has_effect or KEY_HEADER in self.headers
 
@@ -528,7 +528,7 @@ def _lost(error: Exception) -> AgentUnreachable:
 
 
 def _unreachable_text(error: Exception) -> str:
-    """Without the request, which aiohttp's own messages may quote."""
+    """Describe the error without the request, which aiohttp's own messages may quote."""
     text = error.strerror if isinstance(error, OSError) else None
     reason = text.lower() if text else type(error).__name__
     return f"The workspace agent cannot be reached: {reason}."

@@ -98,7 +98,7 @@ CONTAINER_READY_TIMEOUT_S: Final = 30.0
 READY_POLL_S: Final = 0.005
 STATE_POLL_S: Final = 0.5
 AGENT_START_ATTEMPTS: Final = 3
-"""The first process goes on after that; the build does not."""
+"""A build fails after this many starts of the agent. The first process goes on restarting it."""
 AGENT_LOG_LINES: Final = 20
 ENGINE_SOCKETS: Final = (
     "/run/user/{uid}/podman/podman.sock",
@@ -268,7 +268,8 @@ class ContainerBackend:
         return [agent]
 
     async def stop(self, context: BuildContext) -> None:
-        """The stopped container stays: without it, a prune of the engine would remove the home."""
+        """Stop the container and keep it: without it, a prune of the engine would remove the
+        home."""
         context.log("stop", "Ending all processes")
         names = ContainerNames(workspace=context.workspace.id)
         async with self._explained("The workspace cannot be stopped"):
@@ -342,7 +343,7 @@ class ContainerBackend:
             await asyncio.to_thread(workspace_dirs.empty_trash, self._layout.trash)
 
     async def _engine_info(self) -> EngineInfo:
-        """Podman takes a second for it."""
+        """Cached, because Podman takes a second for it."""
         now = self._clock.monotonic()
         if self._info is None or now - self._info[0] > ENGINE_INFO_LIFETIME_S:
             self._info = now, await self._engine.info()
@@ -409,7 +410,7 @@ class ContainerBackend:
             ) from error
 
     async def _fill_home(self, setup: ContainerSetup, paths: WorkspacePaths) -> None:
-        """A home that was not marked as filled is removed: its seed may be incomplete."""
+        """Remove a home that was not marked as filled: its seed may be incomplete."""
         context, names = setup.context, setup.plan.names
         context.log("files", "Creating the home directory")
         await self._engine.remove_volume(names.home)
@@ -460,7 +461,7 @@ class ContainerBackend:
         await self._engine.start_container(plan.names.main)
 
     async def _wait_ready(self, setup: ContainerSetup) -> None:
-        """Until an agent answers. The socket alone does not prove one: it outlives agents."""
+        """Wait until an agent answers. The socket alone does not prove one: it outlives agents."""
         names, run = setup.plan.names, setup.plan.run
         socket = str(self._layout.socket(setup.context.workspace.id))
         deadline = self._clock.monotonic() + CONTAINER_READY_TIMEOUT_S
@@ -501,7 +502,7 @@ class ContainerBackend:
         return workspace_dirs.assign_uid(self._layout, paths, self._uids)
 
     async def _checked_spec(self, context: BuildContext, *, is_filled: bool) -> TemplateSpec:
-        """The seed of a filled home is not checked: it is not used again."""
+        """Check the template, but not the seed of a filled home, which is not used again."""
         spec = expand_parameters(context.spec, context.params)
         if is_filled:
             spec = msgspec.structs.replace(spec, seed=EmptySeed())

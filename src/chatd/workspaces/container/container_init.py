@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def prepare(order: Order) -> None:
-    """Idempotent: every start of the container does it."""
+    """Prepare the home and the account. Idempotent: every start of the container does it."""
     os.chmod(STATE_DIR, 0o755)
     for path in (PRIVATE_DIR, RUN_DIR):
         with contextlib.suppress(FileExistsError):
@@ -127,7 +127,7 @@ def prepare(order: Order) -> None:
 
 
 def prepare_unprivileged(order: Order) -> None:
-    """In a pod: the volumes can be written already."""
+    """Prepare the home in a pod, where the volumes are writable already."""
     for path in (SOCKET_DIR, RUN_DIR, order.private, order.home):
         os.makedirs(path, 0o700, exist_ok=True)
     if order.is_new:
@@ -146,7 +146,7 @@ def prepare_unprivileged(order: Order) -> None:
 
 
 def add_account(order: Order) -> None:
-    """An entry for the account, which programs look up by its number."""
+    """Add an entry for the account, which programs look up by its number."""
     for path, line in (
         ("/etc/passwd", f"dev:x:{order.uid}:{order.uid}:dev:{order.home}:/bin/sh"),
         ("/etc/group", f"dev:x:{order.uid}:"),
@@ -199,7 +199,7 @@ def spawn(order: Order, files: dict[int, int], act: Callable[[dict[str, str]], o
 
 
 def run_agent(environment: dict[str, str]) -> None:
-    """In this interpreter: another one would take a tenth of a second to start."""
+    """Run it in this interpreter: another one would take a tenth of a second to start."""
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [AGENT_PROGRAM, "--config-fd", str(CONFIG_FD)]
@@ -238,7 +238,7 @@ def kill_all() -> None:
 
 
 def write_status(**fields: object) -> None:
-    """For the runner, which reads it in the socket's directory."""
+    """Write the state for the runner, which reads it in the socket's directory."""
     path = os.path.join(SOCKET_DIR, STATUS_FILE)
     with contextlib.suppress(OSError):
         with open(f"{path}.new", "w", encoding="utf-8") as file:
@@ -291,7 +291,7 @@ class DiskWatch:
         os._exit(code)
 
     def forget(self) -> None:
-        """The measuring process has been killed."""
+        """Forget the measurement: its process has been killed."""
         if self._child:
             os.close(self._result)
             self._child = 0
@@ -324,7 +324,7 @@ class DiskWatch:
 
 
 def measure(paths: tuple[str, ...]) -> tuple[int, int]:
-    """Bytes and files. A tree that is too deep to walk counts as too large."""
+    """Count bytes and files. A tree that is too deep to walk counts as too large."""
 
     def fail(error: OSError) -> None:
         if error.errno in (errno.ENAMETOOLONG, errno.EMFILE):
@@ -441,7 +441,7 @@ class AgentInit:
 
 
 class CommandInit:
-    """Runs one command of a build; its output is the container's."""
+    """Run one command of a build; its output is the container's."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -471,7 +471,7 @@ class CommandInit:
             disk.begin()
 
     def _check_disk(self, code: int) -> int:
-        """Once more at the end: a command may write much between two measurements."""
+        """Measure once more at the end: a command may write much between two measurements."""
         if self._order.disk_bytes:
             size, files = measure((self._order.home, RUN_DIR))
             max_files = max(MIN_FILE_LIMIT, self._order.disk_bytes // BYTES_PER_FILE)
@@ -489,7 +489,7 @@ class CommandInit:
 
 
 def pipe_with(data: bytes) -> int:
-    """Once read, the configuration cannot be found in /proc."""
+    """A pipe with the data: once read, the configuration cannot be found in /proc."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     if len(data) > 65_536:

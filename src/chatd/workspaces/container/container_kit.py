@@ -33,7 +33,7 @@ from chatd.workspaces.local.workspace_dirs import KitLock, kit_work_dir, lock_ki
 CONTAINER_KIT_REVISION: Final = "1"
 LIBRARY_LIST_TIMEOUT_S: Final = 30.0
 INIT: Final = "container_init.pyc"
-"""Compiled: Python compiles a program that it is given as text at every start."""
+"""Compiled, because Python compiles a program given as text at every start."""
 INIT_SOURCE: Final = "container_init.py"
 PROGRAM: Final = "python/bin/python3"
 LIBRARIES: Final = "python/elf"
@@ -52,7 +52,7 @@ class ContainerKit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def plain_python(self) -> tuple[str, ...]:
-        """Without its options."""
+        """The program without its options."""
         return self.python[: self.python.index("-I")]
 
 
@@ -173,7 +173,7 @@ def find_libraries(loader: Path, programs: list[Path]) -> dict[str, Path]:
 
 
 def _parse_libraries(text: str) -> Iterator[tuple[str, Path]]:
-    """Lines such as `libm.so.6 => /lib/libm.so.6 (0x00007f)`."""
+    """Parse lines such as `libm.so.6 => /lib/libm.so.6 (0x00007f)`."""
     for line in text.splitlines():
         name, arrow, rest = line.strip().partition(" => ")
         path = rest.rpartition(" (")[0] or rest
@@ -182,7 +182,8 @@ def _parse_libraries(text: str) -> Iterator[tuple[str, Path]]:
 
 
 def _compile(top: Path) -> None:
-    """Now, because the kit is read-only in containers. A failure only makes imports slower."""
+    """Compile now, because the kit is read-only in containers. A failure only slows imports
+    down."""
     words = ["-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(

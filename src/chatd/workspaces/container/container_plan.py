@@ -24,12 +24,12 @@ WORKSPACE_LABEL: Final = "chatd.workspace"
 BUILD_LABEL: Final = "chatd.build"
 KIT_LABEL: Final = "chatd.kit"
 HOME_LABEL: Final = "chatd.home"
-"""Of the home volume: another one of the same name is another home."""
+"""The label of the home volume: one of the same name with another label is another home."""
 
 INSIDE_ACCOUNT: Final = 1000
-"""Where the engine maps accounts, or the runner cannot give each workspace its own."""
+"""Used where the engine maps accounts, or the runner cannot give each workspace its own."""
 CAPABILITIES: Final = ("CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID")
-"""Of the first process alone. The agent and its commands have none."""
+"""Only for the first process. The agent and its commands have none."""
 CPU_SHARES_OF_ONE_PROCESS: Final = 1024
 MAX_CPU_SHARES: Final = 262_144
 MAX_CONTAINER_RESTARTS: Final = 5
@@ -102,8 +102,8 @@ class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self._container("command", network=network, mounts=mounts)
 
     def _container(self, mode: str, *, network: bool, mounts: tuple[Mount, ...]) -> dict[str, Any]:
-        """Its environment and command line have no secrets: every account that may ask the engine
-        can read them."""
+        """The container. Its environment and command line have no secrets, because every account
+        that may use the engine can read them."""
         host = {
             "NetworkMode": (self.network or "default") if network else "none",
             "CapDrop": ["ALL"],
@@ -157,8 +157,7 @@ class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def _ulimits(self) -> list[dict[str, Any]]:
-        """Podman sets limits of its own, which fail where the host's are lower: it is given the
-        host's."""
+        """Pass the host's limits to Podman, whose own defaults fail where the host's are lower."""
         limits = self.spec.limits
         values = {"core": 0}
         if limits.file_bytes:

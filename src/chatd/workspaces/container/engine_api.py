@@ -1,8 +1,8 @@
 """The Engine API of Docker, which Podman speaks too, over its Unix socket.
 
-Every call can be repeated: a container or volume that exists already is no error, nor is one that
-is gone when it is removed. So a call whose connection broke, because the engine restarts, is sent
-again for some seconds. A connection per call: the engine may be replaced between two calls.
+Every call can be repeated: a container or volume that exists already is not an error, nor is one
+that is gone when it is removed. So a call whose connection broke, because the engine restarts, is
+sent again for some seconds. A connection per call: the engine may be replaced between two calls.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_up(self) -> bool:
-        """Also while the engine restarts it."""
+        """Works even while the engine restarts it."""
         return self.status in ("running", "restarting", "paused")
 
 
@@ -162,7 +162,7 @@ class EngineClient:
         await self._call("DELETE", f"/volumes/{_path(name)}", accepted=(404,))
 
     async def create_container(self, name: str, body: Mapping[str, Any]) -> None:
-        """Does nothing if there is a container of that name."""
+        """Does nothing if a container of that name exists."""
         await self._call(
             "POST", "/containers/create", {"name": name}, body=_encode(body), accepted=(409,)
         )
@@ -436,7 +436,7 @@ def archive_entry(name: str, *, uid: int, mode: int, directory: bool = False) ->
 
 
 async def stream_archive(write: Callable[[tarfile.TarFile], None]) -> AsyncGenerator[bytes]:
-    """What `write` adds to an archive, while a thread writes it."""
+    """Yield what `write` adds to an archive, while a thread writes it."""
     reader, writer = os.pipe()
     failure: list[Exception] = []
 

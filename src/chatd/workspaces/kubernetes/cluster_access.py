@@ -35,7 +35,7 @@ class ClusterAccess(Struct, frozen=True, kw_only=True):
     key: str = ""
 
     def __repr__(self) -> str:
-        """Without secrets."""
+        """Leaves out secrets."""
         return f"ClusterAccess(server={self.server!r}, namespace={self.namespace!r})"
 
     def headers(self) -> dict[str, str]:
@@ -92,7 +92,7 @@ def in_cluster_access(host: str, port: str, directory: Path = SERVICE_ACCOUNT) -
 
 
 def read_kubeconfig(path: Path) -> ClusterAccess:
-    """Of its current context. Raises SettingsError."""
+    """The access of its current context. Raises SettingsError."""
     try:
         config = _parse(path.read_bytes())
         context = _named(config, "contexts", config["current-context"])["context"]
@@ -120,7 +120,7 @@ def read_kubeconfig(path: Path) -> ClusterAccess:
 
 
 def _parse(raw: bytes) -> Any:
-    """JSON, and YAML where a library for it is installed."""
+    """Parse JSON, and YAML if a library for it is installed."""
     try:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError:

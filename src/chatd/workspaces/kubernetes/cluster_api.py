@@ -1,9 +1,9 @@
 """The few calls of the Kubernetes API that workspaces need: Secrets, PersistentVolumeClaims, Pods
 and, where asked for, Sandboxes of one namespace, created, read, listed, watched and deleted.
 
-Every call can be repeated: what exists already is no error, nor is what is gone when it is deleted.
-So a call without an answer, or one that the server puts off (429, 500, 503), is sent again for a
-while. A connection per call: servers are replaced, and certificates change.
+Every call can be repeated: what exists already is not an error, nor is what is gone when it is
+deleted. So a call without an answer, or one that the server puts off (429, 500, 503), is sent again
+for a while. A connection per call: servers are replaced, and certificates change.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ class ClusterClient:
         return any(each.name == "sandboxes" for each in listed)
 
     async def create(self, kind: ResourceKind, body: Mapping[str, Any]) -> bool:
-        """False if there is an object of that name."""
+        """Create it. False if there is an object of that name."""
         try:
             await self._call("POST", self._path(kind), body=body)
         except ClusterError as error:
@@ -114,7 +114,7 @@ class ClusterClient:
             raise
 
     async def list_all(self, kind: ResourceKind, labels: Mapping[str, str]) -> list[Object]:
-        """Page by page. A list that takes too long loses its place (410) and begins again."""
+        """List page by page. A list that takes too long loses its place (410) and begins again."""
         for _ in range(MAX_LIST_RESTARTS):
             try:
                 return await self._list(kind, labels)
@@ -139,8 +139,8 @@ class ClusterClient:
         return found
 
     async def patch(self, kind: ResourceKind, name: str, body: Mapping[str, Any]) -> None:
-        """Fields that are None are removed. With a `resourceVersion` that is not the newest one
-        nothing is changed: ClusterError with the status 409."""
+        """Patch it; fields that are None are removed. With a `resourceVersion` that is not the
+        newest one nothing is changed: ClusterError with the status 409."""
         content_type = "application/merge-patch+json"
         await self._call("PATCH", self._path(kind, name), body=body, content_type=content_type)
 

@@ -216,7 +216,8 @@ class KubernetesBackend:
         return sorted(found)
 
     async def running(self) -> int:
-        """The number of running workspaces. Asked for every few seconds, so it is kept for some."""
+        """The number of running workspaces, cached for some seconds because it is requested so
+        often."""
         now = self._clock.monotonic()
         if self._counted is None or now - self._counted[0] > COUNT_LIFETIME_S:
             self._counted = now, await self._count_running()
@@ -271,7 +272,7 @@ class KubernetesBackend:
         return metadata.annotations.get(FILLED_ANNOTATION) == "true"
 
     async def _end_other_builds(self, context: BuildContext, names: PodNames) -> None:
-        """A claim is used by one pod at a time."""
+        """End pods of other builds, because only one pod at a time can use the claim."""
         build = context.build.build_number
         await self._pods.end_older(names, build)
         for name in (names.main, names.setup):
@@ -289,7 +290,7 @@ class KubernetesBackend:
         await self._remove_secrets(names, keep_build=build)
 
     async def _fill_home(self, setup: "PodSetup") -> None:
-        """A home that is not marked as filled is emptied: its seed may be incomplete."""
+        """Empty a home that is not marked as filled: its seed may be incomplete."""
         context, plan = setup.context, setup.plan
         context.log("files", "Creating the home directory")
         if not isinstance(plan.spec.seed, EmptySeed):
@@ -321,7 +322,7 @@ class KubernetesBackend:
         await self._remove_secrets(names)
 
     async def _begin_end(self, names: PodNames, build: int) -> None:
-        """After a start that failed: it does not wait, and the next build does the rest."""
+        """Clean up after a failed start, without waiting: the next build does the rest."""
         with contextlib.suppress(ChatdError):
             await self._api.delete("pods", names.setup)
             await self._pods.end(names, build)
@@ -346,7 +347,7 @@ class KubernetesBackend:
                 await self._api.delete("secrets", metadata.name)
 
     async def _checked_spec(self, context: BuildContext, *, is_filled: bool) -> TemplateSpec:
-        """The seed of a filled home is not checked: it is not used again."""
+        """Check the template, but not the seed of a filled home, which is not used again."""
         spec = expand_parameters(context.spec, context.params)
         if is_filled:
             spec = msgspec.structs.replace(spec, seed=EmptySeed())

@@ -42,7 +42,7 @@ class PodLinkOptions(Struct, frozen=True, kw_only=True):
     ready_file: Path
 
     def __repr__(self) -> str:
-        """Without the token."""
+        """Leaves out the token."""
         return f"PodLinkOptions(server_url={self.server_url!r})"
 
 
@@ -94,7 +94,7 @@ async def run_pod_link(options: PodLinkOptions, clock: Clock, stop: asyncio.Even
 
 
 async def _report_ready(client: RunnerClient, options: PodLinkOptions, clock: Clock) -> None:
-    """Once: the cluster asks until then only."""
+    """Create the file once: the cluster checks only until then."""
     while True:
         await client.connected.wait()
         if await is_answered(str(options.socket)):

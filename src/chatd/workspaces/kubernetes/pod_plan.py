@@ -30,9 +30,9 @@ workspace without a network."""
 MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
 FILLED_ANNOTATION: Final = "chatd.filled"
 SANDBOX_API: Final = "agents.x-k8s.io/v1beta1"
-"""Of kubernetes-sigs/agent-sandbox."""
+"""The API of kubernetes-sigs/agent-sandbox."""
 RUNNING_MODE, SUSPENDED_MODE = "Running", "Suspended"
-"""Of a Sandbox."""
+"""Modes of a Sandbox."""
 
 ACCOUNT: Final = 1000
 VOLUME_DIR: Final = "/home"
@@ -49,13 +49,13 @@ READY_FILE: Final = f"{SOCKET_VOLUME_DIR}/connected"
 POD_AGENT_SOCKET: Final = f"{SOCKET_DIR}/{AGENT_SOCKET}"
 
 WORKSPACE, STARTUP, KIT, LINK, COMMAND = "workspace", "startup", "kit", "link", "command"
-"""Containers."""
+"""Names of containers."""
 
 STOP_GRACE_S: Final = 8
 PROBE_INTERVAL_S: Final = 1
 PROBE_ATTEMPTS: Final = 600
 NODE_LOST_AFTER_S: Final = 60
-"""For how long a pod stays on a node that does not answer; usually it is five minutes."""
+"""How long a pod stays on a node that does not answer; the usual default is five minutes."""
 DEFAULT_CLAIM_BYTES: Final = 10 * 1024**3
 MEMORY_REQUEST_BYTES: Final = 256 * 1024**2
 MILLICORES_OF_WEIGHT: Final = 1
@@ -64,7 +64,7 @@ SMALL: Final = {
     "requests": {"cpu": "10m", "memory": "64Mi"},
     "limits": {"memory": "512Mi"},
 }
-"""Of the containers with chatd's own image."""
+"""Limits for the containers with chatd's own image."""
 
 
 class PodNames(Struct, frozen=True, kw_only=True):
@@ -187,7 +187,7 @@ class PodPlan(Struct, frozen=True, kw_only=True):
         return {"metadata": metadata, "spec": {**spec, "podTemplate": template}}
 
     def setup_pod(self, *, network: str) -> dict[str, Any]:
-        """Runs one command, which fills the home."""
+        """The pod that runs one command to fill the home."""
         volume = _secret_volume("order", self.names.secret(self.build, "setup"), ["command.json"])
         return self._pod(
             self.names.setup,
@@ -305,7 +305,7 @@ class PodPlan(Struct, frozen=True, kw_only=True):
         return "+".join(("pod", *((self.spec.runtime,) if self.spec.runtime else ())))
 
     def effective_limits(self) -> EffectiveLimits:
-        """The number of processes is the node's to limit."""
+        """Leaves out the number of processes, which the node limits."""
         wanted = {**msgspec.structs.asdict(self.spec.limits), "processes": 0}
         return EffectiveLimits(**wanted, per_process=("file_bytes", "open_files"))
 

@@ -47,7 +47,7 @@ from chatd.workspaces.local.workspace_setup import (
 from chatd.workspaces.network.network_proxy import NetworkProxy
 
 POD_START_TIMEOUT_S: Final = 300.0
-"""For a node, the images and the agent. A script and a clone have their own time besides."""
+"""Limit for a node, the images and the agent. A script and a clone have extra time of their own."""
 POD_END_TIMEOUT_S: Final = 60.0
 POD_POLL_S: Final = 2.0
 POD_LOG_LINES: Final = 200
@@ -95,8 +95,8 @@ class PlainPods:
 
 
 class SandboxPods:
-    """Has the controller of agent-sandbox make the pod, of a Sandbox that stays, suspended, while
-    the workspace is stopped. Its claim, its Secret and the pod of a clone are made as ever."""
+    """Has the controller of agent-sandbox make the pod, from a Sandbox that stays, suspended, while
+    the workspace is stopped. Its claim, its Secret and the pod of a clone are made as usual."""
 
     def __init__(self, api: ClusterClient) -> None:
         self.api = api
@@ -121,7 +121,7 @@ class SandboxPods:
         raise BuildFailed(f"Another program keeps changing the Sandbox {name}.")
 
     async def end_older(self, names: PodNames, build: int) -> None:
-        """Before its controller makes another pod of an earlier build."""
+        """Called before its controller makes another pod of an earlier build."""
         found = await self.api.find("sandboxes", names.main)
         if found is not None and metadata_of(found).build != build:
             await self.end(names, build)
@@ -167,7 +167,7 @@ def check_not_stale(found: int, build: int) -> None:
 
 
 class _PodGone(Exception):
-    """The pod that was waited for is not there any more."""
+    """The pod that the build waited for no longer exists."""
 
 
 class PodSetup:

@@ -121,7 +121,7 @@ def bind_mounts(stage: str, binds: list[list[str]]) -> None:
 
 
 def pass_bytes(data: bytes, target: int) -> None:
-    """Through a pipe: once read, the configuration cannot be found in /proc."""
+    """Pass it through a pipe: once read, the configuration cannot be found in /proc."""
     reader, writer = os.pipe()
     if len(data) > DEFAULT_PIPE_BYTES:
         with contextlib.suppress(OSError):
@@ -170,7 +170,7 @@ def set_limits(limits: dict[str, int], *, others: int) -> None:
 
 
 def count_tasks(uid: int) -> int:
-    """The kernel counts all tasks of an account, so the limit must include the existing ones."""
+    """Add the account's existing tasks to the limit, because the kernel counts them all."""
     count = 0
     for process in Path("/proc").iterdir():
         if process.name.isdigit():

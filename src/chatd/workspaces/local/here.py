@@ -40,7 +40,7 @@ PASSED_VARIABLES: Final = (
     "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYENV_ROOT", "NVM_DIR", "JAVA_HOME",
     "GOROOT", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "ANDROID_HOME", "DOTNET_ROOT", "NIX_PATH",
 )  # fmt: skip
-"""Others may be secrets."""
+"""The variables that commands may get; others may be secrets."""
 TOOLS_IN_HOME: Final = {"RUSTUP_HOME": ".rustup", "PYENV_ROOT": ".pyenv", "NVM_DIR": ".nvm"}
 GIT_SETTINGS: Final = (".gitconfig", ".config/git/config")
 
@@ -59,7 +59,7 @@ class HereView(msgspec.Struct, frozen=True, kw_only=True):
 def here_view(
     directory: Path, env: Mapping[str, str], *, hidden: Iterable[Path], network: bool
 ) -> HereView:
-    """Of the directory and the environment of the person who names it."""
+    """Made of the directory and the environment of the person who names it."""
     home = Path(env.get("HOME") or "/nonexistent").resolve()
     passed = {name: env[name] for name in PASSED_VARIABLES if env.get(name)}
     for name, place in TOOLS_IN_HOME.items():
@@ -125,7 +125,7 @@ def directory_words(view: HereView) -> list[str]:
 
 
 def _secret_paths(view: HereView) -> Sequence[Path]:
-    """Those that exist, without those inside of others. Links are hidden where they lead to."""
+    """The existing ones, without those inside of others. Links are hidden at their targets."""
     wanted = [view.home / name for name in HIDDEN_IN_HOME] + list(view.hidden)
     wanted += [Path(name) for name in HIDDEN_OF_ROOT] if os.geteuid() == 0 else []
     found = {Path(os.path.realpath(path)) for path in wanted if os.path.exists(path)}

@@ -198,7 +198,8 @@ def _package_files(package: metadata.Distribution) -> Iterator[tuple[Path, str]]
 
 
 def _compile(top: Path, python: HostPython) -> None:
-    """Now, because the kit is read-only in workspaces. A failure only makes imports slower."""
+    """Compile now, because the kit is read-only in workspaces. A failure only slows imports
+    down."""
     words = ["-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     unused = "lexers/(?!__init__|_mapping|python|diff)", "styles/", "formatters/(?!__init__|term)"
     excluded = f"pygments/({'|'.join(unused)})"

@@ -226,7 +226,7 @@ class LocalBackend:
 
     @property
     def level(self) -> str:
-        """The level; empty until it is detected, and if this host can run no workspaces."""
+        """The level; empty until it is detected, and if this host cannot run workspaces."""
         return "" if self._prepared is None else self._prepared[0].level or ""
 
     @property
@@ -401,7 +401,7 @@ class LocalBackend:
         )
 
     async def _checked_spec(self, context: BuildContext) -> TemplateSpec:
-        """The seed of an existing home is not checked: it is not used again."""
+        """Check the template, but not the seed of an existing home, which is not used again."""
         spec = expand_parameters(context.spec, context.params)
         home = self._layout.workspace_paths(context.workspace.id).home
         if await asyncio.to_thread(home.exists):
@@ -438,7 +438,7 @@ class LocalBackend:
 
 
 def _check_here(config: LocalConfig, params: Mapping[str, str]) -> Iterator[FieldProblem]:
-    """The person who started the runner has chosen the directory: a server cannot."""
+    """Refuse other directories: the person who started the runner has chosen this one."""
     here = config.here
     if here is None:
         return
@@ -450,7 +450,7 @@ def _check_here(config: LocalConfig, params: Mapping[str, str]) -> Iterator[Fiel
 
 
 def _check_level(level: IsolationLevel, spec: TemplateSpec) -> None:
-    """Raises BuildFailed where nothing would keep commands from going around the proxy."""
+    """Raises BuildFailed if nothing would keep commands from bypassing the proxy."""
     if spec.network == "allow" and not has_namespaces(level):
         raise BuildFailed(
             f'The network "allow" needs bubblewrap, and this host has the isolation {level}. An '
@@ -465,7 +465,7 @@ def _working_directory(level: IsolationLevel, view: SandboxView, spec: TemplateS
 
 
 def effective_limits(limits: ResourceLimits, controllers: Collection[str]) -> EffectiveLimits:
-    """Without control groups memory is limited per process, and a weight is only a wish."""
+    """Without control groups memory is limited per process, and the weight is not enforced."""
     wanted = msgspec.structs.asdict(limits)
     per_process = ["file_bytes", "open_files"]
     if "memory" not in controllers:

@@ -54,7 +54,7 @@ TMP_BYTES: Final = 512 * 1024 * 1024
 SHM_BYTES: Final = 64 * 1024 * 1024
 
 HIDDEN_FILES: Final = ("/proc/keys", "/proc/key-users")
-"""They list the keys of the account, outside of the sandbox too."""
+"""They list the keys of the account, including those from outside of the sandbox."""
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 MERGED_DIRS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -441,7 +441,7 @@ async def _watch_disk(
 
 
 async def _check_disk(limits: CommandLimits) -> None:
-    """Once more at the end: a command may write much between two measurements."""
+    """Measure once more at the end: a command may write much between two measurements."""
     used = await disk_quota.measure(limits.disk_paths, asyncio.Event())
     limit = disk_quota.disk_limit(limits.disk_bytes)
     if used is not None and not used.within(limit):

@@ -115,7 +115,7 @@ class SeedRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: Seed
     target: SeedTarget
     proxy: Callable[[GitSeed], NetworkProxy]
-    """By which git reaches a repository from a workspace that is not on the whole network."""
+    """How git reaches a repository from a workspace that is not on the whole network."""
     allowed: AllowedPaths
     timeout_s: float
     report: Callable[[str], None]
@@ -193,7 +193,7 @@ async def _clone(seed: GitSeed, request: SeedRequest) -> None:
 
 
 async def _clone_by_proxy(seed: GitSeed, request: SeedRequest, words: tuple[str, ...]) -> None:
-    """Without a network in the sandbox. Only HTTP knows proxies."""
+    """Without a network in the sandbox. Only HTTP supports proxies."""
     if not seed.url.startswith("http"):
         raise BuildFailed("Without a network only http(s) addresses can be cloned.")
     proxy = request.proxy(seed)

@@ -36,8 +36,8 @@ MAX_SUPERVISOR_STARTS: Final = 8
 FIRST_CONNECT_DELAY_S: Final = 0.02
 MAX_SUCCESSOR_POLLS: Final = 40
 SUCCESSOR_POLL_S: Final = 0.5
-"""Times MAX_SUCCESSOR_POLLS is 20 s: the time for a new supervisor to replace the old one on a busy
-host."""
+"""MAX_SUCCESSOR_POLLS of these take 20 s: the time for a new supervisor to replace the old one on a
+busy host."""
 MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -97,7 +97,7 @@ class SupervisorClient:
         return found if isinstance(found, dict) else {}
 
     async def words_in_use(self, words: Sequence[str]) -> AbstractSet[str] | None:
-        """Which of these occur in the orders that run. None if the supervisor cannot tell."""
+        """Which of these occur in running orders. None if the supervisor cannot tell."""
         reply = await self._request_if_running({"op": "mentioned", "words": list(words)})
         if reply is None:
             return set()
@@ -193,7 +193,8 @@ class SupervisorClient:
         return answer
 
     def _connect(self) -> socket.socket:
-        """Through the directory's descriptor: the path may be too long for a socket address."""
+        """Connect through the directory's descriptor: the path may be too long for a socket
+        address."""
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

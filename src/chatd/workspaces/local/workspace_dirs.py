@@ -189,7 +189,7 @@ class UidRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_uid_range(data_dir: Path, uid_map: str) -> UidRange | None:
-    """By a hash, so that two data directories of a host rarely share a range.
+    """Chosen by a hash, so that two data directories of a host rarely share a range.
 
     None in a container with too few uids.
     """
@@ -359,7 +359,8 @@ def _unlink_file(directory: int, name: str) -> bool:
 
 
 def _make_writable(directory: int, name: str) -> None:
-    """Through a descriptor of the entry itself, so that a link put there since is ignored."""
+    """Change it through a descriptor of the entry itself, so that a link put there since is
+    ignored."""
     descriptor = os.open(name, OPEN_PATH, dir_fd=directory)
     try:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -435,7 +436,7 @@ def _kit_names(directory: Path) -> set[str]:
 
 
 def _remove_kit(directory: Path, name: str) -> None:
-    """Rename it first, so that a kit is always complete or absent."""
+    """Rename it before removal, so that a kit is always complete or absent."""
     if (directory / name).is_dir():
         (directory / name).rename(kit_work_dir(directory, name))
     for entry in os.listdir(directory):

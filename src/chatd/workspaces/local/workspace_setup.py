@@ -101,7 +101,8 @@ async def fill_home(
     allowed: AllowedPaths,
     proxy: Callable[[GitSeed], NetworkProxy],
 ) -> None:
-    """The home is renamed into place when complete; an existing home is never filled again."""
+    """Fill the home, which is renamed into place when complete; never fills an existing home
+    again."""
     paths, context = setup.paths, setup.context
     if await asyncio.to_thread(paths.home.exists):
         return

@@ -30,11 +30,11 @@ from chatd.workspaces.network.tls_endpoint import TlsStream
 CLOSED_METHODS: Final = frozenset((b"TRACE", b"TRACK", b"CONNECT"))
 """TRACE asks the host to send the request back."""
 REPLACED_HEADERS: Final = (b"accept-encoding", b"range", b"if-range")
-"""Not with a credential: the mask must be able to read the whole response."""
+"""Replaced if there is a credential: the mask must be able to read the whole response."""
 
 UPSTREAM_REUSE_S: Final = 2.0
-"""For how long an idle connection to the host is used again: hosts close theirs after a while, and
-a request that meets that moment would fail."""
+"""How long an idle connection to the host is reused: hosts close theirs after a while, and a
+request that meets that moment would fail."""
 
 Dial = Callable[[], Awaitable[Connection]]
 """Opens a connection to the host of the tunnel. Raises HostRefused, DialFailed."""
@@ -94,7 +94,7 @@ class CredentialRelay:
         self._server = self._upstream = None
 
     async def serve(self, client: HttpStream) -> None:
-        """Until either side ends the connection. Raises BadRequest, HostRefused, DialFailed,
+        """Relay until either side ends the connection. Raises BadRequest, HostRefused, DialFailed,
         h11.ProtocolError, OSError, EOFError."""
         while isinstance(request := await client.next_event(), h11.Request):
             passed, mask = self._passed(request)

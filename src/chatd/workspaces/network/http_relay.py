@@ -19,7 +19,7 @@ HOP_HEADERS: Final = frozenset(
         *(b"proxy-authenticate", b"te", b"upgrade", b"http2-settings"),
     )
 )
-"""They are for one connection. Without `upgrade` a WebSocket is refused by its server."""
+"""Headers of one connection. Without `upgrade` a WebSocket is refused by its server."""
 SERVER: Final = b"chatd"
 LINGER_TIMEOUT_S: Final = 2.0
 MAX_LINGER_READS: Final = 64
@@ -94,7 +94,7 @@ class HttpStream:
         self._touch()
 
     async def refuse(self, status: int, reason: str, text: str) -> None:
-        """Reply with a text and no more. The connection ends after it."""
+        """Reply with a text only. The connection ends after it."""
         if self.wire.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         body = f"{text}\n".encode()
@@ -116,7 +116,8 @@ class HttpStream:
 
 
 def check_framing(request: h11.Request) -> None:
-    """Two statements of a body's length could be read differently by others. Raises BadRequest."""
+    """Refuse two statements of a body's length, which others may read differently. Raises
+    BadRequest."""
     names = [name for name, _ in request.headers]
     if b"transfer-encoding" in names and b"content-length" in names:
         raise BadRequest("A request must not have Content-Length and Transfer-Encoding.")
@@ -126,8 +127,8 @@ def kept_headers(
     message: h11.Request | h11.InformationalResponse | h11.Response | h11.EndOfMessage,
     *dropped: bytes,
 ) -> list[tuple[bytes, bytes]]:
-    """Without those for one connection, those that `Connection` names, and those of `dropped`, in
-    small letters. As they were written otherwise."""
+    """The headers without those of one connection, those that `Connection` names, and those of
+    `dropped`, in lower case. The others keep their spelling."""
     named = {
         word.strip()
         for name, value in message.headers
@@ -143,7 +144,7 @@ def kept_headers(
 
 
 class ResponseMask:
-    """Replaces texts in a response by as many stars, wherever it is cut into pieces."""
+    """Replaces texts in a response by as many stars, however it is cut into pieces."""
 
     def __init__(self, hidden: Sequence[str]) -> None:
         self._hidden = [text.encode() for text in hidden if text]

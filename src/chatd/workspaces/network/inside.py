@@ -13,11 +13,11 @@ REFUSALS_FILE: Final = "refusals.json"
 AUTHORITY_FILE: Final = "ca.pem"
 """The certificate of the workspace's authority."""
 BUNDLE_FILE: Final = "ca-bundle.pem"
-"""The same, after the roots of the host."""
+"""The same certificate, after the roots of the host."""
 AUTHORITY_KEY_FILE: Final = "ca.spki"
 """The hash of its public key, by which Chromium trusts it."""
 FORWARD_PORT: Final = 17_870
-"""Of the loopback inside, which belongs to the workspace alone."""
+"""A port of the loopback inside, which belongs to the workspace alone."""
 
 BUNDLE_VARIABLES: Final = (
     *("SSL_CERT_FILE", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT"),
@@ -26,7 +26,7 @@ BUNDLE_VARIABLES: Final = (
 
 
 def proxy_variables(port: int = FORWARD_PORT) -> dict[str, str]:
-    """By which programs find the proxy. Some know only the small letters."""
+    """Variables by which programs find the proxy. Some read only lower-case names."""
     address = f"http://127.0.0.1:{port}"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
     named = {**dict.fromkeys(names, address), "NO_PROXY": "localhost,127.0.0.1,::1"}
@@ -54,8 +54,9 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def trust_variables(directory: Path, inside: str = INSIDE_NETWORK) -> dict[str, str]:
-    """By which programs find what `write_trust` wrote into `directory`, which they see as `inside`.
-    Those of `BUNDLE_FILE` replace the roots of a program, so they are left out without it."""
+    """Variables by which programs find what `write_trust` wrote into `directory`, which they see as
+    `inside`. Those of `BUNDLE_FILE` replace the roots of a program, so they are left out without
+    it."""
     found: dict[str, str] = {}
     if (directory / AUTHORITY_FILE).is_file():
         found = dict.fromkeys(("NODE_EXTRA_CA_CERTS", "DENO_CERT"), f"{inside}/{AUTHORITY_FILE}")
@@ -67,7 +68,7 @@ def trust_variables(directory: Path, inside: str = INSIDE_NETWORK) -> dict[str, 
 def forward_words(
     python: tuple[str, ...], directory: str, port: int = FORWARD_PORT
 ) -> tuple[str, ...]:
-    """Words before a command that runs without an agent: they forward the port meanwhile."""
+    """Words before a command that runs without an agent: they forward the port while it runs."""
     program = resources.files("chatd.agent.server").joinpath("network_forward.py").read_text()
     return (*python, "-I", "-c", program, f"{directory}/{PROXY_SOCKET}", str(port))
 

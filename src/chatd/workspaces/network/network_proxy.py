@@ -60,11 +60,11 @@ from chatd.workspaces.network.tls_endpoint import (
 from chatd.workspaces.network.tls_names import read_server_name
 
 MAX_PROXY_CONNECTIONS: Final = 128
-"""Of one workspace at once."""
+"""Limit for one workspace at once."""
 PROXY_HEAD_TIMEOUT_S: Final = 30.0
-"""For the head of the first request, and for a TLS handshake."""
+"""Limit for the head of the first request, and for a TLS handshake."""
 PROXY_IDLE_TIMEOUT_S: Final = 300.0
-"""After which a connection ends on which no byte moves in either direction."""
+"""A connection ends if no byte has moved in either direction for this long."""
 MAX_PROXY_CONNECTION_S: Final = 6 * 3600.0
 LISTEN_BACKLOG: Final = 128
 TUNNEL_OPEN: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -189,7 +189,7 @@ class NetworkProxy:
         await client.refuse(403, f"This workspace may not reach {refused.target}", text)
 
     def _note_refusal(self, refused: HostRefused) -> str:
-        """What the client is told."""
+        """The reply to the client."""
         target, reason = refused.target, refused.reason
         seen = Refusal(
             host=target.host, port=target.port, reason=reason, count=1, last_at=self._clock.now()
@@ -367,7 +367,7 @@ class _IdleClock:
         self.touch()
 
     def touch(self) -> None:
-        """Bytes have moved."""
+        """Called when bytes have moved."""
         if self._is_started:
             self._limit.reschedule(self._loop.time() + PROXY_IDLE_TIMEOUT_S)
 
@@ -422,7 +422,7 @@ async def _read_start(
 async def _relay(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, touch: Callable[[], None]
 ) -> None:
-    """Until the end of this direction; the other one may go on. A broken one ends both."""
+    """Copy until the end of this direction; the other one may continue. A broken one ends both."""
     try:
         while data := await reader.read(RELAY_CHUNK_BYTES):
             touch()

@@ -133,7 +133,7 @@ class TlsStream:
 
 
 def upstream_context() -> ssl.SSLContext:
-    """To the hosts: their certificates are checked against the roots of this machine."""
+    """TLS to the hosts: their certificates are checked against the roots of this machine."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(_PROTOCOLS)
     return context
@@ -156,7 +156,7 @@ class WorkspaceAuthority:
         self.key_hash: Final = b64encode(sha256(public).digest())
 
     def host_context(self, host: str) -> ssl.SSLContext:
-        """For the side of the workspace. Made once a day for each host."""
+        """TLS for the side of the workspace. Made once a day for each host."""
         now = self._clock.monotonic()
         made_at, context = self._contexts.get(host, (0.0, None))
         if context is None or now > made_at + HOST_CERTIFICATE_S:

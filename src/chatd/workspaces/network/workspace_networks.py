@@ -44,11 +44,11 @@ from chatd.workspaces.network.network_proxy import Dialer, NetworkProxy, ProxyRu
 from chatd.workspaces.network.tls_endpoint import WorkspaceAuthority, new_authority
 
 ADOPT_INTERVAL_S: Final = 1.0
-"""How often a process looks for workspaces whose proxy nobody runs."""
+"""How often a process looks for workspaces whose proxy no process runs."""
 POLICY_FILE: Final = "policy.json"
 AUTHORITY_KEY_FILE: Final = "authority.pem"
 CREDENTIALS_KEPT_S: Final = 300.0
-"""After which a credential that was not given again is no longer used: the server cannot be reached
+"""A credential that was not given again for this long is no longer used: the server is unreachable
 and may have revoked it."""
 
 
@@ -63,7 +63,7 @@ class NetworkPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policy_rules(allow: tuple[str, ...]) -> ProxyRules:
-    """Entries that another version wrote and this one cannot read allow nothing."""
+    """Decode the rules. Entries of another version that this one cannot read allow nothing."""
     rules: list[HostRule] = []
     for text in allow:
         with contextlib.suppress(ValueError):
@@ -72,8 +72,8 @@ def policy_rules(allow: tuple[str, ...]) -> ProxyRules:
 
 
 def clone_rules(spec: TemplateSpec, seed: GitSeed) -> ProxyRules:
-    """While the seed is cloned: its own host besides those of the template; without a network every
-    public host."""
+    """The rules while the seed is cloned: its own host besides those of the template; without a
+    network, every public host."""
     rules = policy_rules(spec.allow)
     first = (ANY_PUBLIC_HOST,) if spec.network != "allow" else ()
     target = _seed_target(seed)
@@ -139,7 +139,7 @@ class WorkspaceNetworks:
     def clone_proxy(
         self, spec: TemplateSpec, seed: GitSeed, credentials: Sequence[HostCredential] = ()
     ) -> NetworkProxy:
-        """With an authority of its own, for one clone."""
+        """A proxy with an authority of its own, for one clone."""
         rules = clone_rules(spec, seed)
         authority = WorkspaceAuthority(new_authority("clone", self._clock.now()), self._clock)
         return NetworkProxy(
@@ -168,7 +168,7 @@ class WorkspaceNetworks:
         return top / "inside"
 
     def grant(self, workspace_id: WorkspaceId, credentials: Sequence[HostCredential]) -> None:
-        """They replace those that the workspace had, and count for `CREDENTIALS_KEPT_S`."""
+        """Replace the workspace's credentials; the new ones count for `CREDENTIALS_KEPT_S`."""
         self._granted.pop(workspace_id, None)
         if credentials:
             until_s = self._clock.monotonic() + CREDENTIALS_KEPT_S
@@ -206,7 +206,7 @@ class WorkspaceNetworks:
         await asyncio.to_thread(shutil.rmtree, top, ignore_errors=True)
 
     async def run(self) -> None:
-        """Until it is cancelled: then other processes serve the workspaces."""
+        """Run until cancelled: then other processes serve the workspaces."""
         try:
             while True:
                 for workspace_id in await asyncio.to_thread(self._list):
@@ -224,7 +224,7 @@ class WorkspaceNetworks:
                 await self._release(workspace_id)
 
     async def write_refusals(self) -> None:
-        """Those that are new, for every workspace. Not at each one: a workspace can cause many."""
+        """Report new refusals of every workspace, in batches: a workspace can cause many."""
         for served in tuple(self._served.values()):
             await _write_new_refusals(served)
 
@@ -237,7 +237,7 @@ class WorkspaceNetworks:
         return found
 
     async def _drop_ended(self) -> None:
-        """Another process has closed them."""
+        """Release the workspaces that another process has closed."""
         for workspace_id in tuple(self._served):
             path = self._directory / str(workspace_id) / POLICY_FILE
             if not await asyncio.to_thread(path.exists):

@@ -27,7 +27,7 @@ from chatd.workspaces.tunnels.wire import (
 )
 
 MAX_KEPT_LINES: Final = 500
-"""Log lines of a build that are kept while no server is connected."""
+"""How many log lines of a build are kept while no server is connected."""
 MAX_LINE_CHARS: Final = 4000
 BUILD_METHODS: Final = ("start", "stop", "delete")
 
@@ -107,7 +107,7 @@ class BackendCalls:
         self._builds: dict[tuple[WorkspaceId | None, int | None, str], _Build] = {}
 
     async def running(self) -> int:
-        """Of all backends that tell."""
+        """The number for all backends that can tell."""
         total = 0
         for backend in self._backends.values():
             try:

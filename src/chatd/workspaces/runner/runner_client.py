@@ -68,14 +68,14 @@ MAX_EXCHANGES: Final = 256
 MAX_CALLS: Final = 64
 FINAL_STATUSES: Final = frozenset({401, 403})
 FIRST_STATUSES: Final = frozenset({404, 409})
-"""Final before the first connection: the address is wrong. Later a proxy answers so while servers
-restart."""
+"""Final only before the first connection, where they mean a wrong address. Later a proxy may answer
+so while servers restart."""
 MIN_EXCHANGE_PAUSE_S: Final = 0.05
 MAX_EXCHANGE_PAUSE_S: Final = 1.0
 
 
 class RunnerRefused(ChatdError):
-    """The server does not take this runner, now or later."""
+    """The server refuses this runner, now and later."""
 
     code = "runner_refused"
 
@@ -90,7 +90,7 @@ class RunnerConfig(Struct, frozen=True, kw_only=True):
     capacity: int = 0
 
     def __repr__(self) -> str:
-        """Without the token: it must not end up in logs."""
+        """Leaves out the token: it must not end up in logs."""
         return f"RunnerConfig(server_url={self.server_url!r}, name={self.name!r})"
 
 
@@ -289,7 +289,7 @@ class _ServerConnection:
         """Exchange sockets in a row that ended before the server named an agent."""
 
     async def run(self) -> None:
-        """Until the server closes the control socket."""
+        """Serve until the server closes the control socket."""
         async with asyncio.TaskGroup() as group:
             self._spawn(group, self._report_state())
             self._spawn(group, self._keep_exchanges(group))
@@ -357,7 +357,7 @@ class _ServerConnection:
             self._wanted.clear()
 
     async def _exchange(self) -> None:
-        """One socket, until the server closes it."""
+        """Serve one socket, until the server closes it."""
         is_idle, was_used = True, False
         is_reused = self._welcome.protocol >= REUSE_PROTOCOL
         try:
@@ -401,12 +401,12 @@ class _ServerConnection:
 
 
 def _inner_errors(error: BaseException | None) -> tuple[BaseException, ...]:
-    """Of a group of errors."""
+    """The errors in a group; empty for any other error."""
     return getattr(error, "exceptions", ())
 
 
 class UnreadableCall(Struct, frozen=True, kw_only=True, tag="call", tag_field="type"):
-    """What is read of a call with values that this runner does not know."""
+    """The readable part of a call with values that this runner does not know."""
 
     call: int
 

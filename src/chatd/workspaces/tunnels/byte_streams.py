@@ -20,7 +20,7 @@ from chatd.workspaces.tunnels.wire import MAX_BYTES_FRAME, MessageSocket
 
 CLOSE_TIMEOUT_S: Final = 2.0
 MAX_UNSENT_BYTES: Final = 128 * 1024
-"""A request's body waits while more than this was not passed on."""
+"""A request's body waits while more than this has not been passed on."""
 
 
 class ByteStream(Protocol):
@@ -150,7 +150,7 @@ class _StreamTransport(asyncio.Transport):
         self._reading = self._loop.create_task(self._read())
 
     async def finish(self) -> None:
-        """Nothing reads or writes the stream after it."""
+        """Ends the copying: nothing reads or writes the stream afterwards."""
         self.close()
         tasks = {self._reading} if self._writing is None else {self._reading, self._writing}
         for task in tasks:

@@ -33,9 +33,9 @@ from chatd.workspaces.tunnels.wire import (
 )
 
 EXCHANGE_TIMEOUT_S: Final = 10.0
-"""To get an exchange socket, and for the other side to reach the agent on it."""
+"""Limit for getting an exchange socket, and for the other side to reach the agent on it."""
 END_TIMEOUT_S: Final = 10.0
-"""For the other side to end its half; then the socket is closed."""
+"""Limit for the other side to end its half; then the socket is closed."""
 AGENT_WRITE_TIMEOUT_S: Final = 60.0
 """An agent that does not read for this long loses its exchange."""
 END: Final = encode(ExchangeEnd(end=True))
@@ -87,13 +87,13 @@ class ExchangeSocket:
             await self.close()
 
     def take(self) -> bool:
-        """False if it was closed or taken meanwhile."""
+        """False if it has been closed or taken."""
         is_usable = not self._is_taken and self._next is not None and not self._next.done()
         self._is_taken = self._is_taken or is_usable
         return is_usable
 
     def give_back(self) -> bool:
-        """It was taken, and is not needed. False if it was closed meanwhile."""
+        """Give back a socket that was taken and is not needed. False if it has been closed."""
         if self._next is None or self._next.done():
             self._ended.set()
             return False
@@ -261,7 +261,7 @@ class _ServedExchange:
             await asyncio.wait({copying})
 
     async def _copy_requests(self) -> bool:
-        """Until the other side's end. False if the socket was closed instead."""
+        """Wait for the other side's end. False if the socket was closed instead."""
         is_agent_open = True
         while isinstance(message := await self._messages.receive(), bytes):
             if self._is_ending or not is_agent_open:

@@ -27,7 +27,7 @@ from chatd.domain.errors import ChatdError
 from chatd.workspaces.tunnels.byte_streams import CLOSE_TIMEOUT_S
 
 MAX_PEER_FRAME_BYTES: Final = 256 * 1024
-"""More than any message of a runner or to an agent has."""
+"""Larger than any message of a runner or to an agent."""
 SILENT_PEER_S: Final = 30
 """A replica whose host is gone or cut off for this long has lost its connections."""
 _HEAD: Final = struct.Struct("!cI")
@@ -74,7 +74,7 @@ class PeerSocket:
         await self._writer.drain()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """The other replica is told neither."""
+        """Close the connection; the other replica is not sent code and reason."""
         del code, reason
         self._writer.close()
         try:
@@ -85,7 +85,7 @@ class PeerSocket:
 
 
 def _notice_lost_hosts(connected: socket.socket) -> None:
-    """Without it an idle connection to a host that lost its power stays for hours."""
+    """Keep-alive: without it an idle connection to a host that lost its power stays for hours."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for name, value in (

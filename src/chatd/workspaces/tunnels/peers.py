@@ -41,13 +41,14 @@ log = logging.getLogger(__name__)
 
 PEER_CONNECT_TIMEOUT_S: Final = 3.0
 PEER_OPEN_TIMEOUT_S: Final = 12.0
-"""For the holder to reach the agent. It waits less for the runner."""
+"""Limit for the holder to reach the agent. The holder waits less for the runner."""
 PEER_REPLY_TIMEOUT_S: Final = 15.0
 IDLE_PEER_SOCKETS: Final = 8
-"""Kept for each replica that was used lately: a TLS handshake takes longer than an exchange."""
+"""How many are kept for each recently used replica: a TLS handshake takes longer than an
+exchange."""
 IDLE_PEER_S: Final = 20.0
 FIRST_MESSAGE_TIMEOUT_S: Final = 30.0
-"""Also for the next exchange. Longer than the other replica keeps an idle connection."""
+"""Limit that also applies to the next exchange: longer than a replica keeps idle connections."""
 MAX_PEER_SOCKETS: Final = 4096
 
 
@@ -175,7 +176,7 @@ async def _ask(exchange: ExchangeSocket, address: str, request: OpenAgent) -> By
 
 
 async def pass_messages(one: MessageSocket, other: MessageSocket) -> None:
-    """Both ways until either side ends, then close both. Never raises but CancelledError."""
+    """Copy both ways until either side ends, then close both. Never raises but CancelledError."""
     loop = asyncio.get_running_loop()
     ways = {loop.create_task(_pass(one, other)), loop.create_task(_pass(other, one))}
     try:
@@ -200,7 +201,7 @@ ServeRunnerSocket = Callable[[MessageSocket, RunnerSocket], Awaitable[None]]
 
 
 class PeerServer:
-    """What other replicas are served on their connections."""
+    """Serves other replicas on their connections."""
 
     def __init__(self, open_here: OpenHere, serve_runner_socket: ServeRunnerSocket) -> None:
         self._open_here = open_here

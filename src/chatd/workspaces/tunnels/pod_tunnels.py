@@ -32,9 +32,9 @@ from chatd.workspaces.tunnels.wire import (
 )
 
 MAX_PODS: Final = 5000
-"""Connected to one replica."""
+"""Limit for pods connected to one replica."""
 POD_IDLE_EXCHANGES: Final = 2
-"""Fewer than of a runner: a pod has one agent."""
+"""Fewer than for a runner: a pod has one agent."""
 POD_STORE_TIMEOUT_S: Final = 5.0
 BUILD_OVER: Final = "The workspace of this pod was stopped, deleted or built again."
 

@@ -32,7 +32,7 @@ from chatd.workspaces.tunnels.runner_link import RunnerLink
 from chatd.workspaces.tunnels.wire import INVENTORY_PAGE, BackendCall, CallReply, NetworkGrant
 
 BUILD_CALL_TIMEOUT_S: Final = 3600.0
-"""The build worker cancels a build long before."""
+"""The build worker cancels a build long before this."""
 QUICK_CALL_TIMEOUT_S: Final = 10.0
 REMOVE_CALL_TIMEOUT_S: Final = 60.0
 MAX_INVENTORY: Final = 100_000
@@ -148,8 +148,8 @@ class RemoteBackend:
 
 
 async def send_grants(link: RunnerLink, grants: Sequence[NetworkGrant]) -> None:
-    """Give the runner credentials for its workspaces. Raises ChatdError. One that answers with an
-    error is of a version without them, and is not asked again."""
+    """Give the runner credentials for its workspaces. Raises ChatdError. A runner that answers with
+    an error is of a version without them, and is not asked again."""
     if not link.takes_grants:
         return
     request = BackendCall(call=0, backend="", method="grant", grants=tuple(grants))

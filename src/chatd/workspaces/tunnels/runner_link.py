@@ -45,7 +45,7 @@ IDLE_EXCHANGES: Final = 4
 MAX_IDLE_EXCHANGES: Final = 32
 MAX_WAITING_EXCHANGES: Final = 256
 MAX_CLOSED_EXCHANGES: Final = 3
-"""How many sockets that the runner closes in the moment of use one request tries."""
+"""How many sockets that the runner closes at the moment of use one request tries."""
 STATE_TIMEOUT_S: Final = 30.0
 """A runner reports its state every few seconds; after this silence its connection is lost."""
 MAX_CALLS: Final = 64
@@ -53,7 +53,7 @@ SEND_TIMEOUT_S: Final = 10.0
 
 
 class RunnerMisbehaved(ChatdError):
-    """The runner sent what no runner sends."""
+    """The runner broke the protocol."""
 
     code = "runner_misbehaved"
 
@@ -92,7 +92,7 @@ class RunnerLink:
         self.takes_grants = True
         """False once the runner has answered that it does not know them."""
         self.is_draining = False
-        """It was asked on its own machine to take no more workspaces."""
+        """Whether it was told on its own machine to take no more workspaces."""
 
     @property
     def id(self) -> RunnerId:
@@ -124,7 +124,7 @@ class RunnerLink:
             await self._messages.close(*self._close_with)
 
     def count_started(self) -> None:
-        """Until the runner reports its state again."""
+        """Wait until the runner reports its state again."""
         self.runner = replace(self.runner, running=self.runner.running + 1)
 
     def close(self, code: int, reason: str) -> None:
@@ -193,7 +193,7 @@ class RunnerLink:
         return True
 
     def _hand_out(self, exchange: ExchangeSocket) -> None:
-        """To the request that waits longest, or to the next one."""
+        """Give it to the request that waits longest, or to the next one."""
         waiter = next(self._open_waiters(), None)
         if waiter is None:
             self._idle.append(exchange)
@@ -244,7 +244,7 @@ class RunnerLink:
             raise
 
     def _give_up(self, waiter: asyncio.Future[ExchangeSocket]) -> None:
-        """A socket that came at the same moment serves the next exchange."""
+        """Stop waiting. A socket that came at the same moment serves the next exchange."""
         with suppress(ValueError):
             self._waiting.remove(waiter)
         if not waiter.done():
@@ -336,7 +336,7 @@ class RunnerLinks:
         return link if link is not None and link.is_open else None
 
     def all(self) -> list[RunnerLink]:
-        """Those of runners."""
+        """The links of runners."""
         return [link for link in self._links.values() if link.is_open and link.pod_of is None]
 
     def pods(self) -> list[RunnerLink]:

@@ -28,14 +28,14 @@ from chatd.domain.workspace.runners import BackendOffer
 
 PROTOCOL: Final = 2
 REUSE_PROTOCOL: Final = 2
-"""From this one on a socket serves one exchange after another."""
+"""From this version on a socket serves one exchange after another."""
 MAX_RUNNER_MESSAGE_BYTES: Final = 60 * 1024
-"""From a runner to the server, whose WebSockets refuse longer messages."""
+"""Limit from a runner to the server, whose WebSockets refuse longer messages."""
 MAX_SERVER_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-"""From the server to a runner: a call may carry a long start-up script."""
+"""Limit from the server to a runner: a call may carry a long start-up script."""
 MAX_BYTES_FRAME: Final = 48 * 1024
 INVENTORY_PAGE: Final = 1000
-"""Workspaces in one reply."""
+"""How many workspaces one reply has."""
 
 CONTROL_PATH: Final = "/api/v1/runners/control"
 EXCHANGE_PATH: Final = "/api/v1/runners/exchange"
@@ -119,7 +119,7 @@ class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Refused(_Message, frozen=True, kw_only=True, tag="refused"):
-    """The server closes the socket after it. `final`: trying again does not help."""
+    """The last message before the server closes the socket. `final`: a retry does not help."""
 
     code: str
     message: str
@@ -148,11 +148,11 @@ class BackendCall(_Message, frozen=True, kw_only=True, tag="call"):
     params: Mapping[str, str] = {}
     agent_keys: Mapping[str, str] = {}
     workspace_id: str = ""
-    """Of `remove`; of `workspaces`: the ids after this one."""
+    """For `remove`; for `workspaces`: the ids after this one."""
     credentials: tuple[HostCredential, ...] = ()
-    """Of `start`: what a proxy adds to requests, also while the seed is cloned."""
+    """For `start`: what a proxy adds to requests, even while the seed is cloned."""
     grants: tuple[NetworkGrant, ...] = ()
-    """Of `grant`, which no backend answers but the runner itself."""
+    """For `grant`, which the runner itself answers, not a backend."""
 
 
 class CallCancel(_Message, frozen=True, kw_only=True, tag="cancel"):
@@ -222,5 +222,5 @@ class MessageSocket(Protocol):
         ...
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Never raises; twice is once."""
+        """Never raises. Idempotent."""
         ...

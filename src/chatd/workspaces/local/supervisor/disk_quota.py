@@ -87,7 +87,7 @@ def can_hold(used: DiskUsage, limit: DiskUsage, before: DiskUsage, now: DiskUsag
 
 
 def read_free_space(paths: Sequence[str]) -> DiskUsage:
-    """Of the file system of the first path. All of them belong to one workspace."""
+    """The free space on the file system of the first path. All paths belong to one workspace."""
     try:
         found = os.statvfs(paths[0])
     except (OSError, IndexError):

@@ -1,6 +1,6 @@
 """The supervisor program: owns the sandboxes of one data directory. Standard library only.
 
-It is separate from the server, so that commands go on while the server is restarted, killed or
+It is separate from the server, so that commands continue while the server is restarted, killed or
 upgraded. One runs per data directory, under a lock that the kernel releases when it dies. Its
 sandboxes die with it. A parent process restarts it at once, with the saved orders; the new
 supervisor kills stray processes first. It exits when it is idle.
@@ -269,7 +269,7 @@ def redirect_output(path: Path) -> None:
 
 
 def log(text: str) -> None:
-    """A full disk must not end the supervisor."""
+    """Log it; a full disk must not end the supervisor."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     with contextlib.suppress(OSError):
         os.write(2, f"{now} {text}\n".encode())
