@@ -327,7 +327,7 @@ class Composer(Widget):
         return offer.is_whole
 
     def action_complete(self) -> None:
-        """Whether it can be taken; if not, it stays, with the reason that the menu shows."""
+        """Take the chosen completion. If none can be taken now, the menu says why."""
         text = self._box.text
         if self._completion.take() is not None:
             self._attach_offer(text)

@@ -231,7 +231,7 @@ class RowCache:
             self.canvas = replace(self.canvas, now=now, children=children)
 
     def clear(self) -> None:
-        """Drop all drawn rows, also called when lines are to be painted in other colours."""
+        """Drop all drawn rows. Also called when lines are to be painted in other colours."""
         self._entries.clear()
         self._line_count = 0
 
