@@ -545,7 +545,7 @@ class BrowserServer:
                 await self._pipe.call("Target.setAutoAttach", wanted, session=session)
 
     async def _refuse(self, tab: BrowserTab) -> None:
-        """Close a tab that may not exist: it and its opener wait for the debugger."""
+        """Resume a refused tab, for which its opener waits too, and close it."""
         with suppress(BrowserLost, CallRefused, CallTimeout):
             await self.call(tab, "Runtime.runIfWaitingForDebugger")
         self.close_tab(tab)
