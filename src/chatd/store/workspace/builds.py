@@ -96,7 +96,7 @@ class NewBuild(Struct, frozen=True, kw_only=True):
     reason: BuildReason = "initiator"
     made_by: str | None = None
     only_idle: bool = False
-    """Refused while a chat of the workspace is in a turn."""
+    """Insert nothing while a chat of the workspace is in a turn."""
 
 
 async def insert(conn: Conn, actor: Actor, new: NewBuild) -> Build | None:
