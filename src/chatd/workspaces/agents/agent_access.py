@@ -403,7 +403,7 @@ class ChatAccess:
             return known.sender
 
     async def _is_gone(self, agent: AgentRow) -> bool:
-        """Whether the row says so. It leads to a new handshake, not to a refusal: rows may be late."""
+        """Whether the row says so. A new handshake follows, not a refusal: rows may be late."""
         if self._deps.clock.monotonic() - self._used_at < BINDING_RECHECK_AFTER_S:
             return False
         try:
