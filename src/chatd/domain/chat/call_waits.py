@@ -79,8 +79,8 @@ def mark_wait(call: PendingCall, wait: CallWait) -> PendingCall:
 
 
 def wait_of(call: PendingCall) -> WaitKind | None:
-    """What a call of a chat that is `requires_action` waits for. None: nobody must answer it,
-    because it is approved or waits for subagents.
+    """What a call of a chat that is `requires_action` waits for. None: it needs no answer, because
+    it is approved or waits for subagents.
 
     A replica of an earlier version keeps a call but drops its marks. It then waits for an approval
     once more, or for the client as it did."""

@@ -69,7 +69,7 @@ def finish_turn(chat: Chat, step: Step) -> Change:
 
 
 def require_action(chat: Chat, step: Step) -> Change:
-    """R -> A. The client or a person must answer; no worker owns the chat meanwhile. Calls that
+    """R -> A. The client or a person must answer; until then no worker owns the chat. Calls that
     wait for subagents stay pending too, and run after the answers."""
     change = _append_step(chat, step, Transition.REQUIRE_ACTION)
     waits = {wait.call_id: wait for wait in step.waits}

@@ -260,7 +260,7 @@ def count_cleared(drafts: Sequence[Draft]) -> tuple[int, int] | None:
 
 
 def _results(row: Message) -> list[ToolResultPart]:
-    """Only of tool rows: results in a user's message are the client's own."""
+    """Results of tool rows only: results in a user's message are the client's own."""
     return local_results(row.content) if row.role == "tool" else []
 
 

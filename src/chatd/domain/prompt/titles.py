@@ -107,7 +107,7 @@ def title_input(content: Sequence[Part], files: Mapping[str, ResolvedFile]) -> s
 
 
 def needs_title(history: Sequence[Message], title: str, message_text: str) -> bool:
-    """Only after the first message, and only while the chat still has a default title."""
+    """True only after the first message, and only while the chat still has a default title."""
     shown = (row for row in history if not row.deleted and row.visibility != "model")
     visible = [row for row in shown if not row.is_notice]
     is_first = len(visible) == 1 and visible[0].starts_turn

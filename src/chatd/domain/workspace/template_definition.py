@@ -471,5 +471,5 @@ def can_change(template: Template) -> bool:
 
 
 def can_delete(template: Template) -> bool:
-    """Also templates of a settings file that no longer has them."""
+    """Whether it can be deleted: even one of a settings file that no longer has it."""
     return can_change(template) or (template.origin == "settings" and template.deprecated)
