@@ -92,7 +92,8 @@ class BuildContext:
         self._log(stage, level, text)
 
     def agent_id(self, name: str) -> AgentId:
-        """The same for every attempt of this build, so that a repeated start finds its agents."""
+        """The id is the same for every attempt of this build, so that a repeated start finds its
+        agents."""
         return agent_id_of(self.build.id, name)
 
 

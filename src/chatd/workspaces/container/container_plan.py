@@ -75,7 +75,7 @@ class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
     proxy: Path | None = None
 
     def proxy_mounts(self) -> tuple[Mount, ...]:
-        """For the workspace and its start-up script; a clone has a proxy of its own."""
+        """The mounts for the workspace and its start-up script; a clone has a proxy of its own."""
         if self.proxy is None:
             return ()
         return (Mount(source=str(self.proxy), target=INSIDE_NETWORK),)

@@ -156,7 +156,7 @@ class ClusterClient:
                 raise
 
     async def log_tail(self, pod: str, container: str, lines: int) -> str:
-        """Empty if there is none (yet)."""
+        """The end of the log; empty if there is none yet."""
         query = {"container": container, "tailLines": str(lines)}
         query["limitBytes"] = str(MAX_POD_LOG_BYTES)
         try:

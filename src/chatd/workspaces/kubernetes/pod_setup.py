@@ -312,7 +312,7 @@ class PodSetup:
             await self._api.wait_change(name, version, self.config.poll_s)
 
     async def _read(self, name: str) -> tuple[PodState, str]:
-        """With its version. Raises _PodGone."""
+        """The pod with its version. Raises _PodGone."""
         raw = await self._api.find("pods", name)
         if raw is None:
             raise _PodGone
@@ -394,7 +394,7 @@ class PodHome:
         raise BuildFailed(f"A pod cannot copy {source}: it does not see this host.")
 
     async def write(self, files: Mapping[str, bytes]) -> None:
-        """With the next command."""
+        """The files are written with the next command."""
         self._files = files
 
     async def run(self, command: SeedCommand) -> CommandResult:

@@ -172,7 +172,7 @@ class PodState(Struct, frozen=True, kw_only=True):
 
 
 def read_pod(raw: Mapping[str, Any]) -> PodState:
-    """Raises msgspec.ValidationError if it is no pod."""
+    """Raises msgspec.ValidationError if it is not a pod."""
     pod = msgspec.convert(raw, _Pod)
     status = pod.status
     unscheduled = [

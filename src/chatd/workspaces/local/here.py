@@ -111,7 +111,7 @@ def root_words(view: HereView) -> list[str]:
 
 
 def directory_words(view: HereView) -> list[str]:
-    """After those for the rest of the file system: later mounts hide earlier ones."""
+    """Comes after the words for the rest of the file system: later mounts hide earlier ones."""
     directory = str(view.directory)
     words = ["--bind", directory, directory]
     for path in _secret_paths(view):

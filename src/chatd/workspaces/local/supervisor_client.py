@@ -49,7 +49,7 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     detail: str = ""
     controllers: tuple[str, ...] = ()
-    """Of the control groups that limit the workspace as a whole."""
+    """Which control groups limit the workspace as a whole."""
 
 
 class SupervisorReply(SandboxStatus, frozen=True, kw_only=True):

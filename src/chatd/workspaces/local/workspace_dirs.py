@@ -68,7 +68,7 @@ class WorkspacePaths(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clone_proxy(self) -> Path:
-        """For the socket by which git leaves the sandbox while it clones."""
+        """The directory of the socket by which git leaves the sandbox while it clones."""
         return self.root / "clone"
 
     @property

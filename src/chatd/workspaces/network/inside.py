@@ -74,5 +74,5 @@ def forward_words(
 
 
 def agent_proxy_config() -> dict[str, object]:
-    """For the agent, which forwards the port."""
+    """The agent's settings for forwarding the port."""
     return {"network_socket": f"{INSIDE_NETWORK}/{PROXY_SOCKET}", "network_port": FORWARD_PORT}

@@ -90,7 +90,7 @@ class TlsStream:
                 return
 
     async def read(self, size: int = TLS_CHUNK_BYTES) -> bytes:
-        """Empty at the end. Raises OSError, also if the connection ends without TLS saying so."""
+        """Empty at the end. Raises OSError, even if the connection ends without TLS saying so."""
         while True:
             try:
                 return self._tls.read(size)

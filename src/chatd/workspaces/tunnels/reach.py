@@ -73,8 +73,8 @@ class Reach:
         raise RunnerDisconnected(_missing_text(holder))
 
     async def open_here(self, agent_id: AgentId, endpoint: Endpoint) -> ByteStream:
-        """For another replica. Raises PeerUnknown if this replica does not reach the runner by
-        itself, ConnectFailed if the agent is not reached."""
+        """Called for another replica. Raises PeerUnknown if this replica does not reach the runner
+        by itself, ConnectFailed if the agent is not reached."""
         if (link := self._links.get(endpoint.host_id)) is not None:
             return await link.open(agent_id, endpoint)
         if endpoint.host_id != self._host_id:
@@ -103,7 +103,7 @@ class Reach:
             self._forwarded -= 1
 
     async def serve_handed_over(self, messages: MessageSocket, request: RunnerSocket) -> None:
-        """For another replica, to which the runner's socket came."""
+        """Called for another replica, to which the runner's socket came."""
         is_here = self._serves(request)
         error = "" if is_here else "This server does not hold the runner."
         await messages.send(encode(AgentOpened(error=error, unknown=not is_here)))

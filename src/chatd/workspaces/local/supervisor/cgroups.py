@@ -31,8 +31,8 @@ class CgroupSet:
 
 @dataclass(frozen=True)
 class GroupLimits:
-    """For all processes of a workspace together; 0 is no limit. `cpu_weight` is its share of a
-    busy processor, compared with 100 for any other process or group."""
+    """Limits for all processes of a workspace together; 0 is no limit. `cpu_weight` is its share of
+    a busy processor, compared with 100 for any other process or group."""
 
     memory_bytes: int
     processes: int
@@ -93,7 +93,7 @@ def remove(groups: CgroupSet) -> None:
 
 
 def _create_unified(name: str, limits: GroupLimits) -> CgroupSet | None:
-    """Below the root: only the root may contain both processes and other groups."""
+    """Create them below the root: only the root may contain both processes and other groups."""
     if not (CGROUP_MOUNT / "cgroup.controllers").exists():
         return None
     parent = CGROUP_MOUNT / "chatd"

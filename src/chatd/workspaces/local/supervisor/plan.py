@@ -14,7 +14,7 @@ from chatd.workspaces.local.supervisor.seccomp import FilterRules
 
 PROTOCOL: Final = 1
 FIRST_FILE_FD: Final = 5
-"""Of the descriptors of `ProcessPlan.files`."""
+"""The first of the descriptors of `ProcessPlan.files`."""
 CONFIG_FD: Final = 3
 """The agent's configuration, or bubblewrap arguments that must not show in the process list."""
 FILTER_FD: Final = 4
