@@ -244,8 +244,8 @@ class IdempotencyJournal:
         entry.result = None
 
     def _drop_oldest_keys(self) -> None:
-        """By number, not by age: a clock may be corrected by years, and the effect of a dropped
-        key may happen twice."""
+        """Drop by number, not by age: a clock may be corrected by years, and the effect of a
+        dropped key may happen twice."""
         excess = len(self._entries) - self._max_keys
         for key, entry in list(self._entries.items()) if excess > 0 else ():
             if excess <= 0:

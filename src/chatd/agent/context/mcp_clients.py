@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class McpServerError(Exception):
-    """The server replied with an error, or with something that is no reply."""
+    """The server replied with an error, or with something that is not a reply."""
 
 
 class McpConnectionLost(Exception):

@@ -35,7 +35,7 @@ from chatd.agent.server.http_messages import AgentHttpReply, json_reply
 from chatd.agent.threads import AgentClock
 
 MCP_CONNECT_TIMEOUT_S = 30.0
-"""For the handshake and the list of tools, not for the life of the server."""
+"""Limit for the handshake and the list of tools, not for the life of the server."""
 MCP_CALL_TIMEOUT_S = 60.0
 MCP_FIRST_RETRY_S = 5.0
 MCP_MAX_RETRY_S = 300.0

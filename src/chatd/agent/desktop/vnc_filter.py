@@ -86,7 +86,7 @@ class VncInputFilter:
 
 
 def _without_extended_buttons(message: bytes) -> bytes:
-    """As long as before: what is taken away becomes the encoding that every client has anyway."""
+    """Keeps the length: what is taken away becomes the encoding that every client has anyway."""
     encodings = [message[at : at + 4] for at in range(4, len(message), 4)]
     kept = (_RAW if each == _EXTENDED_BUTTONS else each for each in encodings)
     return message[:4] + b"".join(kept)

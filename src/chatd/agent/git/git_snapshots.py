@@ -146,7 +146,7 @@ def git_path(git: GitCommand, root: str, name: str) -> str:
 
 
 def quote_directory(path: str) -> str:
-    """For git's list of object directories, which colons separate."""
+    """Quote it for git's list of object directories, which colons separate."""
     if "\n" in path:
         raise GitError("the path of the repository has a line break")
     if ":" not in path and not path.startswith('"'):

@@ -160,7 +160,7 @@ def _skip_partial_start(data: bytes) -> bytes:
 # Commands can read and change these files, like everything in the workspace.
 
 RESULTS_DIRECTORY = ".chatd/results"
-"""In the home directory. chatd also writes long results of MCP servers to it."""
+"""Within the home directory. chatd also writes long results of MCP servers to it."""
 FILED_ABOVE_BYTES = 8 * 1024
 MAX_OUTPUT_FILE_BYTES = 8 * 1024 * 1024
 MAX_UNWRITTEN_BYTES = 1024 * 1024
