@@ -150,7 +150,7 @@ CHANGED: Final = "The configuration of the server has changed meanwhile. Connect
 
 
 class UsableClient(Struct, frozen=True, kw_only=True):
-    """Without a `registration_id` it was set up by hand. Its secret is hidden in repr."""
+    """A client without a `registration_id` was set up by hand. Its secret is hidden in repr."""
 
     client: OauthClient
     secret: str | None

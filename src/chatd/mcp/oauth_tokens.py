@@ -33,7 +33,7 @@ from chatd.store.deployment.mcp_servers import StoredMcpServer
 from chatd.store.deployment.mcp_tokens import TOKENS, StoredToken
 
 REFRESH_TIMEOUT_S: Final = 10.0
-"""How long a chat waits for a refresh. Then it goes on with the token that it has."""
+"""How long a chat waits for a refresh before it continues with the token that it has."""
 REFRESH_CLAIM_S: Final = 15.0
 """How long other processes leave a refresh to the one that claimed it: longer than it may take."""
 REFRESH_POLL_S: Final = 0.25
