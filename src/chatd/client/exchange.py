@@ -287,7 +287,7 @@ def explain_failure(error: Exception) -> NoAnswer:
 
 
 def _certificate_fault(error: Exception) -> str:
-    """In the words of OpenSSL, such as `certificate has expired`."""
+    """The reason in the words of OpenSSL, such as `certificate has expired`."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     is_told = isinstance(error, ssl.SSLCertVerificationError)

@@ -150,7 +150,8 @@ async def open_api(
 
 
 def open_session(url: str, cookies: AbstractCookieJar) -> aiohttp.ClientSession:
-    """For the server at this URL, through the proxy that the environment names for it."""
+    """A session with the server at this URL, through the proxy that the environment names for
+    it."""
     # `trust_env` would also send the password of ~/.netrc instead of the token.
     return aiohttp.ClientSession(
         headers={"User-Agent": f"chatd/{metadata.version('chatd')}"},
@@ -160,7 +161,7 @@ def open_session(url: str, cookies: AbstractCookieJar) -> aiohttp.ClientSession:
 
 
 def find_proxy(url: str) -> str | None:
-    """By HTTPS_PROXY, HTTP_PROXY and NO_PROXY. None for this machine."""
+    """The proxy of HTTPS_PROXY, HTTP_PROXY and NO_PROXY. None for this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if is_loopback(host) or proxy_bypass(host):
@@ -192,7 +193,7 @@ class ServerApi:
         self._requests = Requests(server, http, clock, patience_s)
 
     def without_patience(self) -> "ServerApi":
-        """For a caller that repeats requests by itself."""
+        """The same API for a caller that repeats requests by itself."""
         return ServerApi(self.server, self.http, clock=self.clock, patience_s=0.0)
 
     # Chats
@@ -643,7 +644,8 @@ class ServerApi:
         runner_id: str | None = None,
         parameters: Mapping[str, str] | None = None,
     ) -> Call[Workspace]:
-        """Without a template: in the directory for which the caller has started the runner."""
+        """Without a template it is created in the directory for which the caller started the
+        runner."""
         body = {
             "template": template,
             "name": name,

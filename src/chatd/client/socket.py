@@ -230,7 +230,7 @@ class Socket:
             await ws.close()
 
     async def _watch(self, ws: aiohttp.ClientWebSocketResponse) -> None:
-        """Ends a connection that is dead although nobody closed it."""
+        """End a connection that is dead although neither side closed it."""
         while True:
             await self._clock.sleep(WATCH_INTERVAL_S, "client_watch")
             silent_s = self._clock.monotonic() - self._heard

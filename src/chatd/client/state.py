@@ -196,7 +196,7 @@ def drop_partial_group(received: ReceivedChat) -> ReceivedChat:
 
 
 def add_older_page(received: ReceivedChat, before_id: int, page: OlderPage) -> ReceivedChat | None:
-    """With a page of messages below `before_id`, the oldest one that was shown when it was asked
+    """Add a page of messages below `before_id`, the oldest one that was shown when it was asked
     for. None if the page is outdated and must be read again."""
     shown = received.shown
     is_oldest = bool(shown.messages) and shown.messages[0].id == before_id
