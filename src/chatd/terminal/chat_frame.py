@@ -231,7 +231,7 @@ def waiting_text(connection: Connection, now: datetime) -> str:
 
 
 def connection_word(connection: Connection, url: str, *, is_short: bool) -> str:
-    """For the end of the last line."""
+    """The word about the connection at the end of the last line."""
     host = safe_text(urlsplit(url).netloc)
     match connection.state:
         case "open":
@@ -321,7 +321,7 @@ DEMOS: Final = (
         "review this with subagents",
     ),
 )
-"""Those of the page's first screen (`ui/src/demo`); the demo model has a script for each."""
+"""The demos of the page's first screen (`ui/src/demo`); the demo model has a script for each."""
 
 
 class Welcome(Vertical):

@@ -18,7 +18,7 @@ from msgspec import Struct
 CLIPBOARD_TIMEOUT_S: Final = 5.0
 """A program that asks the owner of the clipboard may wait for one that hangs."""
 MAX_CLIPBOARD_BYTES: Final = 40 * 1024 * 1024
-"""Of a picture, or of its hexadecimal digits."""
+"""Limit for a picture, or for its hexadecimal digits."""
 MAX_TEXT_BYTES: Final = 16_000_000
 
 _PNG: Final = "image/png"
@@ -54,7 +54,7 @@ def picture_word(text: str) -> str:
 def find_programs(
     environ: Mapping[str, str], platform: str = sys.platform
 ) -> Iterator[ClipboardProgram]:
-    """Those that are installed and have a desktop to ask, the likeliest first."""
+    """The installed programs that have a desktop to ask, the likeliest first."""
     has_wayland, has_x = bool(environ.get("WAYLAND_DISPLAY")), bool(environ.get("DISPLAY"))
     if has_wayland and (path := _find("wl-paste", environ)):
         yield ClipboardProgram(

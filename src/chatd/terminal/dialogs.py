@@ -106,7 +106,7 @@ class LinePrompt(ModalScreen[str | None]):
 
 
 class SearchField(Input):
-    """Above a list. While it is empty, the numbers 1 to 9 are left to the list."""
+    """A field above a list. While it is empty, the numbers 1 to 9 are left to the list."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         return not self._is_left(key) and super().check_consume_key(key, character)
@@ -137,7 +137,7 @@ class Pick(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 def filter_picks(picks: Sequence[Pick[T]], query: str) -> list[Pick[T]]:
-    """Those with all words of the query, in their order."""
+    """The picks with all words of the query, in their order."""
     words = query.lower().split()
     return [
         one

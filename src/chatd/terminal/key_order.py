@@ -82,7 +82,7 @@ class KeyOrder:
                 await self._release()
 
     def _follow(self, rounds: int) -> bool:
-        """False if there is nobody to send it up. An app that ends has no screen any more."""
+        """False if no widget can send it up. An app that ends has no screen any more."""
         if not self._app.screen_stack:
             self._held.clear()
             return False

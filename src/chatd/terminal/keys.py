@@ -259,4 +259,4 @@ def bindings_of(area: Area) -> list[BindingType]:
 NUMBER_BINDINGS: Final[tuple[BindingType, ...]] = tuple(
     Binding(str(number), f"number({number})", show=False) for number in range(1, 10)
 )
-"""For a list below a `SearchField`."""
+"""Keys for a list below a `SearchField`."""

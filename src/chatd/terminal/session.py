@@ -48,7 +48,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 def read_machine(environ: Mapping[str, str]) -> Machine:
-    """By VISUAL, EDITOR, XDG_STATE_HOME, XDG_CONFIG_HOME and CHATD_PICTURES."""
+    """Read VISUAL, EDITOR, XDG_STATE_HOME, XDG_CONFIG_HOME and CHATD_PICTURES."""
     config = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     state = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     has_browser = can_open_browser(environ, platform=sys.platform, is_terminal=True, is_wanted=True)
@@ -71,7 +71,7 @@ def read_kept_choice(directory: Path | None, name: str) -> str:
 
 
 def keep_choice(directory: Path | None, name: str, text: str) -> None:
-    """For the next terminal. One that cannot be written lasts as long as this one."""
+    """Store it for the next terminal. A choice that cannot be stored lasts as long as this one."""
     if directory is None:
         return
     with suppress(OSError):

@@ -63,7 +63,7 @@ _ACTIONS: Final = {
     for one in KEYS["answers"]
     for key in one.keys.split(",")
 }
-"""By key; of `answer('approve')` its argument."""
+"""By key; for `answer('approve')`, by its argument."""
 
 
 def make_form(item: Item, fellows: Sequence[Ask], draft: object) -> AskForm:
@@ -386,13 +386,13 @@ class AnswerPanel(AskFrame):
         self.run_worker(self._load_children, group="children", exclusive=True)
 
     async def _load_children(self) -> None:
-        """Without it the subagents show their own asks, and the list tells every change."""
+        """If this fails, the subagents show their own asks, and the list reports every change."""
         if self._children is not None:
             with suppress(ApiError, ServerUnreachable):
                 await self._children.read()
 
     async def _read_owner(self, chat_id: ChatId) -> None:
-        """Without it the server says who may answer."""
+        """If this fails, the server still decides which user may answer."""
         with suppress(ApiError, ServerUnreachable):
             chat = await session_of(self).api.get_chat(chat_id)
             self.is_owner = chat.is_owner is not False

@@ -260,7 +260,7 @@ class FittedRows(Widget):
 
 
 def key_rows(keys: Sequence[Content], width: int) -> list[Content]:
-    """In as many rows as they need; a key stays in one row with its words."""
+    """The keys in as many rows as they need; a key stays in one row with its words."""
     rows: list[Content] = []
     for key in keys:
         longer = rows[-1] + KEY_GAP + key if rows else key
@@ -332,7 +332,7 @@ _KEY_NAMES: Final = {
     key.action.removeprefix("answer('").removesuffix("')"): key_name(key.keys.partition(",")[0])
     for key in KEYS["answers"]
 }
-"""By action; of `answer('approve')` by its argument."""
+"""By action; for `answer('approve')`, by its argument."""
 
 
 def hint_line(

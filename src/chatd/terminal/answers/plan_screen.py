@@ -60,7 +60,7 @@ class PlanScreen(Screen[None]):
         self._stop()
 
     def _on_chat(self, chat: FollowedChat) -> None:
-        """In the connection's task."""
+        """Called in the connection's task."""
         self.call_later(self._show, chat)
 
     def _show(self, chat: FollowedChat) -> None:
@@ -83,7 +83,7 @@ class PlanScreen(Screen[None]):
         self.run_worker(partial(self._read_owner, plan.chat_id), group="owner", exclusive=True)
 
     async def _read_owner(self, chat_id: ChatId) -> None:
-        """Without it the server says who may answer."""
+        """If this fails, the server still decides which user may answer."""
         with suppress(ApiError, ServerUnreachable):
             chat = await session_of(self).api.get_chat(chat_id)
             self._is_owner = chat.is_owner is not False

@@ -35,7 +35,7 @@ from chatd.terminal.themes import THEMES, keep_theme
 def model_picks(
     models: Sequence[ModelChoice], current: ModelConfigId | None
 ) -> list[Pick[ModelChoice]]:
-    """By provider, those that can be used first. Deleted ones are left out."""
+    """The models by provider, usable ones first. Deleted ones are left out."""
     known = [one for one in models if not one.deleted]
     known.sort(key=lambda one: (bool(refusal_of_model(one)), one.provider, one.display_name))
     return [
@@ -255,7 +255,7 @@ class Choices:
         self._opened.start(self._choose_mcp_servers, "choice")
 
     async def _choose_mcp_servers(self) -> None:
-        """For a new chat; the screen of MCP servers is for a chat that exists."""
+        """Choose them for a new chat; the screen of MCP servers is for a chat that exists."""
         opened, key = self._opened, self._opened.key
         page = await self._read(opened.session.api.list_mcp_servers(limit=200))
         if page is None:

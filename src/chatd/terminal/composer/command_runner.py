@@ -238,7 +238,7 @@ class CommandRunner:
         )
 
     async def _plan(self, _: str) -> None:
-        """As on the page; a chat that plans already has a plan to show."""
+        """Acts as the page does; a chat that plans already has a plan to show."""
         if self._opened.is_plan and self._chat_id is not None:
             self._open_screen("plan")
         else:
@@ -367,7 +367,7 @@ class CommandRunner:
         self._say(f"The new chat will be: {done}")
 
     async def _set_role(self, found: Directory, name: str, role: str) -> str:
-        """Of the user or group with that name among those found; returns the name."""
+        """Set the role of the user or group with that name among those found; returns the name."""
         reader = find_reader(found, name)
         roles = {reader.id: role}
         if reader.is_group:

@@ -61,7 +61,7 @@ def behaviour_of(value: WhenBusy) -> Behaviour:
 
 
 def find_behaviour(word: str) -> Behaviour | None:
-    """By the word that is typed, or by the value of the API."""
+    """Find it by the word that is typed, or by the value of the API."""
     wanted = word.strip().lower()
     return next((one for one in BEHAVIOURS if wanted in (one.word, one.value)), None)
 

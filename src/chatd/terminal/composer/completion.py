@@ -47,8 +47,8 @@ class Offer(Struct, frozen=True, kw_only=True):
 def offer_commands(
     text: str, status: PublicStatus | None, customs: Sequence[CustomCommand] = ()
 ) -> tuple[Offer, ...]:
-    """For a draft of one line that begins with a slash; empty if it is no command. The person's
-    own commands come after those of the terminal."""
+    """The offers for a one-line draft that begins with a slash; empty if it is not a command. The
+    person's own commands come after those of the terminal."""
     if not text.startswith("/") or text.startswith("//") or "\n" in text:
         return ()
     word, space, argument = text[1:].partition(" ")
@@ -229,7 +229,7 @@ class Completion:
         return bool(self._menu.offers)
 
     def update(self) -> None:
-        """After each change of the text or the cursor."""
+        """Call it after each change of the text or the cursor."""
         text = self._box.text
         if text == self._closed_for:
             self._show(())

@@ -205,7 +205,7 @@ class Composer(Widget):
             self.refresh_facts()
 
     def _on_outbox(self) -> None:
-        """In the outbox's task."""
+        """Called in the outbox's task."""
         self.call_later(self.refresh_facts)
 
     def refresh_facts(self) -> None:

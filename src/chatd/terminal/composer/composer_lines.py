@@ -35,7 +35,7 @@ class Hints(Struct, frozen=True, kw_only=True):
 
 
 def context_text(messages: tuple[PublicMessage, ...], model_limit: int | None) -> str:
-    """By the last answer that reported its tokens; empty before the first one."""
+    """The context used by the last answer that reported its tokens; empty before the first one."""
     known = _context(messages, model_limit)
     if known is None:
         return ""
@@ -216,7 +216,7 @@ _MAX_NAME_CELLS: Final = 24
 
 
 class StatusFacts(Struct, frozen=True, kw_only=True):
-    """Of the open chat; `project` and `place` are names."""
+    """Facts about the open chat; `project` and `place` are names."""
 
     model: ModelChoice | None = None
     effort: Effort | None = None

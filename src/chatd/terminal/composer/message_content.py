@@ -137,7 +137,7 @@ def make_draft(written: WrittenDraft, text: str, behaviour: WhenBusy, *, is_new:
 
 
 def edit_body(written: WrittenDraft, content: tuple[InputPart, ...]) -> EditBody:
-    """With the model that was chosen; without one it runs with the same as before."""
+    """The edit with the chosen model; without one it runs with the same model as before."""
     return EditBody(
         content=content,
         model_config_id=written.model_id,

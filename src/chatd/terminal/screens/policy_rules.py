@@ -115,7 +115,7 @@ def always_patterns(tool_name: str, args: Json, lines: str) -> dict[str, str]:
 
 
 def rule_text(rule: ToolRule) -> str:
-    """In one line, for lists: the tool and the patterns, with nothing hidden."""
+    """The rule on one line, for lists: the tool and the patterns, with nothing hidden."""
     patterns = ", ".join(f"{name}: {pattern}" for name, pattern in rule.args.items())
     return exact_text(f"{rule.tool}  {patterns}" if patterns else rule.tool).replace("\n", "\\n")
 

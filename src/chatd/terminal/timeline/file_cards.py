@@ -28,7 +28,7 @@ _MAX_PAIRED: Final = 40
 
 
 def read_diff(diff: str) -> list[DiffLine]:
-    """Of a unified diff of one file."""
+    """Parse the unified diff of one file."""
     lines: list[DiffLine] = []
     for file in parse_git_diff(diff[:_MAX_DIFF_CHARS]).files:
         for hunk in file.hunks:

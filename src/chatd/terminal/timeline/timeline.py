@@ -568,7 +568,7 @@ class Timeline(Widget, can_focus=True):
             self.post_message(OpenChat(copy.id) if is_here else ShowNotice(COPY_READY))
 
     def action_again(self) -> None:
-        """Of the selected row or, if it has nothing to try again, of the last one."""
+        """Try the selected row again or, if it has nothing to try again, the last one."""
         outbox = session_of(self).outbox
         for row in (self._row(), *reversed(self.rows[-2:])):
             match row:
