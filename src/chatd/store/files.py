@@ -111,7 +111,7 @@ GET_LINK_USER: Final[LiteralString] = f"""
 
 
 async def get(conn: Conn, file_id: FileId, actor: Actor) -> StoredFile:
-    """Raises NotFound, also for a file that the actor may not read."""
+    """Raises NotFound, even if the file exists and the actor may not read it."""
     rows = row_filter(actor, "files.read")
     row = await conn.fetchrow(GET, file_id, rows.owner_id, rows.shared)
     if row is None:

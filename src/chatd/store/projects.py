@@ -171,7 +171,7 @@ async def create(
 
 
 async def get(conn: Conn, actor: UserActor, project_id: ProjectId) -> Project:
-    """Raises NotFound, also for a project to which the actor does not belong."""
+    """Raises NotFound, even if the project exists and the actor does not belong to it."""
     require_permission(actor, "chats.read")
     row = await conn.fetchrow(GET, project_id, actor.user_id, actor.reads_shared)
     if row is None:
@@ -326,8 +326,8 @@ async def put_chats(
 
 
 async def announce_chat(pool: Pool, chat_id: ChatId) -> None:
-    """After the commit of a new chat in a project: its members see it at once. Without this, the
-    poll of their lists finds it."""
+    """Called after the commit of a new chat in a project, so that its members see it at once.
+    Without this, the poll of their lists finds it."""
     async with pool.transaction() as session:
         await notifications.publish(session, ConfigChange(kind="share", id=str(chat_id)))
 
@@ -342,7 +342,7 @@ async def list_files(conn: Conn, actor: UserActor, project_id: ProjectId) -> Seq
 
 
 async def load_files(conn: Conn, project_id: ProjectId) -> Sequence[ProjectFile]:
-    """For a worker that runs a chat of the project, or a member."""
+    """The files for a worker that runs a chat of the project, or for a member."""
     return [_file(row) for row in await conn.fetch(LIST_FILES, project_id, MAX_PROJECT_FILES)]
 
 

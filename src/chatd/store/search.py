@@ -55,7 +55,7 @@ def changed_messages(
 
 
 TITLE_ENTRY: Final = MessageId(0)
-"""The number of the entry of a chat's title, which is no message."""
+"""The number of the entry of a chat's title, which is not a message."""
 
 MAX_NEWEST_ENTRIES: Final = 1000
 """How many entries a search compares before it uses the index."""

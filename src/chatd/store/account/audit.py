@@ -275,8 +275,8 @@ async def begin_export(
 async def read_export(
     conn: Conn, actor: Actor, wanted: AuditFilter, before: AuditPosition
 ) -> AsyncGenerator[Sequence[AuditEntry]]:
-    """In batches. At most as many as `begin_export` allows: what is written during the export is
-    newer."""
+    """Yields batches. At most as many entries as `begin_export` allows: what is written during the
+    export is newer."""
     position = before
     for _ in range(MAX_EXPORTED // _EXPORT_BATCH + 1):
         batch = await list_page(conn, actor, wanted, before=position, limit=_EXPORT_BATCH)

@@ -78,7 +78,7 @@ async def find(conn: Conn, actor: Actor, name: str) -> Group | None:
 
 
 async def list_page(conn: Conn, actor: Actor, *, after: str | None, limit: int) -> Sequence[Group]:
-    """By name, in lower case, from the one after `after`."""
+    """Sorted by name, in lower case, from the one after `after`."""
     require_permission(actor, "config.read")
     return [_group(row) for row in await conn.fetch(LIST, after or "", limit)]
 
@@ -117,7 +117,7 @@ async def delete(
 async def list_members(
     conn: Conn, actor: Actor, group_id: GroupId, *, after: UserId | None, limit: int
 ) -> Sequence[User]:
-    """In the order of their ids. Raises Forbidden."""
+    """Sorted by id. Raises Forbidden."""
     require_permission(actor, "config.read")
     return [User(**dict(row)) for row in await conn.fetch(LIST_MEMBERS, group_id, after, limit)]
 

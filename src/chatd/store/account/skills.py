@@ -87,7 +87,8 @@ async def get(conn: Conn, actor: UserActor, skill_id: UUID) -> PersonalSkill:
 
 
 async def list_of(conn: Conn, actor: Actor, owner_id: UserId) -> Sequence[PersonalSkill]:
-    """By name. A worker reads those of the owners of its chats; a user reads only its own."""
+    """Sorted by name. A worker reads those of the owners of its chats; a user reads only its
+    own."""
     _require_reader(actor, owner_id)
     return [_skill(row) for row in await conn.fetch(LIST, owner_id, MAX_SKILLS_PER_USER)]
 

@@ -167,7 +167,7 @@ async def get(conn: Conn, actor: Actor, user_id: UserId) -> User | None:
 
 
 async def list_page(conn: Conn, actor: Actor, *, after: str | None, limit: int) -> Sequence[User]:
-    """By username, in lower case, from the one after `after`."""
+    """Sorted by username, in lower case, from the one after `after`."""
     return [_user(row) for row in await conn.fetch(LIST, after or "", limit, readable_user(actor))]
 
 

@@ -106,8 +106,8 @@ def _is_shared(change: Change, statement: LiteralString) -> bool:
 
 
 def _place(row: Chat) -> bytes:
-    """In the order of `lock_tree` and `RELEASE`, so that they and a shared transaction never wait
-    for each other's rows."""
+    """Sorts in the order of `lock_tree` and `RELEASE`, so that they and a shared transaction never
+    wait for each other's rows."""
     return row.root_chat_id.bytes + bytes([not row.is_root]) + row.id.bytes
 
 

@@ -148,7 +148,7 @@ async def find_calls(conn: Conn, last: Episode) -> list[tuple[Episode, bytes]]:
 
 
 async def keep_answer(conn: Conn, chat: Chat, attempt: int, parts: bytes) -> None:
-    """For the owner of the chat. Replaces what was kept of another attempt or step."""
+    """Called by the owner of the chat. Replaces what was kept of another attempt or step."""
     await conn.execute(
         KEEP_ANSWER, chat.id, chat.worker_id, chat.epoch, chat.history_version, attempt, parts
     )

@@ -169,7 +169,7 @@ async def get_holder(conn: Conn, actor: Actor, chat_id: ChatId) -> Holder | None
 
 
 async def list_workers(conn: Conn, actor: Actor) -> list[WorkerRow]:
-    """For administrators."""
+    """The live workers, for administrators."""
     require_permission(actor, "config.read")
     return await list_lanes(conn)
 

@@ -150,7 +150,7 @@ class OperationRun:
         return await apply(self._pool, change, self._operation.change_id, loaded)
 
     async def _run_until_applied(self, command: ChatCommand, attempts: int) -> OperationOutcome:
-        """Without a lock at first, because conflicts are rare."""
+        """Try without a lock at first, because conflicts are rare."""
         for _ in range(attempts):
             outcome = await self._run_loaded(self._pool, command)
             if outcome is not None:

@@ -198,7 +198,7 @@ class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.statement_timeout_s + self.reply_margin_s
 
     def named(self, part: str, **settings: str) -> "ConnectConfig":
-        """For a separate session, which pg_stat_activity shows under this name."""
+        """The settings of a separate session, which pg_stat_activity shows under this name."""
         return msgspec.structs.replace(
             self,
             application_name=f"{self.application_name} {part}",

@@ -65,7 +65,8 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checksum(self) -> str:
-        """Of the statements, without comments and layout: what the database remembers."""
+        """The checksum of the statements, without comments and layout: what the database
+        remembers."""
         statements = " ".join(_COMMENT.sub("", self.sql).split())
         return hashlib.sha256(statements.encode()).hexdigest()
 

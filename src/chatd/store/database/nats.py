@@ -378,7 +378,7 @@ class NatsBus:
         await connection.flush(b"".join(_publish(subject, payload) for payload in payloads))
 
     def disconnect(self) -> None:
-        """After a failure: what was sent last may be lost with the connection."""
+        """Called after a failure: what was sent last may be lost with the connection."""
         if (connection := self._connection) is not None and connection.awaits_pong:
             connection.end("The NATS server did not answer in time.")
 

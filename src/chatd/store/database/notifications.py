@@ -46,7 +46,7 @@ everything cached must be read again. Must not raise or block."""
 
 
 async def publish(session: DatabaseSession, change: ConfigChange) -> None:
-    """Only inside the transaction that writes the change."""
+    """Call it only inside the transaction that writes the change."""
     await session.execute(NOTIFY_CONFIG_CHANGE, CONFIG_CHANNEL, encode_config_change(change))
 
 

@@ -24,7 +24,8 @@ ChatReach = tuple[UserId | None, bool]
 
 
 def chat_condition(owner: LiteralString, shared: LiteralString) -> LiteralString:
-    """For rows of `chats c`. `owner` and `shared` are the parameters, such as `$2` and `$3`."""
+    """The condition for rows of `chats c`. `owner` and `shared` are the parameters, such as `$2`
+    and `$3`."""
     return f"""({owner}::uuid IS NULL OR c.owner_id = {owner} OR ({shared}::boolean AND (EXISTS (
         SELECT FROM chat_shares s WHERE s.chat_id = c.root_chat_id AND (s.user_id = {owner}
             OR s.group_id IN (SELECT m.group_id FROM group_members m
@@ -34,7 +35,7 @@ def chat_condition(owner: LiteralString, shared: LiteralString) -> LiteralString
 
 
 def project_condition(member: LiteralString, shared: LiteralString) -> LiteralString:
-    """For a row of `project_members`: what others share counts only if sharing is enabled."""
+    """The condition for a row of `project_members`: shares count only if sharing is enabled."""
     return f"({member}.role = 'owner' OR {shared}::boolean)"
 
 
@@ -51,7 +52,7 @@ def shared_roots(user: LiteralString) -> LiteralString:
 
 
 def workspace_condition(owner: LiteralString) -> LiteralString:
-    """For rows of `workspaces w`. Workspaces are not shared."""
+    """The condition for rows of `workspaces w`. Workspaces are not shared."""
     return f"({owner}::uuid IS NULL OR w.owner_id = {owner})"
 
 

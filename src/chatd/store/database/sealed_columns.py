@@ -192,7 +192,7 @@ async def renew_holder(conn: Conn, process_id: UUID, report: ReplicaReport) -> b
 
 
 async def list_processes(conn: Conn, lease_s: float) -> Sequence[ReplicaReport]:
-    """Those that have renewed their keys within `lease_s`."""
+    """The processes that have renewed their keys within `lease_s`."""
     return [
         ReplicaReport(
             name=row["name"],

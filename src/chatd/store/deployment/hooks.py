@@ -175,7 +175,7 @@ async def load_one(conn: Conn, actor: Actor, hook_id: UUID) -> LoadedHook:
 
 
 async def template_of(conn: Conn, workspace_id: WorkspaceId) -> TemplateId | None:
-    """For the engine."""
+    """The template of a workspace; None if it has none. For the engine."""
     found: UUID | None = await conn.fetchval(TEMPLATE_OF, workspace_id)
     return None if found is None else TemplateId(found)
 

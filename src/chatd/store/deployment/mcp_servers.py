@@ -293,7 +293,7 @@ async def choose(conn: Conn, ids: Sequence[UUID]) -> tuple[McpServerId, ...]:
 
 
 async def keep_order(conn: Conn, chat_id: ChatId, servers: Sequence[str]) -> tuple[str, ...]:
-    """In which order the chat has got its servers, after new ones were added at the end."""
+    """The order in which the chat got its servers, after new ones were added at the end."""
     row = await conn.fetchrow(KEEP_ORDER, chat_id, list(servers), MAX_ORDERED_SERVERS)
     return tuple(servers) if row is None else tuple(row["servers"])
 

@@ -68,7 +68,8 @@ class StoredConnection(Struct, frozen=True, kw_only=True):
 
 
 class OpenConnection(Struct, frozen=True, kw_only=True):
-    """With what the server needs to act for it. `actor` is the user to whom its chats belong."""
+    """A connection with what the server needs to act for it. Its chats belong to the user
+    `actor`."""
 
     connection: RepositoryConnection
     actor: UserActor

@@ -245,7 +245,7 @@ async def store_event(
 
 
 async def claim_events(conn: Conn, *, limit: int, claim_s: float) -> Sequence[StoredEvent]:
-    """Those that are due; other replicas get them only after `claim_s`."""
+    """The events that are due; other replicas get them only after `claim_s`."""
     return _events(await conn.fetch(CLAIM, limit, claim_s))
 
 
@@ -283,7 +283,7 @@ async def delete_ended(conn: Conn, *, after_s: float, limit: int) -> int:
 
 
 async def delete_threads(conn: Conn, *, limit: int) -> int:
-    """Of chats that were removed."""
+    """Delete the threads of chats that were removed."""
     status = await conn.execute(DELETE_THREADS, limit)
     return int(status.rpartition(" ")[2])
 
@@ -301,7 +301,7 @@ async def place_thread(
 
 
 async def find_thread(conn: Conn, connection_id: UUID, event: HostEvent) -> StoredThread | None:
-    """Also for a pull request that the chat of an issue has opened."""
+    """Includes a pull request that the chat of an issue has opened."""
     args = (connection_id, event.repository, event.number, event.is_pull)
     row = await conn.fetchrow(FIND, *args)
     return None if row is None else _thread(row)
@@ -330,7 +330,7 @@ async def add_round(conn: Conn, thread: StoredThread, commit: str, most: int) ->
 
 
 async def claim_threads(conn: Conn, *, limit: int, claim_s: float) -> Sequence[StoredThread]:
-    """Those whose comment is behind their chat."""
+    """The threads whose comment is behind their chat."""
     return [_thread(row) for row in await conn.fetch(CLAIM_THREADS, limit, claim_s)]
 
 
@@ -363,13 +363,13 @@ async def postpone(conn: Conn, thread: StoredThread, after_s: float | None, fail
 async def list_workspace_tokens(
     conn: Conn, workspaces: Sequence[WorkspaceId]
 ) -> Sequence[RepositoryToken]:
-    """Of repositories that their connections still name."""
+    """The tokens of repositories that their connections still name."""
     rows = await conn.fetch(LIST_WORKSPACE_TOKENS, list(workspaces))
     return [_token(row) for row in rows if covers(row["repositories"], row["repository"])]
 
 
 async def find_chat_token(conn: Conn, chat: Chat, owner: UserId) -> RepositoryToken | None:
-    """Of a chat that a connection started, while it is its owner's."""
+    """The token for a chat that a connection started, while the connection is its owner's."""
     row = await conn.fetchrow(FIND_CHAT_TOKEN, chat.id, owner)
     if row is None or not covers(row["repositories"], row["repository"]):
         return None
@@ -377,8 +377,8 @@ async def find_chat_token(conn: Conn, chat: Chat, owner: UserId) -> RepositoryTo
 
 
 def _events(rows: Sequence[Row]) -> Sequence[StoredEvent]:
-    """Without those that a newer version of chatd has stored and this one cannot read: a replica
-    of that version gets them when the claim ends."""
+    """The events, except those of a newer version of chatd that this one cannot read: a replica of
+    that version gets them when the claim ends."""
     found: list[StoredEvent] = []
     for row in rows:
         values = {name: row[name] for name in StoredEvent.__struct_fields__}

@@ -251,7 +251,7 @@ async def open_connection(conn: Conn, connection_id: UUID) -> OpenSlack | None:
 
 
 async def list_open(conn: Conn) -> Sequence[OpenSlack]:
-    """Those that are enabled, for the server itself."""
+    """The enabled connections, for the server itself."""
     return [_opened(row) for row in await conn.fetch(LIST_OPEN)]
 
 
@@ -344,7 +344,7 @@ async def use_code(
 
 
 async def revoke_code(session: DatabaseSession, code: str) -> None:
-    """Of a code that others may have read."""
+    """Revoke a code that others may have read."""
     await session.fetchrow(USE_CODE, digest(link_digest_text(code)))
 
 
@@ -375,7 +375,7 @@ async def delete_link(
 
 
 async def delete_codes(conn: Conn, *, limit: int) -> int:
-    """Those that have expired."""
+    """Delete the expired codes."""
     status = await conn.execute(DELETE_CODES, limit)
     return int(status.rpartition(" ")[2])
 

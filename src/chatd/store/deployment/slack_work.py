@@ -228,7 +228,7 @@ async def store_event(conn: Conn, connection_id: UUID, event: SlackEvent) -> Sto
 
 
 async def claim_events(conn: Conn, *, limit: int, claim_s: float) -> Sequence[StoredSlackEvent]:
-    """Those that are due; other replicas get them only after `claim_s`."""
+    """The events that are due; other replicas get them only after `claim_s`."""
     return _events(await conn.fetch(CLAIM, limit, claim_s))
 
 
@@ -260,7 +260,7 @@ async def delete_ended(conn: Conn, *, after_s: float, limit: int) -> int:
 
 
 async def delete_threads(conn: Conn, *, limit: int) -> int:
-    """Of chats that were removed."""
+    """Delete the threads of chats that were removed."""
     status = await conn.execute(DELETE_THREADS, limit)
     return int(status.rpartition(" ")[2])
 
@@ -295,7 +295,7 @@ async def begin_request(
 
 
 async def show(conn: Conn, thread: SlackThread, event: SlackEvent) -> None:
-    """After the message was sent: the thread shows what the chat does."""
+    """Called after the message was sent: the thread shows what the chat does."""
     await conn.execute(SHOW, thread.id, event.key)
 
 
@@ -305,7 +305,7 @@ async def hurry(conn: Conn, thread_id: UUID) -> None:
 
 
 async def claim_threads(conn: Conn, *, limit: int, claim_s: float) -> Sequence[SlackThread]:
-    """Those whose messages are behind their chat."""
+    """The threads whose messages are behind their chat."""
     return [_thread(row) for row in await conn.fetch(CLAIM_THREADS, limit, claim_s)]
 
 
@@ -348,7 +348,7 @@ async def list_answers(
 async def list_posts(
     conn: Conn, thread: SlackThread, keys: Sequence[str]
 ) -> Mapping[str, SlackPost]:
-    """Those that may still change, and those with these keys, by key."""
+    """The posts that may still change, and those with these keys, by key."""
     rows = await conn.fetch(LIST_POSTS, thread.id, list(keys))
     return {row["key"]: _post(row) for row in rows}
 
@@ -359,7 +359,7 @@ async def get_post(conn: Conn, post_id: UUID) -> SlackPost | None:
 
 
 async def last_ts(conn: Conn, post: SlackPost) -> str | None:
-    """Of the newest message of chatd in the thread before this one whose id is known."""
+    """The id of the newest message of chatd in the thread before this one, as far as known."""
     return await conn.fetchval(LAST_TS, post.thread_id, post.created_at)
 
 
@@ -390,8 +390,8 @@ async def close_post(conn: Conn, post: SlackPost) -> None:
 
 
 def _events(rows: Sequence[Row]) -> Sequence[StoredSlackEvent]:
-    """Without those that a newer version of chatd has stored and this one cannot read: a replica
-    of that version gets them when the claim ends."""
+    """The events, except those of a newer version of chatd that this one cannot read: a replica of
+    that version gets them when the claim ends."""
     found: list[StoredSlackEvent] = []
     for row in rows:
         values = {name: row[name] for name in StoredSlackEvent.__struct_fields__}

@@ -98,7 +98,7 @@ SET_OVERRIDE: Final[LiteralString] = """
 REMOVE_OVERRIDE: Final[LiteralString] = "DELETE FROM model_overrides WHERE task = $1"
 
 DATABASE_POSITION: Final = 5_000
-"""After the models of the settings, before the demo model."""
+"""Ranks after the models of the settings, before the demo model."""
 NO_MODEL: Final = UUID(int=0)
 
 ModelTask = Literal["title", "compaction", "general", "explore", "computer_use"]
@@ -193,7 +193,7 @@ def stored_parameters(config: ModelConfig) -> StoredParameters:
 
 
 async def rename_fallback(session: DatabaseSession, old: str, new: str) -> None:
-    """In the models that name it as their fallback."""
+    """Rename it in the models that name it as their fallback."""
     for known in await list_models(session):
         fallbacks = known.config.fallbacks
         if known.source == "database" and any(one.model == old for one in fallbacks):

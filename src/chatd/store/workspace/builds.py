@@ -395,7 +395,7 @@ class AcquireBuilds(Struct, frozen=True, kw_only=True):
     lease_s: float | None = None
     """A build without a heartbeat for this long may be taken over; None disables that."""
     worker_gone_after_s: float | None = None
-    """The same, if the row of its worker was deleted."""
+    """The same limit, if the row of its worker was deleted."""
     running: Sequence[BuildId] = ()
     """Builds that the worker runs already; they are not acquired again."""
 

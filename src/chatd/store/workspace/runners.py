@@ -203,7 +203,7 @@ class NewRunnerToken(Struct, frozen=True, kw_only=True):
 async def list_page(
     conn: Conn, actor: Actor, *, after: tuple[str, str, str] | None, limit: int
 ) -> list[StoredRunner]:
-    """By pool, name and id; `after` are those of the last one on the page before."""
+    """Sorted by pool, name and id; `after` are those of the last one on the page before."""
     pool, name, runner_id = after or (None, None, None)
     reach = row_filter(actor, "workspaces.read").owner_id
     rows = await conn.fetch(LIST, reach, pool, name, runner_id, limit)

@@ -187,7 +187,7 @@ async def get(conn: Conn, template_id: TemplateId) -> Template | None:
 
 
 async def list_all(conn: Conn) -> list[Template]:
-    """All templates that are not deleted, by name, whoever may use them."""
+    """All templates that are not deleted, by name, regardless of the users that may use them."""
     return [_TEMPLATE.decode(row["template"]) for row in await conn.fetch(LIST)]
 
 
@@ -213,8 +213,8 @@ async def list_usage(conn: Conn, actor: Actor, owner_id: UserId) -> dict[Templat
 
 
 async def list_usable(conn: Conn, actor: Actor, user_id: UserId) -> list[Template]:
-    """Those that are not deleted and that this user may choose, by name. Raises Forbidden if the
-    actor may not read that user's workspaces."""
+    """The templates that are not deleted and that this user may choose, by name. Raises Forbidden
+    if the actor may not read that user's workspaces."""
     require_allowed(actor, "workspaces.read", user_id)
     found = [template for template in await list_all(conn) if not needs_own_runner(template)]
     if not any(template.users or template.groups for template in found):

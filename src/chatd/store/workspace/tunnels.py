@@ -248,7 +248,7 @@ class Holder(Struct, frozen=True, kw_only=True):
 
 
 async def find_holder(conn: Conn, runner_id: str) -> Holder | None:
-    """Of a runner, or of the pod of a build."""
+    """The holder of a runner, or of the pod of a build."""
     if runner_id.startswith(POD_PREFIX):
         build_id = UUID(runner_id.removeprefix(POD_PREFIX))  # made by `pod_holder`
         rows = await conn.fetch(FIND_POD, build_id, RUNNER_SILENT_AFTER_S)
