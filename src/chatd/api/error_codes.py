@@ -69,7 +69,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "Delete them first, or connect the runner again.",
     ),
     "runner_not_connected": ErrorCode(
-        409, "The runner that is to have the workspace is not connected.", "Start it again."
+        409, "The runner for the workspace is not connected.", "Start it again."
     ),
     "too_many_runner_tokens": ErrorCode(
         409, "There are 500 tokens of runners.", "Revoke one first."
@@ -95,10 +95,10 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         401, "The username or the password is wrong.", "Check both; an administrator can reset it."
     ),
     "invalid_link": ErrorCode(
-        401, "The sign-in link was used already or is too old.", "Ask for a new link."
+        401, "The sign-in link has already been used or is too old.", "Ask for a new link."
     ),
     "identity_refused": ErrorCode(
-        401, "The answer of the OpenID provider is refused.", "Begin the sign-in again."
+        401, "The server refuses the answer of the OpenID provider.", "Begin the sign-in again."
     ),
     "identity_not_allowed": ErrorCode(
         403, "The OpenID provider's user has no account here.", "Ask an administrator."
@@ -152,8 +152,8 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     "call_not_waiting": ErrorCode(
         409,
-        "The tool call was answered already, or the chat does not wait for it.",
-        "Read the chat again; nothing more is to be done if somebody answered.",
+        "The tool call has already been answered, or the chat does not wait for it.",
+        "Read the chat again; if the call is answered, do nothing.",
     ),
     "too_many_rules": ErrorCode(
         409,
@@ -211,7 +211,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     # Files
     "empty_file": ErrorCode(400, "The file is empty.", "Send the file's bytes as the body."),
     "broken_file": ErrorCode(
-        400, "The content is not a whole file of its type.", "Check the file."
+        400, "The content is not a complete file of its type.", "Check the file."
     ),
     "file_type_mismatch": ErrorCode(
         400, "The content is not of the declared type.", "Send the right `Content-Type`."
@@ -245,11 +245,11 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     # Settings and users
     "version_conflict": ErrorCode(
-        409, "It has changed since the given version.", "Get them and decide again."
+        409, "The object has changed since the given version.", "Read it again and decide again."
     ),
     "nothing_to_confirm": ErrorCode(
         409,
-        "This deployment was not restored from a backup, or that is confirmed already.",
+        "There is no restore to confirm: none was made, or it is already confirmed.",
         "Do nothing.",
     ),
     "debug_forced": ErrorCode(
@@ -258,7 +258,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "Ask an administrator.",
     ),
     "debug_off": ErrorCode(
-        403, "The deployment records no model calls.", "Ask an administrator to allow it."
+        403, "This deployment does not record model calls.", "Ask an administrator to allow it."
     ),
     "too_many_skills": ErrorCode(
         409, "The user has as many skills as a user may have.", "Delete one first."
@@ -325,7 +325,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     "secret_key_missing": ErrorCode(
         409,
-        "This server does not hold the key that seals secrets.",
+        "This server does not have the key that encrypts secrets.",
         "The operator copies the key file to this host; `message` says how.",
     ),
     "username_taken": ErrorCode(409, "Another user has this name.", "Choose another name."),
@@ -344,7 +344,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "wrong_password": ErrorCode(400, "The current password is wrong.", "Check it."),
     "last_administrator": ErrorCode(
         409,
-        "The server would have no active administrator any more.",
+        "The server would no longer have an active administrator.",
         "Make another user an administrator first.",
     ),
     # Workspaces and builds
@@ -352,7 +352,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         409, "Workspaces are disabled on this server.", "Ask the operator."
     ),
     "workspace_deleted": ErrorCode(409, "The workspace is deleted.", "Create another one."),
-    "workspace_changed": ErrorCode(409, "The chat got another workspace meanwhile.", "Retry."),
+    "workspace_changed": ErrorCode(
+        409, "The chat got another workspace in the meantime.", "Retry."
+    ),
     "name_taken": ErrorCode(409, "The name is in use.", "Choose another name."),
     "template_gone": ErrorCode(
         409, "The workspace's template no longer exists.", "Create a workspace from another one."
@@ -364,7 +366,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     "too_many_templates": ErrorCode(409, "There are 500 templates.", "Delete one first."),
     "too_many_template_versions": ErrorCode(
-        409, "The template has 1,000 versions.", "Duplicate it and go on with the copy."
+        409, "The template has 1,000 versions.", "Duplicate it and continue with the copy."
     ),
     "build_active": ErrorCode(
         409, "A build of the workspace is running.", "Wait for it, or cancel it."
@@ -385,7 +387,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "runner_disconnected": ErrorCode(
         409,
         "The machine of the workspace is not connected.",
-        "It comes back by itself: try again, or start its runner.",
+        "The runner reconnects by itself: try again, or start it.",
     ),
     "agent_outdated": ErrorCode(
         409,
@@ -415,12 +417,12 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     "web_images_off": ErrorCode(
         403,
-        "Images of the web are not loaded by this server.",
+        "This server does not load images from the web.",
         "Open the address itself; the operator sets `files.web_images`.",
     ),
     "web_image_failed": ErrorCode(
         409,
-        "The host of an image of the web is not public, did not answer, or sent no image.",
+        "The host of a web image is not public, did not answer, or did not send an image.",
         "Read `message`; open the address itself.",
     ),
     "too_many_public_links": ErrorCode(
@@ -437,7 +439,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     "workspace_too_large": ErrorCode(
         409,
-        "The workspace has more than is copied with a chat.",
+        "The files of the workspace are too large to copy with a chat.",
         "Delete files, or fork the chat without its workspace.",
     ),
     "workspace_not_copied": ErrorCode(
@@ -446,7 +448,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "Fork the chat without its workspace.",
     ),
     "bad_archive": ErrorCode(
-        400, "This is no tar archive, or one with names that are refused.", "Read `message`."
+        400, "This is not a tar archive, or it has names that are refused.", "Read `message`."
     ),
     "copies_busy": ErrorCode(
         429, "The workspace has too many copies of files under way.", "Try again later."
@@ -463,7 +465,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         409, "Another person has mouse and keyboard of the desktop.", "Wait for the person."
     ),
     "too_many_viewers": ErrorCode(409, "8 viewers watch the desktop.", "Close one first."),
-    "not_running": ErrorCode(409, "The command has ended.", "Nothing is to be done."),
+    "not_running": ErrorCode(409, "The command has ended.", "Do nothing."),
     "not_reverted": ErrorCode(
         409, "The file cannot be put back, and was not changed.", "Read `message`."
     ),

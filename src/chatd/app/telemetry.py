@@ -158,9 +158,9 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     " backups wait until an administrator confirms it (chatd admin confirm-restore)",
     "agent_connected": "a workspace agent answers",
     "agent_disconnected": "a workspace agent stopped answering; its chats wait or fail",
-    "build_interrupted": "the runner of a build was cut off; the build goes on there",
+    "build_interrupted": "the runner of a build was cut off; the build continues there",
     "pod_connected": "the pod of a workspace dialled in",
-    "pod_disconnected": "the connection of a workspace's pod ended; its commands go on if it runs",
+    "pod_disconnected": "the connection of a workspace's pod ended; commands continue if it runs",
     "runner_connected": "a runner dialled in; its builds are taken here",
     "runner_disconnected": "a runner's connection ended; its commands go on, its chats wait for it",
     "host_credential_unreadable": "a credential of a host was not given to workspaces: this server"
@@ -168,16 +168,16 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "host_credentials_undelivered": "a runner did not take the credentials of its workspaces; tried"
     " again within a minute, and after five minutes without them its proxy adds none",
     "runner_renewal_failed": "runners could not be reported to the database; tried again soon",
-    "instructions_failed": "a chat goes on without the instructions of its workspace",
+    "instructions_failed": "a chat continues without the instructions of its workspace",
     "mcp_server_failed": "an MCP server cannot be used; it is tried again",
     "mcp_list_failed": "an MCP server did not renew its list of tools; the former list stays",
     "mcp_refresh_failed": "an authorization server did not renew a token; it is tried again",
-    "mcp_refresh_slow": "an authorization server takes long; a chat goes on with the token it has",
+    "mcp_refresh_slow": "an authorization server is slow; a chat continues with the token it has",
     "mcp_grant_refused": "a user must connect to an MCP server again",
     "mcp_server_shadowed": "an MCP server of the settings has the slug of one that administrators"
-    " made, which counts",
-    "mcp_directory_failed": "a chat goes on without the tools of MCP servers",
-    "prompts_unreadable": "a chat goes on without the prompts of the settings",
+    " created, which is used",
+    "mcp_directory_failed": "a chat continues without the tools of MCP servers",
+    "prompts_unreadable": "a chat continues without the prompts of the settings",
     "schedule_failed": "a schedule could not start its chat; its last_error says why",
     "schedules_unread": "the database did not answer; schedules wait",
     "git_host_failed": "a git host did not do what a chat's issue or pull request needs; it is"
@@ -189,7 +189,7 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "repository_event": "acted upon an event of a git host, or ignored it",
     "repository_events_full": "too many events of a connection to repositories wait; the git host"
     " must deliver again",
-    "repository_work_failed": "an event of a git host met a bug; it is tried again",
+    "repository_work_failed": "a bug while handling an event of a git host; it is tried again",
     "slack_event": "acted upon a message or a press of a button in Slack, or ignored it",
     "slack_events_full": "too many events of a connection to Slack wait; Slack sends them again",
     "slack_failed": "Slack did not answer, limits requests or refuses a token; tried again later",
@@ -203,7 +203,7 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "build_ended": "a workspace was started, stopped or deleted, or could not be",
     "build_lost": "the database was away for too long; a build is begun again",
     "build_result_rejected": "a bug in a backend; the build has failed",
-    "build_worker_failed": "a bug in the build worker; it goes on",
+    "build_worker_failed": "a bug in the build worker; it continues",
     "chat_taken_over": "took over a chat of a replica that died",
     "files_deleted": "deleted files that no chat names",
     "file_lost": "the bytes of a file are missing; the model is told that it has expired",
@@ -248,15 +248,15 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     " remove them from these settings, or give them other names",
     "task_model_unusable": "the model that was chosen for this task cannot be used; the chat's own"
     " is used instead",
-    "provider_key_rests": "the provider refused or limited a key; calls use the next key meanwhile",
+    "provider_key_rests": "the provider refused or limited a key; for now, calls use the next one",
     "settings_differ": "other running replicas define these models differently; each uses its own"
     " definition: give all replicas the same settings",
     "settings_lack_models": "other running replicas have these models and these settings do not;"
     " they stay enabled, and run here only if their provider is configured here",
-    "chat_task_past_lost": "the database lost commits, perhaps in a failover; the chat goes on from"
-    " what is left",
-    "sign_in_limited": "too many sign-ins of one address or for one user; they are told to wait",
-    "sign_in_refused": "a wrong password, or a link that was used or is too old",
+    "chat_task_past_lost": "the database lost commits, perhaps in a failover; the chat continues"
+    " from what is left",
+    "sign_in_limited": "too many sign-ins from one address or for one user; they must wait",
+    "sign_in_refused": "a wrong password, or a link that is used up or too old",
     "signed_in": "a user signed in with a browser",
     "template_skipped": "a template has a name that another has; it is left out",
     "notifications_connected": "NATS carries the notifications between the servers",

@@ -83,7 +83,7 @@ PodImage = Annotated[
     typer.Option(
         "--pod-image",
         metavar="IMAGE",
-        help="Image of chatd that pods use beside the template's [CHATD_POD_IMAGE]",
+        help="Image of chatd that pods use in addition to the template's [CHATD_POD_IMAGE]",
     ),
 ]
 StorageClass = Annotated[

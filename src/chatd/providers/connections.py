@@ -24,7 +24,7 @@ from chatd.providers.faults import NotHttp
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a reply, up to the read in which its head ends."""
 MAX_HELD_BYTES: Final = 128 * 1024
-"""Of a reply that nobody reads: then its socket is not read either."""
+"""Bytes of a reply that wait to be read; above this its socket is not read."""
 MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
 """What one piece of a compressed reply may become. None is asked for; some gateways send it."""
 IDLE_S: Final = 15.0

@@ -99,7 +99,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     allowed_hosts: Annotated[
         tuple[str, ...],
-        Meta(description="Further host names of the server, beside loopback and that of the URL"),
+        Meta(description="Further host names of the server, besides loopback and that of the URL"),
     ] = ()
     allowed_origins: Annotated[
         tuple[str, ...],
@@ -132,7 +132,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     notifications: Annotated[
         Annotated[str, Meta(pattern=r"^(postgresql|(nats|tls)://.+)$")],
         Meta(
-            description="What carries notifications between servers: `postgresql`, or NATS,"
+            description="Transport of notifications between servers: `postgresql`, or NATS,"
             " nats://user:password@host:4222/subject",
             extra={"expected": "postgresql, or an address such as nats://nats.example.com:4222"},
         ),
@@ -148,7 +148,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: Annotated[
         tuple[str, ...],
         Meta(
-            description="Addresses or networks of proxies that tell the client's address in"
+            description="Addresses or networks of proxies that send the client's address in"
             " X-Forwarded-For"
         ),
     ] = ()
@@ -159,8 +159,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_token: Annotated[
         Annotated[str, Meta(min_length=16, pattern=r"^[\x21-\x7e]+$")] | None,
         Meta(
-            description="Bearer token that /metrics requires; without it everybody who reaches the"
-            " port reads them; better set in the environment",
+            description="Bearer token that /metrics requires; without it everyone who can reach"
+            " the port can read the metrics; better set in the environment",
             extra={"expected": "at least 16 characters without blanks"},
         ),
     ] = None
@@ -181,7 +181,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
     issuer: Annotated[
         Annotated[str, Meta(pattern=r"^https?://\S+$")] | None,
         Meta(
-            description="Issuer of an OpenID provider that signs users in; none without it",
+            description="Issuer of an OpenID provider for signing in; without it there is none",
             extra={"expected": "an address such as https://login.example.com"},
         ),
     ] = None
@@ -190,7 +190,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Meta(description="Client secret of chatd; none for a public client")
     ] = None
     name: Annotated[str, Meta(description="Name of the provider on the sign-in page")] = "OpenID"
-    scopes: Annotated[str, Meta(description="Scopes to ask for")] = "openid email profile"
+    scopes: Annotated[str, Meta(description="Scopes to request")] = "openid email profile"
     allowed_domains: Annotated[
         tuple[str, ...], Meta(description="Domains of verified emails that may sign in; none: all")
     ] = ()
@@ -203,7 +203,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
     trust_email: Annotated[
         bool,
         Meta(
-            description="Take emails for verified if the provider never says `email_verified`; only"
+            description="Treat emails as verified if the provider never says `email_verified`; only"
             " for one whose users cannot choose their email"
         ),
     ] = False
@@ -275,8 +275,8 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=1000,
-            description="Tool calls of one answer that run; as many again get an error result, and"
-            " later ones are dropped",
+            description="Tool calls of one answer that run; the same number of further calls get an"
+            " error result, and later ones are dropped",
         ),
     ] = 128
     concurrent_calls: Annotated[
@@ -447,8 +447,8 @@ class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     web_images: Annotated[
         Literal["public", "all", "off"],
         Meta(
-            description="From where the server fetches an image of the web that a reader of a chat"
-            " asks for by a press: public addresses, also private networks, or nowhere"
+            description="From where the server fetches a web image when a reader of a chat presses"
+            " it: public addresses, also private networks, or nowhere"
         ),
     ] = "public"
     s3_endpoint: Annotated[
@@ -512,8 +512,8 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100,
-            description="Workspaces that this process starts at once; as many stops and as many "
-            "deletions run beside them. One user gets all slots but one",
+            description="Workspaces that this process starts at once; the same number of stops "
+            "and of deletions run too. A single user gets at most all slots but one",
         ),
     ] = 4
     max_copy_bytes: Annotated[

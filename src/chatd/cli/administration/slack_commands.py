@@ -75,7 +75,7 @@ EmailOption = Annotated[
     bool | None,
     typer.Option(
         "--match-email/--no-match-email",
-        help="Whether an email that Slack has confirmed says who somebody is",
+        help="Whether an email that Slack has confirmed identifies a user",
     ),
 ]
 BotFile = Annotated[

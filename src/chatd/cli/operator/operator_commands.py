@@ -216,7 +216,7 @@ def check_upgrade(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what a start of this version would do to the database. Changes nothing.
+    """Show what a start of this version would do to the database. Changes nothing.
 
     Exits with 0 if it can start, with 1 if it should not.
     """

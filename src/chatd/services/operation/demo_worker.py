@@ -27,7 +27,7 @@ READY_LINE: Final = "Ctrl-C stops."
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 10.0
 LIFETIME_S: Final = 900.0
-"""After so long without a new start the process is stopped: nobody plays any more."""
+"""After so long without a new start the process is stopped: the demo is no longer in use."""
 _COMMAND: Final = (sys.executable, "-c", "from chatd.cli.main import main; main()", "worker")
 _PR_SET_PDEATHSIG: Final = 1
 
