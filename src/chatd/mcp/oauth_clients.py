@@ -44,7 +44,7 @@ from chatd.store.deployment.mcp_tokens import CLIENT_SECRET, Registration
 # Finds the authorization server of an MCP server and registers chatd there.
 #
 # The server is asked first (RFC 9728), then its authorization server (RFC 8414, OpenID discovery),
-# which registers a client (RFC 7591) or, if it registers nobody, reads the description that chatd
+# which registers a client (RFC 7591) or, if it registers none, reads the description that chatd
 # publishes of itself. A server without a description of its own is taken to be its
 # own authorization server, as the first version of the specification says.
 

@@ -187,7 +187,7 @@ class EmbeddedServer:
                 async with lock:
                     await _leave(self._plan, self._user_lock)
             except LockTimeout:
-                pass  # Only a process that starts the server holds it so long, and it is a user.
+                pass  # Only a process that starts the server holds it this long, and it is a user.
             finally:
                 self._user_lock.release()
 

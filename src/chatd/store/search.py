@@ -148,7 +148,7 @@ SEARCH_ALL: Final[LiteralString] = _search(
 SEARCH_IN_PROJECT: Final[LiteralString] = _search(
     _IN_PROJECT, f"id {_IS_SHARED}", f"s.root_chat_id {_IS_SHARED}"
 )
-# Of the newest entries of the user, without the index: for what is in so many chats that these fill
+# The newest entries of the user, without the index: for what is in so many chats that they fill
 # a page. $11: the keys of terms that are the beginning of a word. A chat with a newer hit was on an
 # earlier page.
 SEARCH_NEWEST: Final[LiteralString] = f"""

@@ -325,7 +325,7 @@ class BrowserServer:
     async def new_tab(self, chat_id: str) -> BrowserTab:
         """Raises AgentError 503, after which nothing was done."""
         pipe = await self.ensure_started()
-        async with self._choosing:  # else two chats could take the same one
+        async with self._choosing:  # otherwise two chats could take the same one
             tab = next((tab for tab in self._tabs.values() if not tab.chat_id), None)
             if tab is None:
                 self._close_excess(chat_id)

@@ -70,7 +70,7 @@ class DesktopRecorder:
         self._remove_old()
         note = self._read_note(name)
         if note is None or note[1] < time.time() - MAX_RECORDING_S:
-            self._remove(name)  # else it was not stopped, and goes on
+            self._remove(name)  # otherwise it was not stopped and continues
         return self._record(name, size, env)
 
     def resume(self, size: tuple[int, int], env: Mapping[str, str]) -> None:
@@ -106,7 +106,7 @@ class DesktopRecorder:
         self._running[name] = child = self._spawn(words, env)
         with open(self._path(name, "note"), "w", encoding="ascii") as noted:
             noted.write(f"{child.pid} {began:.0f}")
-        # Else the first action is not on the video. The first picture is written at once.
+        # Otherwise the first action is not on the video. The first picture is written at once.
         until = time.monotonic() + RECORDING_BEGIN_TIMEOUT_S
         while not _size(part) and child.poll() is None and time.monotonic() < until:
             time.sleep(0.02)

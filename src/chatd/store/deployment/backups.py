@@ -82,7 +82,7 @@ CONFIRM: Final[LiteralString] = f"""
     UPDATE restores SET confirmed_at = now() WHERE confirmed_at IS NULL RETURNING {RESTORE}"""
 
 TRY_LOCK: Final[LiteralString] = "SELECT pg_try_advisory_lock($1)"
-# Due: none was made for so long, and the last attempt is some minutes old.
+# Due: none was made for this long, and the last attempt is some minutes old.
 BEGIN: Final[LiteralString] = """
     INSERT INTO backups (id, host, file)
     SELECT $1, $2, $3

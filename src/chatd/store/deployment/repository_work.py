@@ -165,7 +165,7 @@ FIND_CHAT_TOKEN: Final[LiteralString] = """
     FROM repository_threads t JOIN repository_connections c ON c.id = t.connection_id
     WHERE t.chat_id = $1 AND c.user_id = $2 AND c.enabled LIMIT 1"""
 
-# Of the latest events of the connection: so many are read, however many there are.
+# The latest events of the connection: only this many are read.
 COUNT_RECENT: Final[LiteralString] = """
     SELECT count(*) FROM (
         SELECT repository, number, outcome, ended_at FROM repository_events

@@ -100,7 +100,7 @@ DISCONNECT: Final[LiteralString] = """
       AND NOT EXISTS (SELECT FROM tunnels t WHERE t.holder = gone.holder AND t.replica <> $1)"""
 
 # The runner, and the replicas that reach it, the last seen first. A replica that was killed leaves
-# rows that nobody renews: nobody waits for its address.
+# rows that no process renews: no request waits for its address.
 FIND: Final[LiteralString] = """
     SELECT row_to_json(r) AS runner, t.replica, t.address
     FROM runners r LEFT JOIN tunnels t

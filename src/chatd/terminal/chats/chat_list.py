@@ -125,7 +125,7 @@ class ChatList(Vertical):
         try:
             self._keep(await session_of(self).api.get_chat(chat_id))
         except (ApiError, ServerUnreachable):
-            return  # the chat itself says that it is gone, or the banner that nobody answers
+            return  # the chat itself says that it is gone, or the banner that no server answers
         self._draw_soon()
 
     def _keep(self, chat: Chat) -> None:

@@ -75,7 +75,7 @@ def build_container_kit(directory: Path, agent: bytes) -> tuple[ContainerKit, Ki
             _fill_kit(work_dir, agent, init, program, loader)
             work_dir.rename(target)
         except OSError:
-            if not target.is_dir():  # Else another process has just built the same kit.
+            if not target.is_dir():  # Otherwise another process has just built the same kit.
                 lock.close()
                 raise
         finally:

@@ -149,7 +149,7 @@ def build_kit(directory: Path, agent: bytes) -> tuple[WorkspaceKit, KitLock]:
             _fill_kit(work_dir, agent, packages, python)
             work_dir.rename(target)
         except OSError:
-            if not target.is_dir():  # Else another process has just built the same kit.
+            if not target.is_dir():  # Otherwise another process has just built the same kit.
                 lock.close()
                 raise
         finally:
