@@ -512,8 +512,8 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100,
-            description="Workspaces that this process starts at once; the same number of stops "
-            "and of deletions run too. A single user gets at most all slots but one",
+            description="Workspaces that this process starts at once; stops and deletions "
+            "have as many slots each. A single user gets at most all slots but one",
         ),
     ] = 4
     max_copy_bytes: Annotated[
