@@ -52,6 +52,7 @@ MEANINGS: Final = {
     "share_read_failed": "the database did not answer; a shared chat is shown later",
     "project_unreadable": "a chat goes on with what it was told of its project",
     "skills_unreadable": "a chat goes on without skills",
+    "memory_unreadable": "a chat goes on without new notes of the memory",
     "spend_check_failed": "the spend of a user could not be read (docs/spending.md)",
     "summary_failed": "a model did not write a summary; the turn goes on while it can",
     "tail_failed": "live text of other replicas could not be read; it comes late",

@@ -18,6 +18,7 @@ UNTOUCHED: Final[dict[str, object]] = {
     "public_links": False,
     "public_link_days": 30,
     "answer_links": False,
+    "memory": True,
     "experiments": [],
     "available_experiments": {},
     "debug_recording": "off",
@@ -62,7 +63,8 @@ async def test_each_user_has_its_own_prompt(server: ApiServer) -> None:
     mine = await server.ask("PATCH", "/settings/me", {"custom_prompt": "I like tables."})
     debug = {"debug_recording": False, "debug_mode": "off"}
     models = {"general_model": "", "explore_model": "", "computer_use_model": ""}
-    rest: dict[str, object] = {"experiments": [], **debug, **models}
+    notes = {"memory": "notes", "memory_allowed": True}
+    rest: dict[str, object] = {"experiments": [], **debug, **models, **notes}
     assert mine.json == {"version": 1, "custom_prompt": "I like tables.", **rest}
     theirs = await server.ask("GET", "/settings/me", token=OTHER_USER)
     assert theirs.json == {"version": 0, "custom_prompt": "", **rest}

@@ -1,5 +1,6 @@
 """`chatd models`, `usage`, `skills`, `files`, `tokens` and `mcp`, as processes."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from chatd.domain.model.protocol import Effort
 from tests.support.command_line import ServerProcess, finish, read_until
 from tests.support.providers.openai_chat import FakeCompatible, stream
 from tests.support.providers.server import RecordedRequest, Reply
+from tests.support.store import session_to
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -133,6 +135,54 @@ def test_a_skill_is_put_shown_replaced_and_removed(server: ServerProcess, tmp_pa
     server.done("skills", "rm", "release-notes", "--yes")
     gone = server.call("skills", "show", "release-notes")
     assert (gone.code, "there is no skill" in gone.err) == (2, True)
+
+
+async def propose_note(dsn: str, text: str) -> None:
+    """As the tool of a model does."""
+    async with session_to(dsn) as session:
+        await session.execute(
+            """INSERT INTO memory_notes (id, owner_id, state, text)
+               SELECT gen_random_uuid(), id, 'proposed', $1 FROM users
+               WHERE role = 'admin' AND NOT is_service""",
+            text,
+        )
+
+
+def test_notes_are_kept_changed_accepted_and_removed(server: ServerProcess) -> None:
+    assert server.done("memory", "add", "I use tabs.").err == "kept: I use tabs.\n"
+    server.done("memory", "add", "Short answers.")
+    server.done("memory", "edit", "2", "--place", "1")
+    server.done("memory", "off", "1")
+    assert server.done("memory", "list").out.splitlines()[1:] == [
+        " 1  off  Short answers.",
+        " 2  on   I use tabs.",
+    ]
+    asyncio.run(propose_note(server.dsn, "Ada\u202e works"))
+    listed = server.done("memory", "list", "--proposed").out
+    assert "Ada\\u202e works" in listed, "what cannot be seen is shown"
+    kept = server.done("memory", "accept", "1", "--json").json
+    assert (kept["text"], kept["state"]) == ("Ada works", "kept")
+    asyncio.run(propose_note(server.dsn, "Bob"))
+    assert server.done("memory", "dismiss", "1").err == "dismissed: Bob\n"
+    server.done("memory", "edit", str(kept["id"]), "Ada works on billing.")
+    server.done("memory", "on", "1")
+    server.done("memory", "remove", "2", "--yes")
+    items = server.done("memory", "list", "--json").items
+    assert [one["text"] for one in items] == ["Short answers.", "Ada works on billing."]
+    wrong = server.call("memory", "off", "3")
+    assert (wrong.code, "there are: 1 to 2" in wrong.err) == (2, True)
+    assert (server.call("memory", "edit", "1").code, server.call("memory", "use", "x").code) == (
+        2,
+        2,
+    )
+    assert server.done("memory", "use", "off").err == "memory: off\n"
+    assert "memory is off" in server.done("memory", "list").err
+    assert server.done("memory", "use", "notes", "--json").json == {"memory": "notes"}
+    server.done("projects", "create", "Ledger")
+    server.done("memory", "add", "Cents.", "--project", "ledger")
+    (note,) = server.done("memory", "list", "--project", "Ledger", "--json").items
+    assert note["project_id"] is not None
+    server.done("projects", "rm", "Ledger", "--yes")
 
 
 def test_a_project_is_made_filled_shown_and_removed(server: ServerProcess, tmp_path: Path) -> None:
@@ -255,7 +305,7 @@ def test_the_command_line_is_quick_to_import() -> None:
 
 def test_commands_load_nothing_of_the_screens() -> None:
     """Textual takes a third of a second of the processor."""
-    modules = ("chats.chat_work", "chats.answers", "chats.run_report", "account.providers")
+    modules = ("chats.chat_work", "chats.answers", "chats.run_report", "administration.providers")
     imports = ", ".join(f"chatd.cli.{module}" for module in modules)
     program = f"import sys, {imports}; print('textual' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

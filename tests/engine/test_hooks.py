@@ -8,20 +8,32 @@ import hmac
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, cast
+from uuid import UUID
 
 import msgspec
 import pytest
 from aiohttp import web
 from msgspec import Raw
+from msgspec.structs import replace
 
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.chat.row import Chat
-from chatd.domain.deployment.hooks import MAX_HOOK_REPLY_BYTES, FailurePolicy, Hook, HookEvent
+from chatd.domain.deployment.hooks import (
+    MAX_HOOK_REPLY_BYTES,
+    FailurePolicy,
+    Hook,
+    HookEvent,
+)
 from chatd.domain.deployment.webhooks import decode_secret, encode_secret
 from chatd.domain.ports import Env, ToolContext
 from chatd.domain.tool_policy.rules import ToolRule
-from chatd.engine.hooks import HookCaller, TurnHooks
+from chatd.engine.hooks import (
+    MAX_CALLS_OF_HOOK,
+    MAX_HOOKS_AT_ONCE,
+    HookCaller,
+    TurnHooks,
+)
 from chatd.sealed_secrets import KeyRing, SecretKey
 from chatd.store.database.notifications import ConfigChanges
 from chatd.store.database.pool import Pool
@@ -350,6 +362,60 @@ async def test_a_result_that_a_hook_withholds_does_not_reach_the_model(dsn: str)
         lines = await rig.transcript(chat.id)
         assert "withholds its result. It has a secret." in lines[2]
         assert "said {" not in str(rig.api.requests[-1].json)
+
+
+async def test_calls_of_a_refused_step_never_ran_and_say_so(dsn: str) -> None:
+    tool = GatedTool(effect="once")
+    async with hooked_rig(dsn, "step", tools=[tool]) as (rig, receiver):
+        receiver.answers = [{"decision": "deny", "reason": "Too many calls."}]
+        rig.call_tools(("c1", "echo", "{}"), ("c2", "echo", "{}"))
+        chat = await rig.wait_chat_task_left(await rig.create("go"))
+        assert (chat.state, tool.runs, chat.pending_calls) == ("E0", [], ())
+        lines = await rig.transcript(chat.id)
+        refused = "Not run: the hook «policy» of the server refused this step. Too many calls."
+        assert lines[-2:] == [
+            f"tool: error({one}) {{'error': '{refused}'}}" for one in ("c1", "c2")
+        ]
+        rig.answer("I stop")
+        await rig.send(chat.id, "why?")
+        await rig.wait_state(chat.id, "W")
+        assert "may have taken effect" not in str(rig.api.requests[-1].json)
+
+
+async def test_a_step_that_is_refused_after_a_takeover_has_calls_of_unknown_outcome(
+    dsn: str,
+) -> None:
+    """The worker before may have run them."""
+    gate = Gate()
+    tool = GatedTool(gate=gate, effect="once")
+    async with hooked_rig(dsn, "step", tools=[tool]) as (rig, receiver):
+        receiver.answers = [None, {"decision": "deny"}]
+        chat_id = await rig.start_tool("go", gate)
+        await rig.reap_owner(chat_id)
+        gate.open()
+        chat = await rig.wait_state(chat_id, "E0")
+        assert len(chat.pending_calls) == 1, "nothing says that it never ran"
+
+
+async def test_a_slow_hook_leaves_places_for_others(dsn: str) -> None:
+    async with hooked_rig(dsn, "turn_start") as (rig, slow):
+        slow.gate.clear()
+        caller = HookCaller(RING, rig.replica.env, allow_private=True)
+        [held] = await stored_hooks.load(rig.pool)
+        async with asyncio.TaskGroup() as group:
+            for number in range(MAX_HOOKS_AT_ONCE + MAX_CALLS_OF_HOOK):
+                group.create_task(caller.ask(held, "turn_start", f"q{number}", b"{}"))
+            await slow.wait_asked(MAX_CALLS_OF_HOOK)
+            # Nobody listens there: it fails as soon as it gets a place.
+            hook = replace(held.hook, id=UUID(int=77), url="http://127.0.0.1:9/hook")
+            sealed = RING.seal(SECRET, HOOK_SECRET.context(hook.id))
+            other = replace(held, hook=hook, sealed_secret=sealed)
+            async with asyncio.timeout(20):
+                answer = await caller.ask(other, "turn_start", "q", b"{}")
+            assert isinstance(answer, str)
+            assert "No answer" not in answer
+            slow.gate.set()
+        assert len(slow.got) == MAX_HOOKS_AT_ONCE + MAX_CALLS_OF_HOOK
 
 
 async def test_a_deployment_without_hooks_reads_them_once_and_never_waits(dsn: str) -> None:

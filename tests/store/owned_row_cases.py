@@ -17,7 +17,7 @@ from chatd.domain.deployment.schedules import Schedule
 from chatd.domain.errors import Conflict
 from chatd.domain.files import FileLimits, NewFile
 from chatd.domain.ids import FileId, ProjectId, UserId
-from chatd.store import file_stores, files, projects
+from chatd.store import file_stores, files, memory, projects
 from chatd.store.account import git_credentials, host_credentials, runtime_settings, skills
 from chatd.store.account.git_credentials import NewGitCredential
 from chatd.store.account.host_credentials import NewStoredCredential
@@ -25,6 +25,7 @@ from chatd.store.account.skills import SkillPatch
 from chatd.store.database.conn import DatabaseSession
 from chatd.store.database.pool import Pool
 from chatd.store.deployment import mcp_tokens, schedules, slack, webhooks
+from chatd.store.memory import NotePatch
 from chatd.store.projects import ProjectPatch
 from tests.support.factories import AT, CHAT, OWNER, member
 from tests.support.mcp_servers import insert_mcp_server, mcp_server_id, new_token
@@ -38,6 +39,8 @@ LINKED: Final = FileId(UUID(int=46))
 ROW: Final = UUID(int=42)
 """The id of the owner's upload, subscription, schedule and webhook."""
 BROWSER: Final = UUID(int=43)
+PROPOSED_NOTE: Final = UUID(int=54)
+OTHER_NOTE: Final = UUID(int=55)
 
 
 def _row_to_make(who: UserActor) -> UUID:
@@ -190,6 +193,11 @@ async def _delete_skill(pool: Pool, who: UserActor) -> object:
         return True
 
 
+async def _write_note(pool: Pool, write: Callable[[DatabaseSession], Awaitable[object]]) -> object:
+    async with pool.transaction() as session:
+        return await write(session) or True
+
+
 async def _write_project(
     pool: Pool, write: Callable[[DatabaseSession], Awaitable[object]]
 ) -> object:
@@ -202,6 +210,24 @@ PROJECT: Final = ProjectId(ROW)
 PROJECT_READER: Final = UserId(UUID(int=5))
 """An active user, made with the accounts."""
 PROJECTS: Final[Mapping[str, Case]] = {
+    "memory.insert": lambda pool, who, _: _write_note(
+        pool, lambda session: memory.insert(session, who, _row_to_make(who), text="a")
+    ),
+    "memory.list_kept": lambda pool, who, _: memory.list_kept(pool, who, None),
+    "memory.list_proposed": lambda pool, who, _: memory.list_proposed(pool, who),
+    "memory.get": lambda pool, who, _: memory.get(pool, who, ROW),
+    "memory.update": lambda pool, who, _: _write_note(
+        pool, lambda session: memory.update(session, who, ROW, NotePatch(text="b"))
+    ),
+    "memory.accept": lambda pool, who, _: _write_note(
+        pool, lambda session: memory.accept(session, who, PROPOSED_NOTE, text="b")
+    ),
+    "memory.dismiss": lambda pool, who, _: _write_note(
+        pool, lambda session: memory.dismiss(session, who, OTHER_NOTE)
+    ),
+    "memory.delete": lambda pool, who, _: _write_note(
+        pool, lambda session: memory.delete(session, who, ROW)
+    ),
     "projects.create": lambda pool, who, _: _write_project(
         pool,
         lambda session: projects.create(
@@ -227,6 +253,9 @@ PROJECTS: Final[Mapping[str, Case]] = {
     ),
     "projects.remove_file": lambda pool, who, _: _write_project(
         pool, lambda session: projects.remove_file(session, who, PROJECT, LINKED)
+    ),
+    "projects.lock_for_edit": lambda pool, who, _: _write_project(
+        pool, lambda session: projects.lock_for_edit(session, who, PROJECT)
     ),
     "projects.delete": lambda pool, who, _: _write_project(
         pool, lambda session: projects.delete(session, who, PROJECT)
@@ -323,6 +352,13 @@ async def prepare_owned_rows(pool: Pool) -> None:
     await webhooks.insert_ping(pool, owner, ROW)
     await schedules.insert(pool, owner, _schedule(ROW))
     await _insert_skill(pool, owner, ROW)
+    await _write_note(pool, lambda session: memory.insert(session, owner, ROW, text="a"))
+    for note_id in (PROPOSED_NOTE, OTHER_NOTE):
+        await pool.execute(
+            "INSERT INTO memory_notes (id, owner_id, state, text) VALUES ($1, $2, 'proposed', 'a')",
+            note_id,
+            OWNER,
+        )
     async with pool.transaction() as session:
         await projects.create(session, owner, PROJECT, ProjectPatch(name="Notes"))
         await projects.set_member(session, owner, PROJECT, PROJECT_READER, "reader")

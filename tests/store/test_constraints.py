@@ -414,6 +414,21 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            VALUES (gen_random_uuid(), 'a', repeat('a', 32769))""",
     ),
     (
+        "the_state_of_a_note_is_known",
+        """INSERT INTO memory_notes (id, owner_id, state, text)
+           SELECT id, owner_id, 'lost', 'a' FROM chats""",
+    ),
+    (
+        "a_note_is_short",
+        """INSERT INTO memory_notes (id, owner_id, state, text)
+           SELECT id, owner_id, 'kept', repeat('a', 501) FROM chats""",
+    ),
+    (
+        "only_kept_notes_are_of_a_project",
+        """INSERT INTO memory_notes (id, owner_id, project_id, state, text)
+           SELECT id, owner_id, id, 'proposed', 'a' FROM chats""",
+    ),
+    (
         "project_role_is_known",
         """INSERT INTO project_members (project_id, user_id, role)
            VALUES (gen_random_uuid(), gen_random_uuid(), 'guest')""",

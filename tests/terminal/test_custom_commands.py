@@ -118,3 +118,26 @@ async def test_a_command_of_the_directory_is_completed_and_sends_its_prompt(
             await pilot.press(*"/theme warm", "enter")
             await until(pilot, lambda: terminal.theme == "chatd-warm")
             await until_shown(pilot, "Greet Ada warmly.")
+
+
+def test_no_link_leads_a_command_out_of_the_directory_that_it_is_in(tmp_path: Path) -> None:
+    """A repository could show the person's keys to a model under a harmless name."""
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    (home / "key.md").write_text("SECRET")
+    commands = work / ".chatd" / "commands"
+    commands.mkdir(parents=True)
+    (work / "prompt.md").write_text("Review it.")
+    (commands / "inside.md").symlink_to(work / "prompt.md")
+    (commands / "outside.md").symlink_to(home / "key.md")
+    (commands / "loop.md").symlink_to(commands / "loop.md")
+    found = CustomCommands([commands])
+    assert [one.name for one in found.read()] == ["inside"]
+    other = tmp_path / "other"
+    (other / ".chatd").mkdir(parents=True)
+    (other / ".chatd" / "commands").symlink_to(home)
+    assert CustomCommands([other / ".chatd" / "commands"]).read() == []
+    own = tmp_path / "config" / "commands"
+    own.parent.mkdir()
+    own.symlink_to(home)
+    assert [one.name for one in CustomCommands([own]).read()] == ["key"], "the person's own links"

@@ -12,8 +12,13 @@ export interface Script {
   /** Then written one after the other. */
   readonly pieces: readonly string[];
   readonly perSecond: number;
-  /** Tools that are called first, without arguments; the rest is written after their results. */
-  readonly calls?: readonly string[];
+  /** Tools that are called first, by default without arguments; the rest is written after their results. */
+  readonly calls?: readonly (string | Call)[];
+}
+
+interface Call {
+  readonly name: string;
+  readonly args: object;
 }
 
 interface Request {
@@ -76,7 +81,7 @@ export class ModelServer {
     return [...this.scripts].find(([words]) => prompt.includes(words))?.[1];
   }
 
-  private dueCalls(asked: Request): readonly string[] {
+  private dueCalls(asked: Request): readonly (string | Call)[] {
     if (asked.response_format !== undefined || asked.messages.at(-1)?.role === "tool") return [];
     return this.scriptOf(asked)?.calls ?? [];
   }
@@ -110,8 +115,11 @@ function writePaced(response: ServerResponse, { pieces, perSecond }: Script): Pr
   });
 }
 
-function sendCalls(response: ServerResponse, names: readonly string[]): void {
-  const calls = names.map((name, index) => ({ index, id: `call-${index}`, type: "function", function: { name, arguments: "{}" } }));
+function sendCalls(response: ServerResponse, wanted: readonly (string | Call)[]): void {
+  const calls = wanted.map((one, index) => {
+    const { name, args } = typeof one === "string" ? { name: one, args: {} } : one;
+    return { index, id: `call-${index}`, type: "function", function: { name, arguments: JSON.stringify(args) } };
+  });
   sendChunk(response, { tool_calls: calls });
 }
 

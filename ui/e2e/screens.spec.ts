@@ -6,7 +6,7 @@ const NO_CHAT = "/c/00000000-0000-4000-8000-000000000000";
 
 const PATHS = {
   "pages of chats": ["/", "/new", "/search?q=answer", NO_CHAT],
-  settings: ["general", "account", "notifications", "keys", "connections", "skills", "tools", "tokens", "usage", "shortcuts"].map(
+  settings: ["general", "account", "notifications", "keys", "connections", "skills", "memory", "tools", "tokens", "usage", "shortcuts"].map(
     (name) => `/settings/${name}`,
   ),
   "pages of administrators": [

@@ -46,6 +46,7 @@ from chatd.api.route import (
 )
 from chatd.api.routes.account.git_credentials import GitCredentialRoutes
 from chatd.api.routes.account.host_credentials import HostCredentialRoutes
+from chatd.api.routes.account.memory import MemoryRoutes
 from chatd.api.routes.account.push import PushRoutes
 from chatd.api.routes.account.schedules import ScheduleRoutes
 from chatd.api.routes.account.sign_in import OidcRoutes, SignInRoutes
@@ -235,6 +236,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *PushRoutes(deps).routes(),
         *ScheduleRoutes(deps).routes(),
         *SkillRoutes(deps).routes(),
+        *MemoryRoutes(deps).routes(),
         *ProjectRoutes(deps).routes(),
         *GitCredentialRoutes(deps).routes(),
         *HostCredentialRoutes(deps).routes(),

@@ -269,6 +269,13 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "too_many_host_credentials": ErrorCode(
         409, "There are as many credentials for hosts as allowed.", "Delete one first."
     ),
+    "too_many_notes": ErrorCode(
+        409, "There are as many notes as a user, or a project, may have.", "Remove one first."
+    ),
+    "note_kept": ErrorCode(409, "The proposed note is kept already.", "Delete it instead."),
+    "memory_off": ErrorCode(
+        403, "The settings of the server allow no notes.", "Ask an administrator."
+    ),
     "too_many_projects": ErrorCode(
         409, "The user belongs to as many projects as a user may.", "Leave or delete one first."
     ),

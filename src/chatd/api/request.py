@@ -247,6 +247,10 @@ class ApiRequest:
     def skill_id(self) -> UUID:
         return read_uuid("skill_id", self._path["skill_id"])
 
+    @cached_property
+    def note_id(self) -> UUID:
+        return read_uuid("note_id", self._path["note_id"])
+
     @property
     def credential_id(self) -> UUID:
         return read_uuid("credential_id", self._path["credential_id"])

@@ -95,6 +95,7 @@ from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools, ToolOrders
 from chatd.tools.computer import ComputerTools, DesktopRecordings
 from chatd.tools.files import SavedResultTools, save_results
+from chatd.tools.memory import MemoryDirectory, MemoryTools
 from chatd.tools.plans import QuestionTools
 from chatd.tools.projects import ProjectDirectory
 from chatd.tools.skills import SkillDirectory, SkillTools, no_workspace_skills
@@ -346,6 +347,7 @@ class Composition:
         limits = self.settings.limits
         list_skills = no_workspace_skills if workspaces is None else workspaces.instructions.skills
         skills = SkillDirectory(pool, self.changes, list_skills, env)
+        memory = MemoryDirectory(pool, self.changes, env)
         subagents = SubagentService(
             pool,
             replica.transactor,
@@ -364,6 +366,7 @@ class Composition:
             SavedResultTools(workspaces, files),
             QuestionTools(),
             SkillTools(skills, workspaces),
+            MemoryTools(memory),
         ]
         recordings: DesktopRecordings | None = None
         if workspaces is not None:
@@ -378,7 +381,8 @@ class Composition:
         load = _no_instructions if workspaces is None else workspaces.chat_instructions
         save = save_results(workspaces, files)
         directory = ProjectDirectory(pool, self._file_stores, self.changes, env)
-        tools = ChatTools(families, load, skills, ToolOrders(pool, env), save, projects=directory)
+        orders = ToolOrders(pool, env)
+        tools = ChatTools(families, load, skills, orders, save, projects=directory, memory=memory)
         return PromptedTools(tools, self.runtime_settings, env)
 
     # Called only while the replica runs, which is built after those who call them.

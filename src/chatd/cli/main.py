@@ -30,8 +30,8 @@ from chatd.cli.options import AsJson, Config, DatabaseUrl, DataDir, Host, Port
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Work with agents": ("chat", "run", "acp", "chats", "workspaces", "models", "usage", "policy"),
     "Your account at a server": (
-        *("login", "logout", "whoami", "mcp", "skills", "projects", "files", "tokens"),
-        *("credentials", "slack"),
+        *("login", "logout", "whoami", "mcp", "skills", "memory", "projects"),
+        *("files", "tokens", "credentials", "slack"),
     ),
     "Run a server": (
         *("serve", "worker", "runner", "providers", "migrate", "admin"),

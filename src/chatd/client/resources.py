@@ -691,6 +691,27 @@ class Skill(ListedSkill, frozen=True, kw_only=True):
     body: str = ""
 
 
+# Memory
+
+
+class Note(Struct, frozen=True, kw_only=True):
+    id: UUID
+    state: str = "kept"
+    text: str = ""
+    enabled: bool = True
+    project_id: ProjectId | None = None
+    chat_id: ChatId | None = None
+    created_at: datetime = NEVER
+    updated_at: datetime = NEVER
+
+
+class OwnSettings(Struct, frozen=True, kw_only=True):
+    """What these programs read of them."""
+
+    memory: str = "notes"
+    memory_allowed: bool = True
+
+
 # Projects
 
 

@@ -71,7 +71,9 @@ from chatd.client.resources import (
     NewHook,
     NewPublicLink,
     NewRepositoryConnection,
+    Note,
     OfferedModel,
+    OwnSettings,
     Page,
     PreviewLink,
     Project,
@@ -920,6 +922,45 @@ class ServerApi:
 
     def change_skill(self, skill_id: UUID, *, description: str, body: str) -> Call[Skill]:
         return self._patch(f"/skills/{skill_id}", {"description": description, "body": body}, Skill)
+
+    def get_my_settings(self) -> Call[OwnSettings]:
+        return self._get("/settings/me", OwnSettings)
+
+    def change_my_settings(self, changes: Mapping[str, object]) -> Call[OwnSettings]:
+        return self._patch("/settings/me", changes, OwnSettings)
+
+    def list_notes(
+        self, *, state: str | None = None, project_id: ProjectId | None = None
+    ) -> ListCall[Note]:
+        project = None if project_id is None else str(project_id)
+        return self._list("/memory/notes", Page[Note], state=state, project_id=project)
+
+    def get_note(self, note_id: UUID) -> Call[Note]:
+        return self._get(f"/memory/notes/{note_id}", Note)
+
+    def create_note(
+        self, text: str, *, project_id: ProjectId | None = None, enabled: bool = True
+    ) -> Call[Note]:
+        project = None if project_id is None else str(project_id)
+        body = {"text": text, "project_id": project, "enabled": enabled}
+        return self._post("/memory/notes", body, Note)
+
+    def change_note(self, note_id: UUID, changes: Mapping[str, object]) -> Call[Note]:
+        return self._patch(f"/memory/notes/{note_id}", changes, Note)
+
+    def delete_note(self, note_id: UUID) -> Call[None]:
+        return self._delete(f"/memory/notes/{note_id}")
+
+    def accept_note(
+        self, note_id: UUID, *, text: str | None = None, project_id: ProjectId | None = None
+    ) -> Call[Note]:
+        """Without a text: as it was proposed."""
+        body = {"project_id": None if project_id is None else str(project_id)}
+        sent = body if text is None else {**body, "text": text}
+        return self._post(f"/memory/notes/{note_id}/accept", sent, Note)
+
+    def dismiss_note(self, note_id: UUID) -> Call[Note]:
+        return self._post(f"/memory/notes/{note_id}/dismiss", None, Note)
 
     def list_projects(self) -> ListCall[Project]:
         return self._list("/projects", Page[Project])

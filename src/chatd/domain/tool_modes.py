@@ -40,6 +40,7 @@ PLANNING_TOOLS: Final = LOOKING_TOOLS | {
     "list_subagent_models",
     "ask_user_question",
     "attach_file",
+    "remember",
 }
 """Of a root chat. `write_file` and `edit_files` reach the plan only."""
 PLAN_MODE_TOOLS: Final = frozenset({"propose_plan"})

@@ -9,6 +9,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final
+from uuid import UUID
+from weakref import WeakValueDictionary
 
 import aiohttp
 from msgspec import Struct
@@ -48,6 +50,8 @@ from chatd.store.deployment.hooks import HOOK_SECRET, LoadedHook
 
 MAX_HOOKS_AT_ONCE: Final = 64
 """Questions of one process. Others wait; their time counts from when they are sent."""
+MAX_CALLS_OF_HOOK: Final = 16
+"""Of them, questions to one hook: one that is slow leaves places for the others."""
 MAX_KEPT_TEMPLATES: Final = 10_000
 CONNECT_TRIES: Final = 2
 """A connection that could not be made is tried once more, under the same id."""
@@ -64,6 +68,8 @@ class HookCaller:
         self._env = env
         self._allow_private = allow_private
         self._slots = asyncio.Semaphore(MAX_HOOKS_AT_ONCE)
+        # Kept while a question uses or waits for it.
+        self._own_slots: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
 
     async def ask(
         self, loaded: LoadedHook, event: HookEvent, name: str, body: bytes
@@ -74,7 +80,8 @@ class HookCaller:
             secret = self._ring.open(loaded.sealed_secret, HOOK_SECRET.context(hook.id))
             now_s = int(self._env.clock.now().timestamp())
             headers = signed_headers(name, body, secret, now_s) | {"idempotency-key": name}
-            async with self._slots, asyncio.timeout(hook.timeout_ms / 1000):
+            own = self._own_slots.setdefault(hook.id, asyncio.Semaphore(MAX_CALLS_OF_HOOK))
+            async with own, self._slots, asyncio.timeout(hook.timeout_ms / 1000):
                 return read_reply(await self._send(hook.url, headers, body), event)
         except TimeoutError:
             return f"No answer within {hook.timeout_ms / 1000:g} seconds."

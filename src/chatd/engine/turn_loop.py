@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from chatd.aio import retry_unavailable
 from chatd.domain.access.permissions import WORKER
+from chatd.domain.answer.answer import result_messages
 from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.answer.partial import longest_attempt
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
@@ -74,6 +75,7 @@ from chatd.domain.deployment.hooks import (
     answer_text,
     find_prompt,
     step_facts,
+    unrun_text,
 )
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ToolCallId
@@ -379,7 +381,8 @@ class TurnLoop:
             attempt=attempt.chat.attempt,
         )
         if context.hooks.hooks and (refused := await self._check_hooks(attempt, context, action)):
-            return await self._committer.fail_turn(attempt, refused.error)
+            unrun = _unrun_calls(attempt.chat, refused, utc_text(self._env.clock.now()))
+            return await self._committer.fail_turn(attempt, refused.error, messages=unrun)
         name = type(action).__name__
         with self._env.tracer.span(f"step {name}", {"chatd.attempt": attempt.chat.attempt}):
             return await self._run_action(attempt, context, action)
@@ -613,3 +616,15 @@ def _client_tools(chat: Chat) -> tuple[ClientToolSpec, ...]:
     if chat.client_tools is UNSET or not is_offered:
         return ()
     return _CLIENT_TOOLS.decode(chat.client_tools)
+
+
+def _unrun_calls(chat: Chat, refused: HookRefused, at: str) -> tuple[Draft, ...]:
+    """Results of the calls that a refused step keeps from running. None if an earlier worker may
+    have started them: their outcome is unknown then."""
+    if chat.attempt > 1:
+        return ()
+    output = error_output(unrun_text(refused))
+    calls = [
+        AnsweredCall(call_id=call.id, name=call.name, output=output) for call in chat.pending_calls
+    ]
+    return result_messages(calls, None, at)

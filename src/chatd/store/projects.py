@@ -194,6 +194,18 @@ async def require(
     return project
 
 
+def require_editor(project: Project) -> None:
+    """Raises Forbidden for a reader."""
+    require_right(project.role, "edit")
+
+
+async def lock_for_edit(
+    session: DatabaseSession, actor: UserActor, project_id: ProjectId
+) -> Project:
+    """Other writes to the project wait. Raises NotFound, Forbidden."""
+    return await _locked(session, actor, project_id, "edit")
+
+
 async def list_own(conn: Conn, actor: UserActor) -> Sequence[Project]:
     """The projects to which the actor belongs, by name."""
     require_permission(actor, "chats.read")

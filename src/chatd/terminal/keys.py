@@ -21,6 +21,7 @@ Area = Literal[
     "composer",
     "changes",
     "mcp",
+    "memory",
     "policy",
 ]
 
@@ -183,6 +184,18 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         Key("r", "read", "Read the rules again", "Read again"),
         Key("escape,q", "dismiss", "Back to the chat", "Back"),
     ),
+    "memory": (
+        Key("a", "accept", "Accept it", "Accept"),
+        Key("enter,e", "edit", "Change it; a proposed one is accepted", "Edit"),
+        Key("d,delete", "remove", "Dismiss or delete it", "Dismiss/Delete"),
+        Key("space", "switch", "Switch it on or off", "On/off"),
+        Key("n", "add", "Write a note", "Add"),
+        Key("K,shift+up", "move(-1)", "Move it up"),
+        Key("J,shift+down", "move(1)", "Move it down"),
+        Key("m", "choose", "Use none, notes, or proposals too", "Use"),
+        Key("r", "read", "Read again"),
+        Key("escape,q", "dismiss", "Back to the chat", "Back"),
+    ),
     "changes": (
         Key("tab,s", "scope", "This turn, the chat, the working tree", "Scope"),
         Key("n", "file(1)", "The next file", "Next file"),
@@ -206,6 +219,7 @@ AREA_TITLES: Final[Mapping[Area, str]] = {
     "plan": "In a plan",
     "mcp": "In the MCP servers",
     "policy": "In the tool policy",
+    "memory": "In the memory",
 }
 _NAMES: Final[Mapping[str, str]] = {
     "escape": "Esc",

@@ -46,6 +46,7 @@ from chatd.terminal.messages import (
 )
 from chatd.terminal.screens.info_screens import HelpScreen, UsageScreen
 from chatd.terminal.screens.mcp_screen import McpScreen
+from chatd.terminal.screens.memory_screen import MemoryScreen
 from chatd.terminal.screens.policy_screen import PolicyScreen
 from chatd.terminal.screens.provider_screen import ProviderScreen
 from chatd.terminal.session import app_of, session_of
@@ -258,6 +259,8 @@ class MainScreen(Screen[None]):
                 app.push_screen(ProviderScreen())
             case "mcp":
                 app.push_screen(McpScreen(chat_id))
+            case "memory":
+                app.push_screen(MemoryScreen())
             case "plan":
                 app.push_screen(PlanScreen(chat_id))
             case "policy":

@@ -15,7 +15,7 @@ from chatd.terminal.safe_text import safe_text
 
 Severity = Literal["information", "warning", "error"]
 
-ScreenName = Literal["connect", "help", "mcp", "models", "plan", "policy", "usage"]
+ScreenName = Literal["connect", "help", "mcp", "memory", "models", "plan", "policy", "usage"]
 
 
 COPY_READY: Final = "The copy is ready: it is in the chat list."

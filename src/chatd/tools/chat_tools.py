@@ -26,6 +26,8 @@ from chatd.store.deployment import mcp_servers
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.execute import execute, process_tools
 from chatd.tools.files import SaveResult, attach_file, file_tools
+from chatd.tools.memory import REMEMBER_TOOL, MemoryDirectory
+from chatd.tools.memory import UNREADABLE as UNREADABLE_NOTES
 from chatd.tools.plans import propose_plan
 from chatd.tools.projects import UNREADABLE, ProjectDirectory
 from chatd.tools.skills import SKILL_TOOLS, SkillDirectory
@@ -35,6 +37,8 @@ from chatd.workspaces.provisioner import WorkspaceProvisioner
 
 MAX_KNOWN_ORDERS: Final = 10_000
 """Of chats, in memory."""
+
+_LATER_TOOLS: Final = SKILL_TOOLS | {REMEMBER_TOOL}
 
 LoadInstructions = Callable[[Chat], Awaitable[Instructions]]
 
@@ -92,10 +96,10 @@ class ToolOrders:
 
 def _server_of(tool: Tool) -> str:
     """Empty for a tool that a chat has from its beginning. Those for skills come with the first
-    skill."""
+    skill, and `remember` when its owner wants it."""
     origin = mcp_origin(tool)
     if origin is None:
-        return f"chatd:{tool.spec.name}" if tool.spec.name in SKILL_TOOLS else ""
+        return f"chatd:{tool.spec.name}" if tool.spec.name in _LATER_TOOLS else ""
     return origin.config_id or f"workspace:{origin.name}"
 
 
@@ -118,9 +122,11 @@ class ChatTools:
         save: SaveResult | None = None,
         *,
         projects: ProjectDirectory | None = None,
+        memory: MemoryDirectory | None = None,
     ) -> None:
         self._families = families
         self._projects = projects
+        self._memory = memory
         self._load_instructions = load_instructions
         self._skills = skills
         self.orders = orders
@@ -148,11 +154,14 @@ class ChatTools:
         found = await self._load_instructions(chat)
         index = None if self._skills is None else await self._skills.index(chat)
         project = UNREADABLE if self._projects is None else await self._projects.texts(chat)
+        notes = UNREADABLE_NOTES if self._memory is None else await self._memory.texts(chat)
         return replace(
             found,
             skills=None if index is None else index.block(),
             project=project.instructions,
             project_files=project.files,
+            project_notes=notes.project,
+            notes=notes.user,
             subagent=subagent_instructions(chat),
             modes=mode_texts(chat.mode, is_root=chat.is_root),
             plan_path=plan_path(chat.id),

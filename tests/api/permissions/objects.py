@@ -23,6 +23,7 @@ from tests.api.permissions.table import (
     HOST_CREDENTIAL,
     LIMIT,
     MCP_SERVER,
+    NOTE,
     PROJECT,
     REPOSITORY_CONNECTION,
     SCHEDULE,
@@ -54,6 +55,7 @@ DELETIONS: Final[Mapping[str, str]] = {
     "runner_token_id": "/runner-tokens/{runner_token_id}",
     "schedule_id": "/schedules/{schedule_id}",
     "skill_id": "/skills/{skill_id}",
+    "note_id": "/memory/notes/{note_id}",
     "credential_id": "/git-credentials/{credential_id}",
     "host_credential_id": "/host-credentials/{host_credential_id}",
     "shared_credential_id": "/host-credential-configs/{shared_credential_id}",
@@ -107,6 +109,7 @@ class ObjectFactory:
             "schedule_id": self._schedule,
             "project_id": self._project,
             "skill_id": self._skill,
+            "note_id": self._note,
             "credential_id": self._git_credential,
             "host_credential_id": self._host_credential,
             "shared_credential_id": self._shared_credential,
@@ -335,6 +338,9 @@ class ObjectFactory:
 
     async def _skill(self, made: Objects, owner: str, row: Row) -> str:
         return str((await self._ask(owner, "POST", "/skills", self.fill(SKILL)))["id"])
+
+    async def _note(self, made: Objects, owner: str, row: Row) -> str:
+        return str((await self._ask(owner, "POST", "/memory/notes", self.fill(NOTE)))["id"])
 
     async def _subscription(self, made: Objects, owner: str, row: Row) -> str:
         body = self.fill(SUBSCRIPTION)

@@ -141,6 +141,7 @@ SLACK_CONNECTION: Final = {
 }
 HOST_CREDENTIAL: Final = {"host": "host-{n}.example.com", "secret": "abcdefgh1"}
 SKILL: Final = {"name": "skill-{n}", "description": "Does it.", "body": "Do it."}
+NOTE: Final = {"text": "Note {n}."}
 PROJECT: Final = {"name": "Project {n}", "instructions": "Answer briefly."}
 NO_FILE: Final = {"file_id": "00000000-0000-0000-0000-000000000000", "name": "notes.md"}
 KEY: Final = {"api_key": "sk-very-secret-a1b2"}
@@ -582,6 +583,13 @@ ACCOUNT: Final = (
     row("GET /skills/{skill_id}", "own", "account"),
     row("PATCH /skills/{skill_id}", "own", "account", {"description": "Does it well."}),
     row("DELETE /skills/{skill_id}", "own", "account"),
+    row("POST /memory/notes", "any role", "account", NOTE),
+    row("GET /memory/notes", "any role", "account"),
+    row("GET /memory/notes/{note_id}", "own", "account"),
+    row("PATCH /memory/notes/{note_id}", "own", "account", {"enabled": False}),
+    row("DELETE /memory/notes/{note_id}", "own", "account"),
+    row("POST /memory/notes/{note_id}/accept", "own", "account", NOTE),
+    row("POST /memory/notes/{note_id}/dismiss", "own", "account", says="note_kept"),
     row("POST /schedules", "create", "chat:write", SCHEDULE),
     row("GET /schedules", "any role", "account"),
     row("GET /schedules/{schedule_id}", "own", "account"),

@@ -41,6 +41,7 @@ export const queryKeys = {
   /** `rewrites`: how often messages of the chat were replaced while it was open. */
   versions: (chatId: string, rewrites: number) => ["timeline", "versions", chatId, rewrites],
   ratings: (chatId: string) => ["timeline", "ratings", chatId],
+  note: (id: string) => ["timeline", "note", id],
   takeovers: (chatId: string, version: unknown) => ["timeline", "takeovers", chatId, version],
   processes: (chatId: string) => ["timeline", "processes", chatId],
   anyChanges: (chatId: string) => ["panel", "changes", chatId],

@@ -2116,6 +2116,70 @@ export interface paths {
         patch: operations["change_skill"];
         trace?: never;
     };
+    "/api/v1/memory/notes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_notes"];
+        put?: never;
+        post: operations["create_note"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/memory/notes/{note_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_note"];
+        put?: never;
+        post?: never;
+        delete: operations["delete_note"];
+        options?: never;
+        head?: never;
+        patch: operations["change_note"];
+        trace?: never;
+    };
+    "/api/v1/memory/notes/{note_id}/accept": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["accept_note"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/memory/notes/{note_id}/dismiss": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["dismiss_note"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/projects": {
         parameters: {
             query?: never;
@@ -3240,6 +3304,11 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        AcceptNoteBody: {
+            text?: string;
+            /** @default null */
+            project_id?: string | null;
+        };
         AclBody: {
             user_roles?: {
                 [key: string]: ("" | "read") | null;
@@ -4107,6 +4176,7 @@ export interface components {
             public_links?: boolean;
             public_link_days?: number;
             answer_links?: boolean;
+            memory?: boolean;
             experiments?: string[];
             /** @enum {unknown} */
             debug_recording?: "allow_users" | "forced" | "off";
@@ -4120,6 +4190,7 @@ export interface components {
             public_links: boolean;
             public_link_days: number;
             answer_links: boolean;
+            memory: boolean;
             experiments: string[];
             available_experiments: {
                 [key: string]: string;
@@ -5136,6 +5207,13 @@ export interface components {
             /** @default  */
             username?: string;
         };
+        NewNoteBody: {
+            text: string;
+            /** @default null */
+            project_id?: string | null;
+            /** @default true */
+            enabled?: boolean;
+        };
         NewPasswordBody: {
             password: string;
         };
@@ -5280,6 +5358,23 @@ export interface components {
             /** @default null */
             runner_id?: string | null;
         };
+        NotePage: {
+            items: components["schemas"]["NoteReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        NoteReply: {
+            /** Format: uuid */
+            id: string;
+            /** @enum {unknown} */
+            state: "dismissed" | "kept" | "proposed";
+            text: string;
+            enabled: boolean;
+            project_id: string | null;
+            chat_id: string | null;
+            created_at: string;
+            updated_at: string;
+        };
         NoticePart: {
             /** @enum {unknown} */
             type: "notice";
@@ -5389,6 +5484,11 @@ export interface components {
             /** @default null */
             current_password?: string | null;
             new_password: string;
+        };
+        PatchNoteBody: {
+            text?: string;
+            enabled?: boolean;
+            place?: number;
         };
         PatchProjectBody: {
             name?: string;
@@ -7043,6 +7143,8 @@ export interface components {
         };
         UserPatch: {
             custom_prompt?: string;
+            /** @enum {unknown} */
+            memory?: "notes" | "off" | "proposals";
             debug_recording?: boolean;
             general_model?: string;
             explore_model?: string;
@@ -7079,6 +7181,9 @@ export interface components {
         UserSettingsReply: {
             version: number;
             custom_prompt: string;
+            /** @enum {unknown} */
+            memory: "notes" | "off" | "proposals";
+            memory_allowed: boolean;
             experiments: string[];
             debug_recording: boolean;
             /** @enum {unknown} */
@@ -11548,6 +11653,165 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SkillReply"];
+                };
+            };
+        };
+    };
+    list_notes: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+                state?: "kept" | "proposed";
+                project_id?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NotePage"];
+                };
+            };
+        };
+    };
+    create_note: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewNoteBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NoteReply"];
+                };
+            };
+        };
+    };
+    get_note: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                note_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NoteReply"];
+                };
+            };
+        };
+    };
+    delete_note: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                note_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    change_note: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                note_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PatchNoteBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NoteReply"];
+                };
+            };
+        };
+    };
+    accept_note: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                note_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AcceptNoteBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NoteReply"];
+                };
+            };
+        };
+    };
+    dismiss_note: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                note_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NoteReply"];
                 };
             };
         };

@@ -370,6 +370,24 @@ test("/plan with a text sends the text in plan mode", async () => {
   expect(page.sent[0]?.body.mode).toBe("plan");
 });
 
+test("/remember keeps the text as a note and sends no message", async () => {
+  page.replies["POST /api/v1/memory/notes"] = Response.json({ id: CHAT_ID, text: "x" }, { status: 201 });
+  await page.show(CHAT_ID, idle);
+  fireEvent.change(box(), { target: { value: "/remember I use tabs." } });
+  fireEvent.keyDown(box(), { key: "Enter" });
+  await waitFor(() => expect(page.requests.find(({ path }) => path === "/api/v1/memory/notes")?.body).toEqual({ text: "I use tabs." }));
+  expect(page.sent).toEqual([]);
+  expect(box()).toHaveProperty("value", "");
+});
+
+test("a note that is refused comes back into the box", async () => {
+  page.replies["POST /api/v1/memory/notes"] = Response.json({ code: "too_many_notes", message: "You have 50 notes." }, { status: 409 });
+  await page.show(CHAT_ID, idle);
+  fireEvent.change(box(), { target: { value: "/remember I use tabs." } });
+  fireEvent.keyDown(box(), { key: "Enter" });
+  await waitFor(() => expect(box()).toHaveProperty("value", "/remember I use tabs."));
+});
+
 function asking(...counts: number[]): ServerState {
   const [last] = busy.messages.slice(-1);
   if (last === undefined) throw new Error("no message");

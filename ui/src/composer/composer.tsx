@@ -6,7 +6,7 @@ import { ErrorNote } from "@/components";
 import { useChatDetails, useCreatedChat } from "@/connection";
 import { focusComposer } from "@/platform/actions";
 import { newUuid } from "@/platform/plain-http";
-import { chatPath } from "@/platform/routes";
+import { chatPath, MEMORY_PATH } from "@/platform/routes";
 import { announce } from "@/platform/toasts";
 import { ChatComposer } from "./chat-composer";
 import { refusalText } from "./context-and-cost";
@@ -85,6 +85,7 @@ function NewChatComposer({ projectId }: { projectId: string | null }) {
       onStop={() => undefined}
       onSlash={(command: SlashCommand) => {
         if (command.name === "new") clearDraft(DRAFT_KEY);
+        if (command.name === "remember") navigate(MEMORY_PATH);
       }}
       onEditLast={() => false}
     >

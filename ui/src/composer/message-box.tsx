@@ -13,7 +13,7 @@ import { contextLimitOf, unreadableFiles } from "./model-choice";
 import { ModelPicker, useModelChoice } from "./model-picker";
 import { PlanButton, PlusMenu, usePlanChoice, WorkspaceButton } from "./plus-menu";
 import { SendButton, StopButton } from "./send-button";
-import { SLASH_MENU_ID, type SlashCommand, slashItemId, SlashMenu, useSlash } from "./slash";
+import { remember, SLASH_MENU_ID, type SlashCommand, slashItemId, SlashMenu, useSlash } from "./slash";
 import { boxKey, TextBox, useFileDrop, usePromptHistory } from "./text-box";
 import { VoiceButton } from "./voice-button";
 
@@ -86,11 +86,16 @@ export function MessageBox(props: MessageBoxProps) {
     change((was) => ({ ...was, text: was.text.trim() === "" ? text : `${was.text}\n\n${text}` }));
     box.current?.focus();
   });
+  const giveBack = (text: string) => change((was) => (was.text === "" ? { ...was, text } : was));
   const refusal = sendRefusal(draft);
   const command = commandOf(draft);
   const send = (as: BusyBehavior) => {
     if (refusal !== null || props.isSending) return;
     history.forget();
+    if (draft.attachments.length === 0 && draft.references.length === 0 && remember(draft.text, () => giveBack(draft.text))) {
+      setText("");
+      return;
+    }
     props.onSend(plan.canChange ? withPlanCommand(draft) : draft, as);
     box.current?.focus();
   };

@@ -1,16 +1,16 @@
 /** Commands that begin with a slash. */
-import { Archive, ArrowDownToLine, Cpu, GitFork, ListTodo, type LucideIcon, PauseCircle, Plus, StopCircle } from "lucide-react";
+import { Archive, ArrowDownToLine, Brain, Cpu, GitFork, ListTodo, type LucideIcon, PauseCircle, Plus, StopCircle } from "lucide-react";
 import { type KeyboardEvent, useState } from "react";
 import { api, urlOf } from "@/api/client";
 import { isWorking } from "@/chat-state/reducer";
 import type { SettledState } from "@/chat-state/types";
 import { classes, Icon } from "@/components";
-import { chatPath, NEW_CHAT_PATH } from "@/platform/routes";
+import { chatPath, MEMORY_PATH, NEW_CHAT_PATH } from "@/platform/routes";
 import { toast } from "@/platform/toasts";
 import type { QueueActions } from "./queue-actions";
 import { isComposing } from "./text-box";
 
-type SlashName = "compact" | "fork" | "export" | "model" | "plan" | "stop" | "hold" | "new";
+type SlashName = "compact" | "fork" | "export" | "model" | "plan" | "remember" | "stop" | "hold" | "new";
 
 export interface SlashCommand {
   readonly name: SlashName;
@@ -30,6 +30,7 @@ const SLASH_COMMANDS: readonly SlashCommand[] = [
   { name: "export", effect: "Save the chat as a file", reason: inChat },
   { name: "model", effect: "Choose model and effort", reason: () => null },
   { name: "plan", effect: "Plan mode on or off; with text: plan that, and change nothing else", reason: () => null },
+  { name: "remember", effect: "Keep a note for all your chats: /remember and the text; without one, show your notes", reason: () => null },
   { name: "stop", effect: "Stop the answer, keep what was said", reason: whenBusy },
   { name: "hold", effect: "Stop the answer and hold the queue", reason: whenBusy },
   { name: "new", effect: "Start a new chat", reason: () => null },
@@ -49,6 +50,7 @@ const ICONS: Record<SlashName, LucideIcon> = {
   export: ArrowDownToLine,
   model: Cpu,
   plan: ListTodo,
+  remember: Brain,
   stop: StopCircle,
   hold: PauseCircle,
   new: Plus,
@@ -158,10 +160,27 @@ export async function runSlash(name: SlashName, { chatId, actions, navigate, sto
     case "new":
       navigate(NEW_CHAT_PATH);
       return;
+    case "remember":
+      navigate(MEMORY_PATH);
+      return;
     case "model":
     case "plan":
       return;
   }
+}
+
+/** Keeps the text of `/remember text`. False: the draft is no such command. */
+export function remember(text: string, onFailed: () => void): boolean {
+  const note = /^\/remember\s+(\S[\s\S]*)$/i.exec(text.trim())?.[1];
+  if (note === undefined) return false;
+  api.POST("/api/v1/memory/notes", { body: { text: note } }).then(
+    () => toast({ text: "Kept. The models of your chats are told it.", tone: "ok" }),
+    (error: unknown) => {
+      toast({ text: `Not kept. ${error instanceof Error ? error.message : ""}`.trim(), tone: "danger" });
+      onFailed();
+    },
+  );
+  return true;
 }
 
 function download(url: string): void {

@@ -7,6 +7,7 @@ const PANEL_TABS: readonly PanelTab[] = ["changes", "runs", "terminal", "files",
 export const HOME_PATH = "/";
 /** The empty composer as a screen of its own: on a phone the home is the list of chats. */
 export const NEW_CHAT_PATH = "/new";
+export const MEMORY_PATH = "/settings/memory";
 export const SEARCH_PATH = "/search";
 export const PROJECTS_PATH = "/projects";
 export const SIGN_IN_PATH = "/sign-in";

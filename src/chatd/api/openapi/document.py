@@ -82,6 +82,7 @@ TAGS: Final[Mapping[str, str]] = {
     "runners": "Processes that offer workspaces of a machine or a cluster, and their tokens.",
     "settings": "Prompts and other settings of the deployment and of the caller.",
     "skills": "Instructions for certain tasks that you have written, for all your chats.",
+    "memory": "Short notes that the models of your chats are told, and those they propose.",
     "schedules": "Chats that start by themselves at the times of a cron expression.",
     "workers": "The processes of the server that run chats.",
     "webhooks": "URLs of yours that are called when a turn of your chats ends.",

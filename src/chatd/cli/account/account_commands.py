@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from chatd.cli.account import credential_commands, project_commands
+from chatd.cli.account import credential_commands, memory_commands, project_commands
 from chatd.cli.administration import model_commands, policy_commands, slack_commands
 from chatd.cli.options import AsJson, DataDir, Profile, ServerFinder, TokenFile, Url, with_target
 
@@ -37,6 +37,7 @@ def register(app: typer.Typer) -> None:
     )
     app.add_typer(providers, name="providers")
     app.add_typer(skills, name="skills")
+    app.add_typer(memory_commands.memory, name="memory")
     app.add_typer(project_commands.projects, name="projects")
     app.add_typer(files, name="files")
     app.add_typer(tokens, name="tokens")

@@ -277,6 +277,14 @@ def _shown_args(args: Json) -> str:
     return clip(text, MAX_SHOWN_ARGS_CHARS)
 
 
+def unrun_text(refused: HookRefused) -> str:
+    """The result of a call of a step that was refused before any call of it ran."""
+    if refused.failed:
+        return f"Not run: the {refused.hook.title} could not be asked about this step."
+    why = f" {refused.reason}" if refused.reason else ""
+    return f"Not run: the {refused.hook.title} refused this step.{why}"
+
+
 def withheld_text(refused: HookRefused) -> str:
     """The result of a call that ran and whose result a hook keeps from the model."""
     if refused.failed:

@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 
 from chatd.domain.chat_views.public_links import MAX_LINK_DAYS
 from chatd.domain.errors import Conflict, Forbidden, InvalidInput
+from chatd.domain.memory import MemoryChoice
 from chatd.domain.prompt.instructions import strip_invisible
 from chatd.domain.text import clip
 
@@ -62,6 +63,14 @@ ANSWER_LINKS_TEXT: Final = (
     "Whether notifications of calls that wait for approval have a link by which the call is"
     " answered once without a session. False also ends the links that there are."
 )
+MEMORY_TEXT: Final = (
+    "Whether users may have notes that are told to the models of their chats. False tells none and"
+    " takes no new ones; those that there are stay, and can be read and deleted."
+)
+MEMORY_CHOICE_TEXT: Final = (
+    "`off`: models are told none of your notes. `notes`: they are told those that are switched on."
+    " `proposals`: they may also propose new ones, which you accept or dismiss."
+)
 DEFAULT_PUBLIC_LINK_DAYS: Final = 30
 
 ModelName = Annotated[str, Meta(max_length=200)]
@@ -73,8 +82,8 @@ class DeploymentSettings(Struct, frozen=True, kw_only=True):
     `include_default_prompt` is true. `sharing_enabled`: users may share chats, and read what is
     shared with them. `public_links`: they may also make links for everyone, for at most
     `public_link_days`.
-    `answer_links`: notifications have links that answer one call. `experiments` are names of
-    unfinished features that are switched on."""
+    `answer_links`: notifications have links that answer one call. `memory`: users may have notes.
+    `experiments` are names of unfinished features that are switched on."""
 
     system_prompt: str = ""
     include_default_prompt: bool = True
@@ -82,16 +91,18 @@ class DeploymentSettings(Struct, frozen=True, kw_only=True):
     public_links: bool = False
     public_link_days: int = DEFAULT_PUBLIC_LINK_DAYS
     answer_links: bool = False
+    memory: bool = True
     experiments: tuple[str, ...] = ()
     debug_recording: DebugMode = "off"
 
 
 class UserSettings(Struct, frozen=True, kw_only=True):
-    """`custom_prompt` is told to the model in all chats of the user. `debug_recording` counts only
-    while the deployment lets users choose. The models are those of subagents by their type, by
-    name; empty: as the deployment says."""
+    """`custom_prompt` is told to the model in all chats of the user. `memory`: which notes models
+    are told. `debug_recording` counts only while the deployment lets users choose. The models are
+    those of subagents by their type, by name; empty: as the deployment says."""
 
     custom_prompt: str = ""
+    memory: MemoryChoice = "notes"
     debug_recording: bool = False
     general_model: str = ""
     explore_model: str = ""
@@ -144,6 +155,7 @@ class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     answer_links: (
         Annotated[bool, Meta(description=ANSWER_LINKS_TEXT, examples=[True])] | UnsetType
     ) = UNSET
+    memory: Annotated[bool, Meta(description=MEMORY_TEXT, examples=[True])] | UnsetType = UNSET
     experiments: (
         Annotated[
             tuple[Annotated[str, Meta(max_length=100)], ...],
@@ -186,6 +198,10 @@ class UserPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 examples=["I work on the billing team. Prefer short answers."],
             ),
         ]
+        | UnsetType
+    ) = UNSET
+    memory: (
+        Annotated[MemoryChoice, Meta(description=MEMORY_CHOICE_TEXT, examples=["proposals"])]
         | UnsetType
     ) = UNSET
     debug_recording: (

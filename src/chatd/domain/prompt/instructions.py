@@ -46,7 +46,7 @@ _MAX_CODE_CHARS: Final = 1000
 _OUR_TAG: Final = re.compile(
     r"<(?=\s{0,9}/?\s{0,9}"
     r"(?:workspace-context|user-instructions|user-notes|instructions-update|available-skills"
-    r"|project-instructions|project-files)(?![\w-]))",
+    r"|project-instructions|project-files|project-notes)(?![\w-]))",
     re.IGNORECASE,
 )
 _OUR_HEAD: Final = re.compile(r"^(?=Source:)", re.MULTILINE)
@@ -101,9 +101,9 @@ class Instructions(Struct, frozen=True, kw_only=True):
 
     None: not known now, so what was told before stands. An empty text: there is nothing, and what
     was told before no longer applies. `workspace` is its state, `files` are its instruction files.
-    `project` and `project_files` are those of the chat's project. `deployment` is told only at the
-    beginning of a chat. `modes` are overlays such as plan mode; they may contain
-    PLAN_PATH_PLACEHOLDER.
+    `project`, `project_files` and `project_notes` are those of the chat's project, `notes` those of
+    the user's memory. `deployment` is told only at the beginning of a chat. `modes` are overlays
+    such as plan mode; they may contain PLAN_PATH_PLACEHOLDER.
     """
 
     deployment: str | None = None
@@ -113,7 +113,9 @@ class Instructions(Struct, frozen=True, kw_only=True):
     skills: str | None = None
     project: str | None = None
     project_files: str | None = None
+    project_notes: str | None = None
     user: str | None = None
+    notes: str | None = None
     modes: tuple[str, ...] = ()
     plan_path: str | None = None
 
@@ -127,7 +129,9 @@ class Instructions(Struct, frozen=True, kw_only=True):
             "skills": self.skills,
             "project": self.project,
             "project_files": self.project_files,
+            "project_notes": self.project_notes,
             "user": None if self.user is None else _user_block(self.user),
+            "notes": self.notes,
             "modes": "\n\n".join(self.modes),
         }
         for section, text in ordered.items():
@@ -148,7 +152,9 @@ _TITLES: Final[Mapping[str, str]] = {
     "skills": "skills",
     "project": "instructions of the project",
     "project_files": "files of the project",
+    "project_notes": "notes of the project",
     "user": "user's instructions",
+    "notes": "notes of the user",
     "modes": "instructions of the chat's mode",
 }
 

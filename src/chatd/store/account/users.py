@@ -88,7 +88,8 @@ DELETE: Final[LiteralString] = """
     disconnected AS (DELETE FROM mcp_tokens WHERE user_id = $1),
     keyless AS (DELETE FROM provider_keys WHERE user_id = $1),
     untold AS (DELETE FROM webhooks WHERE owner_id = $1),
-    forgotten AS (DELETE FROM user_skills WHERE owner_id = $1)
+    forgotten AS (DELETE FROM user_skills WHERE owner_id = $1),
+    unremembered AS (DELETE FROM memory_notes WHERE owner_id = $1)
     UPDATE users SET deleted_at = now(), updated_at = now(), status = 'suspended',
         password_hash = NULL WHERE id = $1"""
 # What a request of the user wrote while the user was deleted.

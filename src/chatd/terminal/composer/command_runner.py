@@ -46,6 +46,7 @@ _SCREENS: Final[Mapping[CommandName, ScreenName]] = {
     "connect": "connect",
     "mcp": "mcp",
     "policy": "policy",
+    "memory": "memory",
     "usage": "usage",
     "help": "help",
 }
@@ -149,6 +150,7 @@ class CommandRunner:
             "share": self._share,
             "unshare": self._unshare,
             "project": self._project,
+            "remember": self._remember,
             "export": self._export,
         }
 
@@ -365,6 +367,13 @@ class CommandRunner:
         text = "" if project_id is None else str(project_id)
         self._opened.change_draft(lambda was: replace(was, project_id=text), self._opened.key)
         self._say(f"The new chat will be: {done}")
+
+    async def _remember(self, text: str) -> None:
+        if not text:
+            self._open_screen("memory")
+            return
+        await self._api.create_note(text)
+        self._say("Kept. The models of your chats are told it; /memory shows your notes.")
 
     async def _set_role(self, found: Directory, name: str, role: str) -> str:
         """Set the role of the user or group with that name among those found; returns the name."""

@@ -98,8 +98,8 @@ CommandName = Literal[
     "policy",
     "busy", "continue", "edit", "regenerate", "version", "rate", "unsent", "retry", "interrupt",
     "hold", "queue", "compact", "diff", "undo", "usage", "fork", "rename", "archive", "unarchive",
-    "pin", "unpin", "share", "unshare", "project", "export", "copy", "resume", "theme",
-    "statusline", "help", "quit",
+    "pin", "unpin", "share", "unshare", "project", "remember", "memory",
+    "export", "copy", "resume", "theme", "statusline", "help", "quit",
 ]  # fmt: skip
 
 Need = Literal["nothing", "chat", "idle chat", "busy chat"]
@@ -235,6 +235,12 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
         argument="[name|none]",
         effect="Put this chat into a project, or out of it; without a name, list them",
     ),
+    SlashCommand(
+        name="remember",
+        argument="[text]",
+        effect="Keep a note for all your chats; without a text, show them",
+    ),
+    SlashCommand(name="memory", effect="Show your notes and what models propose"),
     SlashCommand(
         name="export",
         argument="[path]",

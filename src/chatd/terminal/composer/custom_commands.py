@@ -74,9 +74,11 @@ def _read_head(text: str) -> Mapping[str, str]:
     return {key.strip().lower(): value.strip().strip("\"'") for key, _, value in pairs}
 
 
-def read_directory(directory: Path) -> list[CustomCommand]:
-    """Blocks. Leaves out unreadable files and anything but plain files."""
+def read_directory(directory: Path, root: Path | None = None) -> list[CustomCommand]:
+    """Blocks. Leaves out unreadable files and anything but plain files. With a root, which may be
+    somebody else's repository, no link may lead out of it."""
     try:
+        inside = None if root is None else root.resolve()
         paths = sorted(path for path in directory.iterdir() if path.suffix == ".md")
     except OSError:
         return []
@@ -86,7 +88,10 @@ def read_directory(directory: Path) -> list[CustomCommand]:
         try:
             if not _NAME.fullmatch(name) or not path.is_file():
                 continue
-            with path.open("rb") as file:
+            real = path.resolve()
+            if inside is not None and not real.is_relative_to(inside):
+                continue
+            with real.open("rb") as file:
                 data = file.read(MAX_COMMAND_BYTES + 1)
         except OSError:
             continue
@@ -94,6 +99,12 @@ def read_directory(directory: Path) -> list[CustomCommand]:
             command = read_command(name, data.decode("utf-8", "replace"))
             found += [] if command is None else [command]
     return found
+
+
+def workspace_of(directory: Path) -> Path | None:
+    """The directory whose `.chatd/commands` this is; None for that of the user's configuration."""
+    is_own = directory.parts[-len(PROJECT_DIRECTORY.parts) :] == PROJECT_DIRECTORY.parts
+    return directory.parent.parent if is_own else None
 
 
 def skill_command(skill: ListedSkill) -> CustomCommand | None:
@@ -111,12 +122,15 @@ class CustomCommands:
     """The commands that are known now. `read` reads the files; it blocks."""
 
     def __init__(self, directories: Sequence[Path]) -> None:
+        """`directories` named `.chatd/commands` are those of a workspace."""
         self._directories = directories
         self._files: list[CustomCommand] = []
         self._skills: list[CustomCommand] = []
 
     def read(self) -> list[CustomCommand]:
-        return [one for path in self._directories for one in read_directory(path)]
+        return [
+            one for path in self._directories for one in read_directory(path, workspace_of(path))
+        ]
 
     def use(self, files: Iterable[CustomCommand]) -> None:
         self._files = list(files)

@@ -213,6 +213,7 @@ _CARDS: Final = frozenset(
         "propose_plan",
         "ask_user_question",
         "attach_file",
+        "remember",
     }
 )
 

@@ -8,6 +8,7 @@ import msgspec
 from rich.text import Text
 
 from chatd.domain.chat.person_commands import is_persons_call
+from chatd.terminal.answers.exact_text import exact_text
 from chatd.terminal.timeline.agent_cards import (
     DENIED_TEXT,
     denied_card,
@@ -193,6 +194,19 @@ def _web_pages(facts: CallFacts) -> Sequence[JsonObject]:
     return [page for page in found if text_of(page, "url")]
 
 
+def note_card(facts: CallFacts) -> Card:
+    """The text as it is, with what cannot be seen as escapes."""
+    text = text_of(facts.result, "text") or text_of(facts.args, "text")
+    is_proposed = facts.state == "done"
+    return Card(
+        verb=verb_of(facts, "Writing a note", "Proposed a note", "Note not proposed"),
+        subject="",
+        opens=is_proposed,
+        body=(lambda inner: output_lines(exact_text(text), inner)) if text else None,
+        foot="Nothing is kept until you accept it: /memory" if is_proposed else "",
+    )
+
+
 def skill_card(facts: CallFacts) -> Card:
     body_text, content = text_of(facts.result, "body"), text_of(facts.result, "content")
 
@@ -331,6 +345,7 @@ _CARDS: Final[Mapping[str, Callable[[CallFacts], Card]]] = {
     "list_agents": list_agents_card,
     "ask_user_question": question_card,
     "attach_file": attach_card,
+    "remember": note_card,
     "read_skill": skill_card,
     "read_skill_file": skill_card,
 }

@@ -88,6 +88,7 @@ export const OWN_TOOLS: readonly KnownTool[] = [
   tool("list_agents", "Lists the subagents.", "looks", false),
   tool("list_subagent_models", "Lists the models of subagents.", "looks", false),
   tool("propose_plan", "Proposes a plan.", "looks", false),
+  tool("remember", "Proposes a note to keep.", "looks", false),
   tool("ask_user_question", "Asks the user.", "looks", false),
 ];
 

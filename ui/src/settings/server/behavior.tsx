@@ -76,6 +76,9 @@ function Behavior({ current }: { current: Deployment }) {
           >
             <Switch label="Answer by notification" checked={current.answer_links} onChange={(on) => save.mutate({ answer_links: on })} />
           </SettingRow>
+          <SettingRow title="Memory" hint="Users may keep notes that the models of their chats are told. Off tells none and takes no new ones.">
+            <Switch label="Memory" checked={current.memory} onChange={(on) => save.mutate({ memory: on })} />
+          </SettingRow>
           <SettingRow title="Debug records" hint="Requests to models and their answers, without secrets. Whoever may read a chat may read them.">
             <Segmented
               label="Debug records"

@@ -39,6 +39,7 @@ export type CardKind =
   | "computer"
   | "edit"
   | "generic"
+  | "memory"
   | "plan"
   | "process-signal"
   | "processes"
@@ -441,6 +442,15 @@ const TOOLS: ReadonlyMap<string, ToolRule> = new Map<string, ToolRule>([
   ],
   ["read_skill", SKILL],
   ["read_skill_file", SKILL],
+  [
+    "remember",
+    {
+      card: "memory",
+      titles: ["Writing a note", "Proposed a note", "Note not proposed"],
+      isCard: true,
+      isOpen: (call) => call.state === "failed",
+    },
+  ],
 ]);
 
 export const KNOWN_TOOLS: readonly string[] = [...TOOLS.keys()];

@@ -92,6 +92,7 @@ const CARDS: Readonly<Record<CardKind, ComponentType<CardProps>>> = {
   computer: lazy(async () => ({ default: (await import("../tools/computer-card")).ComputerCard })),
   edit: EditCard,
   generic: GenericCard,
+  memory: lazy(async () => ({ default: (await import("../tools/memory-card")).MemoryCard })),
   plan: PlanCard,
   "process-signal": ProcessSignalCard,
   processes: ProcessListCard,

@@ -18,6 +18,8 @@ from chatd.domain.deployment.runtime_settings import (
     EXPERIMENTS,
     EXPLORE_MODEL_TEXT,
     GENERAL_MODEL_TEXT,
+    MEMORY_CHOICE_TEXT,
+    MEMORY_TEXT,
     PROMPT_BODY_BYTES,
     PUBLIC_LINK_DAYS_TEXT,
     PUBLIC_LINKS_TEXT,
@@ -29,6 +31,7 @@ from chatd.domain.deployment.runtime_settings import (
     patched,
 )
 from chatd.domain.description import describe
+from chatd.domain.memory import MemoryChoice
 from chatd.domain.prompt.instructions import DEFAULT_SYSTEM_PROMPT
 from chatd.store.account import runtime_settings
 from chatd.store.account.runtime_settings import StoredDeployment, StoredUser
@@ -69,6 +72,7 @@ class DeploymentSettingsReply(Struct, frozen=True, kw_only=True):
     public_links: Annotated[bool, Meta(description=PUBLIC_LINKS_TEXT, examples=[True])]
     public_link_days: Annotated[int, Meta(description=PUBLIC_LINK_DAYS_TEXT, examples=[30])]
     answer_links: Annotated[bool, Meta(description=ANSWER_LINKS_TEXT, examples=[True])]
+    memory: Annotated[bool, Meta(description=MEMORY_TEXT, examples=[True])]
     experiments: Experiments
     available_experiments: Annotated[
         dict[str, str],
@@ -95,6 +99,10 @@ class UserSettingsReply(Struct, frozen=True, kw_only=True):
             description="Told to the model in all your chats.",
             examples=["I work on the billing team. Prefer short answers."],
         ),
+    ]
+    memory: Annotated[MemoryChoice, Meta(description=MEMORY_CHOICE_TEXT, examples=["proposals"])]
+    memory_allowed: Annotated[
+        bool, Meta(description="Whether the deployment lets users have notes.", examples=[True])
     ]
     experiments: Experiments
     debug_recording: Annotated[
@@ -215,6 +223,7 @@ def _user_reply(stored: StoredUser, deployment: StoredDeployment) -> UserSetting
         UserSettingsReply,
         stored.document,
         version=stored.version,
+        memory_allowed=deployment.document.memory,
         experiments=active_experiments(deployment.document.experiments),
         debug_mode=deployment.document.debug_recording,
     )
