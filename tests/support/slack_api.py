@@ -95,6 +95,7 @@ class FakeSlack:
         self.hold: dict[str, asyncio.Event] = {}
         self.sockets: list[web.WebSocketResponse] = []
         self.opened = 0
+        self.team = TEAM
         self.ack_s = 3.0
         self.acks: dict[str, int] = {}
         self.deliveries = 0
@@ -278,6 +279,7 @@ class FakeSlack:
         method = request.match_info["method"]
         fields, problem = await _read(request, method)
         self.requests.append((method, fields))
+        await self._changed()
         if (gate := self.hold.get(method)) is not None:
             await gate.wait()
         if self.broken:
@@ -333,7 +335,7 @@ class FakeSlack:
             "url": "https://acme.slack.com/",
             "team": "Acme",
             "user": "chatd",
-            "team_id": TEAM,
+            "team_id": self.team,
             "user_id": BOT,
             "bot_id": "B0BOT",
         }
@@ -456,6 +458,10 @@ class FakeSlack:
 
     async def handle_file(self, request: web.Request) -> web.Response:
         """Without the right token Slack answers with the page of a sign-in."""
+        self.requests.append(("files", {}))
+        await self._changed()
+        if (gate := self.hold.get("files")) is not None:
+            await gate.wait()
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         content = self.files.get(request.match_info["id"])
         if token not in self.tokens or "files:read" not in self.scopes or content is None:

@@ -1,5 +1,6 @@
 """Slack: mrkdwn, splitting, what an event asks for, which buttons a call gets."""
 
+import time
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,18 +13,21 @@ from chatd.cli.administration.slack_commands import MANIFEST
 from chatd.domain.chat.messages import PendingCall
 from chatd.domain.deployment.slack import (
     REQUIRED_SCOPES,
-    SLACK_PAYLOAD,
     SlackConnection,
     SlackEvent,
+    SlackPayload,
     ThreadView,
     call_body,
     call_buttons,
     chosen_label,
-    is_slack_file_url,
+    codes_in,
+    is_shown_whole,
+    is_slack_file_origin,
     link_code_of,
     progress_blocks,
     progress_text,
     read_payload,
+    read_slack,
     request_of,
 )
 from chatd.domain.deployment.slack_text import (
@@ -130,7 +134,7 @@ def test_the_messages_of_an_answer_are_taken_by_slack() -> None:
 def payload(**event: Any) -> Any:
     fields = {"type": "message", "channel": "C1", "user": "U1", "text": "hi", "ts": "1.1", **event}
     body = {"type": "event_callback", "team_id": "T1", "event": fields}
-    return read_payload(SLACK_PAYLOAD.decode(msgspec.json.encode(body)), ONE)
+    return read_payload(read_slack(msgspec.json.encode(body), SlackPayload), ONE)
 
 
 def test_a_mention_has_one_key_in_both_of_its_events() -> None:
@@ -184,7 +188,7 @@ def press(**changes: Any) -> Any:
         "actions": [{"action_id": "approve", "value": "v", "action_ts": "1.3"}],
         **changes,
     }
-    return read_payload(SLACK_PAYLOAD.decode(msgspec.json.encode(body)), ONE)
+    return read_payload(read_slack(msgspec.json.encode(body), SlackPayload), ONE)
 
 
 def test_a_press_waits_for_no_message_and_has_its_own_key() -> None:
@@ -243,20 +247,66 @@ def test_the_code_of_a_link(text: str, code: str | None) -> None:
     assert link_code_of(text) == code
 
 
+SLACK = ("https", "slack.com", 443)
+PROXY = ("http", "127.0.0.1", 9)
+
+
 @pytest.mark.parametrize(
-    ("url", "host", "is_taken"),
+    ("origin", "is_taken"),
     [
-        ("https://files.slack.com/f", "files.slack.com", True),
-        ("https://slack.com/f", "slack.com", True),
-        ("http://files.slack.com/f", "files.slack.com", False),
-        ("https://evilslack.com/f", "evilslack.com", False),
-        ("https://slack.com.evil.example/f", "slack.com.evil.example", False),
-        ("http://127.0.0.1:9/f", "127.0.0.1", False),
+        (("https", "files.slack.com", 443), True),
+        (SLACK, True),
+        (("http", "slack.com", 80), False),
+        (("https", "slack.com", 8443), False),
+        (("http", "files.slack.com", 80), False),
+        (("https", "evilslack.com", 443), False),
+        (("https", "slack.com.evil.example", 443), False),
+        (PROXY, False),
     ],
 )
-def test_the_bot_token_goes_to_hosts_of_slack_only(url: str, host: str, is_taken: object) -> None:
-    assert is_slack_file_url(url, host, "slack.com") is is_taken
-    assert is_slack_file_url("http://127.0.0.1:9/f", "127.0.0.1", "127.0.0.1")
+def test_the_bot_token_goes_to_hosts_of_slack_only(origin: Any, is_taken: object) -> None:
+    assert is_slack_file_origin(origin, SLACK) is is_taken
+
+
+def test_the_bot_token_goes_to_another_address_of_the_api() -> None:
+    assert is_slack_file_origin(PROXY, PROXY)
+    assert not is_slack_file_origin(("http", "127.0.0.1", 22), PROXY)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("see MFRGGZDFMZTWQ2LKNNWG23TPOA.", 1),
+        ("MFRGGZDFMZTWQ2LKNNWG23TPOAA", 0),
+        ("`mfrggzdfmztwq2lknnwg23tpoa`", 1),
+        ("MFRGGZDFMZTWQ2LKNNWG23TPOA " * 20, 5),
+    ],
+)
+def test_codes_are_found_anywhere_in_a_message(text: str, count: int) -> None:
+    assert len(codes_in(text)) == count
+
+
+@pytest.mark.parametrize(
+    "markdown",
+    [
+        "[" * 90_000,
+        "![" * 40_000,
+        "[a](https://x" * 7000,
+        "*a " * 30_000,
+        "**a " * 22_000,
+        "__a " * 22_000,
+        "~~a " * 22_000,
+        "a `" + "`` " * 30_000,
+        "a|b\n" + "-" * 80_000 + "x",
+        "a|b\n|" + " -:" * 25_000 + "x",
+        "word " * 4_000_000,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_no_answer_keeps_the_server_busy(markdown: str) -> None:
+    began = time.process_time()
+    assert answer_messages(markdown)
+    assert time.process_time() - began < 2.0
 
 
 def call(args: str, asks: str = "approval", name: str = "execute") -> PendingCall:
@@ -281,6 +331,7 @@ def actions_of(blocks: list[Any]) -> list[str]:
         ('{"command":"' + "x" * 2100 + '"}', ["deny", "open"]),
         ('{"command":"login --password secret1"}', ["deny", "open"]),
         ("[1]", ["deny", "open"]),
+        ('{"command":"echo ```id```"}', ["deny", "open"]),
     ],
 )
 def test_a_call_is_approved_in_slack_only_if_all_of_it_is_shown(
@@ -291,6 +342,12 @@ def test_a_call_is_approved_in_slack_only_if_all_of_it_is_shown(
     assert check_blocks(blocks) is None
     shown = str([block["text"]["text"] for block in blocks if block["type"] == "section"])
     assert shown.count("&lt;") in (0, 1990)
+
+
+def test_all_arguments_of_a_tool_that_is_no_command_are_shown() -> None:
+    one = call('{"command":"ls","description":"and more"}', name="deploy")
+    assert "and more" in str(blocks_of(one))
+    assert is_shown_whole(one)
 
 
 def test_the_options_of_one_question_are_buttons() -> None:

@@ -31,6 +31,8 @@ MAX_LINKED_CALL_CHARS: Final = 2000
 MAX_TOLD_CALL_CHARS: Final = 4000
 """Of a call that is looked through for secrets: the time grows with the square of it."""
 HIDDEN: Final = "[hidden]"
+COMMAND_TOOL: Final = "execute"
+"""Its description of a command does nothing. Other tools may do something with theirs."""
 _PURPOSE: Final = "answer link"
 _PATHS: Final = ("path", "file_path", "url", "query", "name")
 """Arguments that say most of a call, in this order."""
@@ -99,7 +101,8 @@ def describe_call(call: PendingCall) -> CallText:
     command = args.get("command")
     text = msgspec.json.encode(args).decode()
     if isinstance(command, str):
-        rest = {name: one for name, one in args.items() if name not in ("command", "description")}
+        known = ("command", "description") if call.name == COMMAND_TOOL else ("command",)
+        rest = {name: one for name, one in args.items() if name not in known}
         text = f"{command}\n{msgspec.json.encode(rest).decode()}" if rest else command
     shown = strip_secrets(clip(text, MAX_TOLD_CALL_CHARS))
     is_plain = all(char.isprintable() or char in "\n\t" for char in text)

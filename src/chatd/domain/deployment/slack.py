@@ -7,13 +7,20 @@ continues it and answers its calls: chatd never acts for one person as somebody 
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from itertools import islice
+from typing import Final, Literal, TypeVar, cast
 from uuid import UUID, uuid5
 
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.chat.call_waits import Question, read_questions, wait_of, waiting_calls
+from chatd.domain.chat.call_waits import (
+    Question,
+    call_fingerprint,
+    read_questions,
+    wait_of,
+    waiting_calls,
+)
 from chatd.domain.chat.commands import CreateChat, SendMessage
 from chatd.domain.chat.messages import PendingCall, UserInput
 from chatd.domain.chat.parts import Part, TextPart
@@ -39,6 +46,7 @@ from chatd.domain.prompt.titles import fallback_title
 from chatd.domain.text import clip
 from chatd.domain.workspace.entities import TemplateId
 
+T = TypeVar("T")
 MAX_CONNECTIONS: Final = 200
 MAX_CONNECTION_NAME_CHARS: Final = 64
 MAX_WAITING_EVENTS: Final = 500
@@ -76,10 +84,15 @@ OPEN: Final = "open"
 OPTION: Final = "option-"
 _SPACE: Final = UUID("5f0d7f3e-8b1c-5d0e-9c61-0f6f1f6f5a11")
 _CODE_PURPOSE: Final = "slack link"
-_LINK: Final = re.compile(r"link\s+([A-Za-z2-7]{26})", re.IGNORECASE)
+_LINK: Final = re.compile(r"`?link\s+([A-Za-z2-7]{26})`?", re.IGNORECASE)
+_CODE: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z2-7]{26}(?![A-Za-z0-9])")
+_MAX_CODES_READ: Final = 5
 _TS: Final = re.compile(r"\d{1,12}\.\d{1,9}", re.ASCII)
 _ID: Final = re.compile(r"[A-Z0-9]{1,40}", re.ASCII)
 _TAKEN_SUBTYPES: Final = frozenset({"", "file_share", "thread_broadcast"})
+
+
+SlackEventKind = Literal["message", "press"]
 
 
 class SlackConnection(Struct, frozen=True, kw_only=True):
@@ -112,7 +125,7 @@ class SlackEvent(Struct, frozen=True, kw_only=True):
     """A message, or a press of a button. `thread_ts` is the first message of its thread, `ts` the
     message itself, or the one with the button. `action` and `value` are of a button."""
 
-    kind: Literal["message", "press"]
+    kind: SlackEventKind
     key: str
     channel: str
     thread_ts: str
@@ -134,6 +147,12 @@ class SlackEvent(Struct, frozen=True, kw_only=True):
     def is_request(self) -> bool:
         """Whether it counts without a chat in its thread."""
         return self.is_direct or self.is_mention or self.kind == "press"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is stored without a chat in its thread. A code to link a person that others
+        have read is no message to chatd, but must not count any more."""
+        return self.is_request or ("link" in self.text.lower() and bool(codes_in(self.text)))
 
 
 # What Slack sends
@@ -264,6 +283,12 @@ def link_code_of(request: str) -> str | None:
     """The code of `link CODE`."""
     found = _LINK.fullmatch(request.strip())
     return None if found is None else found[1].upper()
+
+
+def codes_in(text: str) -> Sequence[str]:
+    """What may be codes."""
+    found = (one[0].upper() for one in _CODE.finditer(text))
+    return tuple(islice(found, _MAX_CODES_READ))
 
 
 def link_digest_text(code: str) -> str:
@@ -405,10 +430,22 @@ def call_buttons(call: PendingCall, post_id: UUID, chat_url: str) -> list[Block]
         ]
         return [section("Press a button, or reply in this thread."), actions([*options, *links])]
     deny = button(DENY, "Deny", value, "danger")
-    if may_have_link(call):
+    if is_shown_whole(call):
         return [actions([button(APPROVE, "Approve", value, "primary"), deny, *links])]
     note = section("Part of it cannot be shown here: approve it in chatd.")
     return [note, actions([deny, *links])]
+
+
+def is_shown_whole(call: PendingCall) -> bool:
+    """Whether Slack can show exactly what would run: text in a block of code cannot have the mark
+    that ends it."""
+    return may_have_link(call) and "```" not in describe_call(call).text
+
+
+def call_key(chat: Chat, call: PendingCall) -> str:
+    """Of the message about it. A thread may have several chats, one after the other, whose calls
+    have the same ids."""
+    return f"call {chat.id} {call_fingerprint(chat, call)}"
 
 
 def _question_body(call: PendingCall) -> list[Block]:
@@ -460,11 +497,27 @@ def _open(chat_url: str) -> Sequence[Block]:
     return (link_button(OPEN, "Open in chatd", chat_url),) if chat_url else ()
 
 
-def is_slack_file_url(url: str, host: str, base_host: str) -> bool:
+Origin = tuple[str, str, int | None]
+"""Scheme, host and port."""
+
+
+def is_slack_file_origin(origin: Origin, base: Origin) -> bool:
     """Whether the bot token may be sent there: hosts of Slack, and that of another API address."""
-    if not url.startswith("https://") and host != base_host:
-        return False
-    return host in (base_host, "slack.com") or host.endswith(".slack.com")
+    scheme, host, port = origin
+    is_slack = host == "slack.com" or host.endswith(".slack.com")
+    return origin == base or (is_slack and (scheme, port) == ("https", 443))
 
 
-SLACK_PAYLOAD: Final = msgspec.json.Decoder(SlackPayload)
+def read_slack(content: bytes, kind: type[T]) -> T:
+    """Slack names fields that have no value in some messages, as null, and leaves them out in
+    others. Raises DecodeError, UnicodeError, RecursionError."""
+    return msgspec.convert(_without_nulls(msgspec.json.decode(content)), kind)
+
+
+def _without_nulls(value: object) -> object:
+    if isinstance(value, dict):
+        fields = cast("dict[str, object]", value)
+        return {name: _without_nulls(one) for name, one in fields.items() if one is not None}
+    if isinstance(value, list):
+        return [_without_nulls(one) for one in cast("list[object]", value) if one is not None]
+    return value

@@ -15,6 +15,7 @@ SECTIONS_PER_MESSAGE: Final = 10
 """Of an answer; Slack takes 50 blocks."""
 MAX_ANSWER_SECTIONS: Final = 30
 """A longer answer ends with a note that the rest is in chatd."""
+_MAX_ANSWER_CHARS: Final = MAX_ANSWER_SECTIONS * MAX_SECTION_CHARS
 MAX_FALLBACK_CHARS: Final = 300
 """Of what a notification shows of a message."""
 
@@ -24,15 +25,18 @@ _FENCE: Final = re.compile(r"\s{0,3}(`{3,}|~{3,})")
 _HEADING: Final = re.compile(r"\s{0,3}#{1,6}\s+(.*?)\s*#*\s*$")
 _BULLET: Final = re.compile(r"(\s*)[-*+]\s+(\[[ xX]\]\s+)?(.*)$")
 _RULE: Final = re.compile(r"\s{0,3}([-*_])(\s*\1){2,}\s*$")
-_TABLE_RULE: Final = re.compile(r"\s*\|?[\s:|-]*-[\s:|-]*\|[\s:|-]*$")
-_CODE: Final = re.compile(r"(`+)(.+?)\1")
+_CODE: Final = re.compile(r"(`+)(.{1,2000}?)\1")
 _LINK: Final = re.compile(
-    r"!?\[([^\]\n]*)\]\((https?://[^\s)]+|mailto:[^\s)]+)(?:\s+\"[^\"]*\")?\)"
+    r"!?\[([^\[\]\n]{0,500})\]\((https?://[^\s)\[]{1,2000}|mailto:[^\s)\[]{1,300})"
+    r"(?:\s{1,9}\"[^\"]{0,300}\")?\)"
 )
 _BARE_URL: Final = re.compile(r"https?://[^\s<>|\"')\]\x00]+")
-_BOLD: Final = re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*|(?<!\w)__(?=\S)(.+?)(?<=\S)__(?!\w)")
-_ITALIC: Final = re.compile(r"(?<![\w*])\*(?=[^\s*])(.+?)(?<=[^\s*])\*(?![\w*])")
-_STRIKE: Final = re.compile(r"~~(?=\S)(.+?)(?<=\S)~~")
+# Their length is bounded, and so is the time that a line takes.
+_BOLD: Final = re.compile(
+    r"\*\*(?=\S)(.{1,300}?)(?<=\S)\*\*|(?<!\w)__(?=\S)(.{1,300}?)(?<=\S)__(?!\w)"
+)
+_ITALIC: Final = re.compile(r"(?<![\w*])\*(?=[^\s*])(.{1,300}?)(?<=[^\s*])\*(?![\w*])")
+_STRIKE: Final = re.compile(r"~~(?=\S)(.{1,300}?)(?<=\S)~~")
 _KEPT: Final = re.compile("\x00(\\d+)\x00")
 _REFERENCE: Final = re.compile(r"<([^<>]*)>")
 _BOLD_MARK: Final = "\x01"
@@ -59,8 +63,7 @@ def mrkdwn(markdown: str) -> str:
                 lines.append(escape(line).replace("```", "'''"))
             continue
         is_table = "|" in line and (
-            bool(table)
-            or (number + 1 < len(source) and _TABLE_RULE.match(source[number + 1]) is not None)
+            bool(table) or (number + 1 < len(source) and _is_table_rule(source[number + 1]))
         )
         if is_table:
             table.append(line)
@@ -78,6 +81,11 @@ def mrkdwn(markdown: str) -> str:
     return "\n".join(lines).strip("\n")
 
 
+def _is_table_rule(line: str) -> bool:
+    """The line between the heads of a table and its rows."""
+    return 0 <= line.find("-") < line.rfind("|") and not line.strip(" \t:|-")
+
+
 def _table(rows: Sequence[str]) -> list[str]:
     """Slack has no tables: their columns are aligned as text."""
     if not rows:
@@ -85,7 +93,7 @@ def _table(rows: Sequence[str]) -> list[str]:
     cells = [
         [cell.strip() for cell in row.strip().strip("|").split("|")]
         for row in rows
-        if not _TABLE_RULE.match(row)
+        if not _is_table_rule(row)
     ]
     columns = max(map(len, cells), default=0)
     widths = [
@@ -238,8 +246,9 @@ def actions(buttons: Sequence[Block]) -> Block:
 
 def answer_messages(markdown: str) -> list[list[Block]]:
     """The blocks of each message of an answer."""
-    pieces = split_text(mrkdwn(markdown))
-    if len(pieces) > MAX_ANSWER_SECTIONS:
+    read = markdown[:_MAX_ANSWER_CHARS]
+    pieces = split_text(mrkdwn(read))
+    if len(pieces) > MAX_ANSWER_SECTIONS or len(read) < len(markdown):
         pieces = [*pieces[: MAX_ANSWER_SECTIONS - 1], "_The rest of the answer is in chatd._"]
     blocks = [section(piece) for piece in pieces]
     step = SECTIONS_PER_MESSAGE

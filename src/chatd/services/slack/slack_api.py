@@ -9,18 +9,20 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal, TypeVar
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 from msgspec import Struct
+from yarl import URL
 
 from chatd.domain.deployment.slack import (
     EMAIL_SCOPE,
     POST_EVENT_TYPE,
     REQUIRED_SCOPES,
+    Origin,
     SlackFile,
-    is_slack_file_url,
+    is_slack_file_origin,
+    read_slack,
 )
 from chatd.domain.deployment.slack_text import MAX_FALLBACK_CHARS, Block
 from chatd.domain.errors import ChatdError
@@ -289,12 +291,12 @@ class SlackApi:
     @asynccontextmanager
     async def download(self, file: SlackFile) -> AsyncGenerator[aiohttp.StreamReader]:
         """The bytes of a file, from Slack's hosts only."""
-        url, base = file.url_private_download, urlsplit(self._requests.base)
+        url = file.url_private_download
         try:
-            host = urlsplit(url).hostname or ""
+            is_taken = is_slack_file_origin(_origin(url), _origin(self._requests.base))
         except ValueError:
-            host = ""
-        if not is_slack_file_url(url, host, base.hostname or ""):
+            is_taken = False
+        if not is_taken:
             raise SlackCallFailed("rejected", "The file is not on a host of Slack.")
         headers = {"authorization": f"Bearer {self._bot_token}"}
         try:
@@ -353,6 +355,12 @@ class SlackApi:
             raise SlackCallFailed("unavailable", f"Slack's reply: {error}.") from None
 
 
+def _origin(url: str) -> Origin:
+    """As it is requested. Raises ValueError."""
+    read = URL(url)
+    return read.scheme, read.host or "", read.port
+
+
 def _message(channel: str, blocks: Sequence[Block], text: str) -> Mapping[str, object]:
     return {
         "channel": channel,
@@ -404,6 +412,6 @@ def _limited(headers: Mapping[str, str]) -> SlackCallFailed:
 
 def _decode(content: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return read_slack(content, kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise SlackCallFailed("unavailable", "Slack's reply has another form.") from None

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from chatd.aio import InterruptibleSleep
 from chatd.domain.backoff import doubled_s, spread
-from chatd.domain.deployment.slack import SLACK_PAYLOAD, SlackConnection, read_payload
+from chatd.domain.deployment.slack import SlackConnection, SlackPayload, read_payload, read_slack
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
 from chatd.domain.text import clip
@@ -136,7 +136,7 @@ class SlackSockets:
             try:
                 end = await self._connect(found)
                 has_lasted = self._env.clock.monotonic() - began_s >= MIN_CONNECTION_S
-                failures = 0 if end == "refresh" and has_lasted else failures + 1
+                failures = failures + 1 if not has_lasted else 0 if end == "refresh" else 1
                 if end == "disabled":
                     text = "Socket Mode is turned off for the app: turn it on in its settings."
                     await slack.set_problem(self._conn, connection_id, text)
@@ -240,8 +240,8 @@ class SlackSockets:
         if envelope.type not in ("events_api", "interactive"):
             return True
         try:
-            payload = SLACK_PAYLOAD.decode(envelope.payload)
-        except (msgspec.DecodeError, UnicodeError):
+            payload = read_slack(bytes(envelope.payload), SlackPayload)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             return True  # nothing that chatd reads has this form
         event = read_payload(payload, connection)
         if isinstance(event, str):

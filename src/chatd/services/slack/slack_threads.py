@@ -23,13 +23,21 @@ from chatd.domain.deployment.slack import (
     ThreadView,
     call_body,
     call_buttons,
+    call_key,
     decided_text,
     progress_blocks,
     progress_text,
 )
-from chatd.domain.deployment.slack_text import Block, answer_messages, section
+from chatd.domain.deployment.slack_text import (
+    MAX_FALLBACK_CHARS,
+    Block,
+    answer_messages,
+    escape,
+    section,
+)
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Env
+from chatd.domain.text import clip
 from chatd.services.slack.slack_api import SlackApi, SlackCallFailed
 from chatd.store.chat import chats
 from chatd.store.database.conn import Conn
@@ -101,7 +109,7 @@ class ThreadPass:
             await self._put_call(call, view)
         for answer, shown in pieces:
             for key, blocks in shown:
-                text = answer.text
+                text = escape(clip(answer.text, MAX_FALLBACK_CHARS))
                 post = await self._put(key, lambda _id, b=blocks: b, text)
                 await slack_work.close_post(self._conn, post)
             await slack_work.advance(self._conn, self._thread, answer.id)
@@ -197,7 +205,7 @@ class ThreadPass:
         await self._put(
             call.key,
             lambda post_id: [*body, *call_buttons(call.call, post_id, view.chat_url)],
-            f"Allow {call.call.name}?",
+            f"Allow {escape(call.call.name)}?",
             call=call,
             body=msgspec.json.encode(body).decode(),
         )
@@ -291,7 +299,7 @@ def _calls(chat: Chat) -> tuple[_Call, ...]:
     """Those that a person can answer."""
     found = ((call, call_fingerprint(chat, call)) for call in waiting_calls(chat))
     return tuple(
-        _Call(key=f"call {fingerprint}", call=call, fingerprint=fingerprint)
+        _Call(key=call_key(chat, call), call=call, fingerprint=fingerprint)
         for call, fingerprint in found
         if wait_of(call) in ("approval", "question")
     )

@@ -7,11 +7,11 @@ request key, a message in Slack by its metadata (`slack_threads`).
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing, suppress
 from hashlib import sha256
-from typing import Final
+from typing import Final, get_args
 from uuid import UUID
 
 from msgspec import Struct
@@ -28,7 +28,6 @@ from chatd.domain.chat.commands import AnswerCalls, CallAnswer, Command, Interru
 from chatd.domain.chat.messages import PendingCall
 from chatd.domain.chat.parts import FilePart, Part, TextPart
 from chatd.domain.chat.row import Chat
-from chatd.domain.deployment.answer_links import may_have_link
 from chatd.domain.deployment.repositories import EventOutcome, retry_after_s
 from chatd.domain.deployment.slack import (
     APPROVE,
@@ -36,12 +35,16 @@ from chatd.domain.deployment.slack import (
     MAX_CLAIMS,
     STOP,
     SlackEvent,
+    SlackEventKind,
     SlackFile,
     asked_question,
+    call_key,
     chat_of,
     chosen_label,
+    codes_in,
     create_command,
     how_to_link,
+    is_shown_whole,
     link_code_of,
     request_id_of,
     request_of,
@@ -92,6 +95,7 @@ CLAIM_S: Final = 300.0
 HANDLE_TIMEOUT_S: Final = 270.0
 """For one event or thread, with its requests to Slack and its files."""
 MAX_AT_ONCE: Final = 8
+"""Of presses, of messages and of threads."""
 MAX_DETAIL_CHARS: Final = 300
 EMAIL_FRESH_S: Final = 60.0
 """For so long the email of a person is not asked again."""
@@ -146,6 +150,7 @@ class SlackWorker:
         self._site = parts.site
         self._emails: OrderedDict[tuple[UUID, str], tuple[float, str]] = OrderedDict()
         self._pause = InterruptibleSleep(env.clock)
+        self._busy: Counter[str] = Counter()
         self._has_connections = True
         self.sockets = SlackSockets(pool, env, parts.ring, parts.requests, self.wake)
 
@@ -163,28 +168,56 @@ class SlackWorker:
             self._pause.wake()
 
     async def run(self) -> None:
-        while True:
-            if not await self.run_due():
-                interval_s = POLL_INTERVAL_S if self._has_connections else IDLE_POLL_INTERVAL_S
-                await self._pause.sleep(interval_s, "slack")
+        """What takes long keeps nothing else waiting while there is room."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                if not await self._begin_due(group):
+                    interval_s = POLL_INTERVAL_S if self._has_connections else IDLE_POLL_INTERVAL_S
+                    await self._pause.sleep(interval_s, "slack")
 
     async def run_due(self) -> bool:
-        """Whether there was anything to do."""
+        """Whether there was anything to do; it is done."""
+        async with asyncio.TaskGroup() as group:
+            return await self._begin_due(group)
+
+    async def _begin_due(self, group: asyncio.TaskGroup) -> bool:
+        """Whether there was anything to do for which there is room. Messages with files take long,
+        so presses have room of their own."""
+        began = False
         try:
             self._has_connections = await slack.has_any(self._pool)
             if not self._has_connections:
                 return False
-            events = await slack_work.claim_events(self._pool, limit=MAX_AT_ONCE, claim_s=CLAIM_S)
-            threads = await slack_work.claim_threads(self._pool, limit=MAX_AT_ONCE, claim_s=CLAIM_S)
+            for kind in get_args(SlackEventKind):
+                if room := self._room(kind):
+                    events = await slack_work.claim_events(
+                        self._pool, kind, limit=room, claim_s=CLAIM_S
+                    )
+                    for event in events:
+                        self._begin(group, kind, self._handle(event))
+                    began |= bool(events)
+            if room := self._room("thread"):
+                threads = await slack_work.claim_threads(self._pool, limit=room, claim_s=CLAIM_S)
+                for thread in threads:
+                    self._begin(group, "thread", self._show(thread))
+                began |= bool(threads)
         except ChatdError as error:
             self._env.emit("slack_unread", error_kind=error.code)
-            return False
-        async with asyncio.TaskGroup() as group:
-            for event in events:
-                group.create_task(self._contain(self._handle(event)))
-            for thread in threads:
-                group.create_task(self._contain(self._show(thread)))
-        return bool(events or threads)
+        return began
+
+    def _room(self, kind: str) -> int:
+        return MAX_AT_ONCE - self._busy[kind]
+
+    def _begin(
+        self, group: asyncio.TaskGroup, kind: str, work: Coroutine[object, object, None]
+    ) -> None:
+        self._busy[kind] += 1
+        group.create_task(self._contain(work)).add_done_callback(lambda _task: self._end(kind))
+
+    def _end(self, kind: str) -> None:
+        if self._room(kind) == 0:  # more of it may be due
+            self._pause.wake()
+        self._busy[kind] -= 1
 
     async def _contain(self, work: Coroutine[object, object, None]) -> None:
         """What fails here is due again when its claim ends."""
@@ -200,6 +233,10 @@ class SlackWorker:
     async def _show(self, thread: SlackThread) -> None:
         found = await slack.open_connection(self._pool, thread.connection_id)
         if found is None:
+            return
+        if thread.attempts > MAX_CLAIMS:
+            detail = f"{MAX_CLAIMS} attempts did not end"
+            await slack_work.postpone(self._pool, thread, None, detail)
             return
         try:
             api = open_api(self.requests, self._ring, found)
@@ -281,8 +318,12 @@ class SlackWorker:
     ) -> _Result:
         one = found.connection
         request = request_of(event, one.bot_user_id)
-        if event.is_request and (code := link_code_of(request)) is not None:
+        code = link_code_of(request)
+        if event.is_direct and code is not None:
             return await self._link(found, api, event, code, is_retry=is_retry)
+        if not event.is_direct and await self._revoke(event, code):
+            await self._tell(api, event, _IN_PUBLIC)
+            return _ignored("a code in a channel")
         thread = await slack_work.find_thread(self._pool, one.id, event)
         chat = await self._chat_of(thread)
         if not event.is_request and chat is None:
@@ -337,14 +378,17 @@ class SlackWorker:
                 self._emails.popitem(last=False)
         return await slack.find_person_by_email(self._pool, email) if email else None
 
+    async def _revoke(self, event: SlackEvent, code: str | None) -> bool:
+        """Codes that others may have read count no more. Whether the message is about one."""
+        is_code = False
+        async with self._pool.transaction() as session:
+            for one in codes_in(event.text):
+                is_code |= await slack.revoke_code(session, one)
+        return is_code or (event.is_request and code is not None)
+
     async def _link(
         self, found: OpenSlack, api: SlackApi, event: SlackEvent, code: str, *, is_retry: bool
     ) -> _Result:
-        if not event.is_direct:
-            async with self._pool.transaction() as session:
-                await slack.revoke_code(session, code)
-            await self._tell(api, event, _IN_PUBLIC)
-            return _ignored("a code in a channel")
         name = (await api.user(event.user)).shown_name
         async with self._pool.transaction() as session:
             person = await slack.use_code(
@@ -505,7 +549,7 @@ class SlackWorker:
             (
                 one
                 for one in waiting_calls(chat)
-                if one.id == post.tool_call_id and call_fingerprint(chat, one) == post.fingerprint
+                if one.id == post.tool_call_id and call_key(chat, one) == post.key
             ),
             None,
         )
@@ -547,7 +591,7 @@ class SlackWorker:
                 replies=(QuestionReply(labels=(label,)),),
                 fingerprint=fingerprint,
             )
-        elif event.action == DENY or (event.action == APPROVE and may_have_link(call)):
+        elif event.action == DENY or (event.action == APPROVE and is_shown_whole(call)):
             answer = CallAnswer(
                 tool_call_id=call.id,
                 decision="approve" if event.action == APPROVE else "deny",

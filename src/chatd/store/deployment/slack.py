@@ -45,7 +45,7 @@ INSERT: Final[LiteralString] = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"""
 GET: Final[LiteralString] = f"SELECT {_COLUMNS} {_FROM} WHERE c.id = $1"
 LIST: Final[LiteralString] = f"SELECT {_COLUMNS} {_FROM} ORDER BY c.created_at, c.id"
-# Another token forgets what was wrong with the old one, and which workspace it was for. What the
+# Another token forgets what was wrong with the old one. What the
 # holder of the socket compares is `updated_at`.
 UPDATE: Final[LiteralString] = """
     UPDATE slack_connections SET name = $2, template_id = $3, project_id = $4,
@@ -59,10 +59,16 @@ _SEALED: Final[LiteralString] = "c.bot_token, c.app_token"
 OPEN: Final[LiteralString] = f"SELECT {_COLUMNS}, {_SEALED} {_FROM} WHERE c.id = $1"
 LIST_OPEN: Final[LiteralString] = f"""
     SELECT {_COLUMNS}, {_SEALED} {_FROM} WHERE c.enabled ORDER BY c.id"""
-HAS_ANY: Final[LiteralString] = "SELECT EXISTS (SELECT FROM slack_connections WHERE enabled)"
+HAS_ANY: Final[LiteralString] = """
+    SELECT EXISTS (SELECT FROM slack_connections WHERE enabled)
+        OR EXISTS (SELECT FROM slack_events WHERE due_at IS NOT NULL)"""
 SET_PROBLEM: Final[LiteralString] = """
     UPDATE slack_connections SET problem = $2 WHERE id = $1 AND problem IS DISTINCT FROM $2"""
+# The id of a person says who it is within a workspace only.
 SET_TEAM: Final[LiteralString] = """
+    WITH unlinked AS (
+        DELETE FROM slack_links l USING slack_connections c
+        WHERE l.connection_id = $1 AND c.id = $1 AND c.team_id NOT IN ('', $2))
     UPDATE slack_connections SET team_id = $2, team_name = $3, bot_user_id = $4 WHERE id = $1"""
 REST: Final[LiteralString] = """
     UPDATE slack_connections
@@ -256,7 +262,8 @@ async def list_open(conn: Conn) -> Sequence[OpenSlack]:
 
 
 async def has_any(conn: Conn) -> bool:
-    """Whether any connection is enabled. For the server itself."""
+    """Whether any connection is enabled, or has events left from when it was. For the server
+    itself."""
     return await conn.fetchval(HAS_ANY)
 
 
@@ -343,9 +350,9 @@ async def use_code(
     return person
 
 
-async def revoke_code(session: DatabaseSession, code: str) -> None:
-    """Revoke a code that others may have read."""
-    await session.fetchrow(USE_CODE, digest(link_digest_text(code)))
+async def revoke_code(session: DatabaseSession, code: str) -> bool:
+    """Revoke a code that others may have read. Whether it counted."""
+    return await session.fetchrow(USE_CODE, digest(link_digest_text(code))) is not None
 
 
 async def list_links(conn: Conn, actor: UserActor) -> Sequence[SlackLink]:

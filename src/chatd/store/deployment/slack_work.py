@@ -19,7 +19,7 @@ from chatd.domain.chat.messages import Draft, decode_parts, needs_next_step
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.deployment.repositories import EventOutcome
-from chatd.domain.deployment.slack import MAX_WAITING_EVENTS, SlackEvent
+from chatd.domain.deployment.slack import MAX_WAITING_EVENTS, SlackEvent, SlackEventKind
 from chatd.domain.ids import ChatId, MessageId, ToolCallId
 from chatd.store.database.conn import Conn, Row, json_text
 
@@ -55,7 +55,8 @@ CLAIM: Final[LiteralString] = f"""
     FROM (
         SELECT w.id FROM slack_events w
         JOIN slack_connections c ON c.id = w.connection_id
-        WHERE w.due_at <= now() AND (c.rest_until IS NULL OR c.rest_until <= now())
+        WHERE w.due_at <= now() AND w.place LIKE 'press %' = $3
+          AND (c.rest_until IS NULL OR c.rest_until <= now())
           AND NOT EXISTS (
             SELECT FROM slack_events f
             WHERE f.connection_id = w.connection_id AND f.place = w.place
@@ -65,7 +66,7 @@ CLAIM: Final[LiteralString] = f"""
 # Only of the attempt that was claimed: a late end of an earlier one changes nothing.
 END: Final[LiteralString] = """
     UPDATE slack_events SET due_at = NULL, ended_at = now(), outcome = $3, detail = $4,
-        chat_id = $5
+        chat_id = $5, event = $6::json
     WHERE id = $1 AND attempts = $2 AND due_at IS NOT NULL"""
 RETRY: Final[LiteralString] = """
     UPDATE slack_events SET due_at = now() + $3::float8 * interval '1 s', detail = $4
@@ -98,18 +99,24 @@ BEGIN: Final[LiteralString] = """
             ELSE shown_message END,
         shown_version = CASE WHEN chat_id IS DISTINCT FROM $3 THEN 0 ELSE shown_version END
     WHERE id = $1 AND (request <> $2 OR chat_id IS DISTINCT FROM $3)"""
+# A process shows the thread now: another one must not, or both post the same.
+_IS_CLAIMED: Final[LiteralString] = "attempts > 0 AND failure = '' AND NOT is_shown"
 # After it was sent.
-SHOW: Final[LiteralString] = """
-    UPDATE slack_threads SET is_shown = false, due_at = now(), attempts = 0, failure = '',
-        shown_version = 0
+SHOW: Final[LiteralString] = f"""
+    UPDATE slack_threads SET is_shown = false, failure = '', shown_version = 0,
+        due_at = CASE WHEN {_IS_CLAIMED} THEN due_at ELSE now() END,
+        attempts = CASE WHEN {_IS_CLAIMED} THEN attempts ELSE 0 END
     WHERE id = $1 AND request = $2"""
-HURRY: Final[LiteralString] = """
-    UPDATE slack_threads SET is_shown = false, due_at = now(), shown_version = 0
+HURRY: Final[LiteralString] = f"""
+    UPDATE slack_threads SET is_shown = false, shown_version = 0,
+        due_at = CASE WHEN {_IS_CLAIMED} OR failure <> '' AND NOT is_shown THEN due_at
+            ELSE now() END,
+        attempts = CASE WHEN is_shown THEN 0 ELSE attempts END
     WHERE id = $1 AND chat_id IS NOT NULL"""
 CLAIM_THREADS: Final[LiteralString] = f"""
     UPDATE slack_threads t
     SET due_at = now() + $2::float8 * interval '1 s', attempts = t.attempts + 1,
-        claim = t.claim + 1
+        claim = t.claim + 1, failure = ''
     FROM (
         SELECT w.id FROM slack_threads w
         JOIN slack_connections c ON c.id = w.connection_id AND c.enabled
@@ -119,18 +126,22 @@ CLAIM_THREADS: Final[LiteralString] = f"""
           AND (h.id IS NULL OR h.snapshot_version > w.shown_version)
         ORDER BY w.due_at LIMIT $1 FOR UPDATE OF w SKIP LOCKED) claimed
     WHERE t.id = claimed.id RETURNING {_THREAD}"""
-# Not the end, if another request has begun since: `request` is then another one.
+# Not the end, if another request has begun since: `request` is then another one. Nor if the chat
+# has changed since it was read: the request may have been sent after that.
 SHOWN: Final[LiteralString] = """
     UPDATE slack_threads SET shown_version = CASE WHEN request = $2 THEN $3::bigint ELSE 0 END,
-        is_shown = CASE WHEN request = $2 THEN $4::boolean ELSE is_shown END, attempts = 0,
+        is_shown = CASE WHEN request = $2 THEN $4::boolean AND NOT EXISTS (
+                SELECT FROM chats h WHERE h.id = chat_id AND h.snapshot_version > $3)
+            ELSE is_shown END, attempts = 0,
         failure = '', due_at = now() + $5::float8 * interval '1 s'
     WHERE id = $1 AND claim = $6"""
 ADVANCE: Final[LiteralString] = """
-    UPDATE slack_threads SET shown_message = $2 WHERE id = $1 AND shown_message < $2"""
+    UPDATE slack_threads SET shown_message = $2
+    WHERE id = $1 AND shown_message < $2 AND chat_id = $3"""
 POSTPONE: Final[LiteralString] = """
     UPDATE slack_threads SET due_at = now() + coalesce($3::float8, 0) * interval '1 s',
-        failure = $4, is_shown = $3::float8 IS NULL
-    WHERE id = $1 AND request = $2"""
+        failure = $4, is_shown = $3::float8 IS NULL AND request = $2
+    WHERE id = $1 AND claim = $5"""
 DELETE_THREADS: Final[LiteralString] = """
     DELETE FROM slack_threads WHERE id IN (
         SELECT t.id FROM slack_threads t
@@ -217,7 +228,7 @@ async def store_event(conn: Conn, connection_id: UUID, event: SlackEvent) -> Sto
         event.place,
         json_text(event),
         MAX_WAITING_EVENTS,
-        event.is_request,
+        event.is_kept,
         event.channel,
         event.thread_ts,
     )
@@ -227,9 +238,11 @@ async def store_event(conn: Conn, connection_id: UUID, event: SlackEvent) -> Sto
     return "full" if row["waiting"] >= MAX_WAITING_EVENTS else "known"
 
 
-async def claim_events(conn: Conn, *, limit: int, claim_s: float) -> Sequence[StoredSlackEvent]:
+async def claim_events(
+    conn: Conn, kind: SlackEventKind, *, limit: int, claim_s: float
+) -> Sequence[StoredSlackEvent]:
     """The events that are due; other replicas get them only after `claim_s`."""
-    return _events(await conn.fetch(CLAIM, limit, claim_s))
+    return _events(await conn.fetch(CLAIM, limit, claim_s, kind == "press"))
 
 
 async def end_event(
@@ -239,7 +252,9 @@ async def end_event(
     detail: str = "",
     chat_id: ChatId | None = None,
 ) -> None:
-    await conn.execute(END, event.id, event.attempts, outcome, detail, chat_id)
+    """What was said is not kept."""
+    kept = json_text(msgspec.structs.replace(event.event, text="", files=()))
+    await conn.execute(END, event.id, event.attempts, outcome, detail, chat_id, kept)
 
 
 async def retry_event(conn: Conn, event: StoredSlackEvent, after_s: float, detail: str) -> None:
@@ -319,12 +334,13 @@ async def set_shown(
 
 async def advance(conn: Conn, thread: SlackThread, message_id: MessageId) -> None:
     """All answers up to this message are posted."""
-    await conn.execute(ADVANCE, thread.id, message_id)
+    await conn.execute(ADVANCE, thread.id, message_id, thread.chat_id)
 
 
 async def postpone(conn: Conn, thread: SlackThread, after_s: float | None, failure: str) -> None:
     """None: it is given up until the next request."""
-    await conn.execute(POSTPONE, thread.id, thread.request, after_s, failure)
+    args = (thread.id, thread.request, after_s, failure, thread.claim)
+    await conn.execute(POSTPONE, *args)
 
 
 async def list_answers(
