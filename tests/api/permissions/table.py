@@ -855,7 +855,7 @@ ADMINISTRATION: Final = (
     row("GET /slack-connections/{slack_id}/events", "administration read", "admin"),
     row("GET /slack-links", "any role", "account"),
     # Refused to tokens with scopes: the person of Slack has none.
-    row("POST /slack-links/code", "any role", "account", says="missing_scope"),
+    row("POST /slack-links/code", "any role", "account", says="forbidden"),
     row("DELETE /slack-links/{slack_link_id}", "own", "account", records="slack_link.delete"),
     row("GET /host-credential-configs", "administration read", "admin"),
     row(

@@ -289,8 +289,7 @@ class SlackConnections:
         if user.scopes is not None:  # what the person of Slack may do has no scopes
             raise Forbidden(
                 "A token with scopes cannot link a person of Slack, who would have all scopes. Sign"
-                " in, or use a token without scopes.",
-                code="missing_scope",
+                " in, or use a token without scopes."
             )
         code = base64.b32encode(secrets.token_bytes(CODE_BYTES)).decode().rstrip("=")
         async with self._pool.transaction() as session:
