@@ -2,7 +2,9 @@
 that end at once, work that waits for other work."""
 
 import asyncio
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -10,16 +12,20 @@ from chatd.domain.access.permissions import UserActor
 from chatd.domain.chat.commands import UpdateChat
 from chatd.domain.errors import Forbidden
 from chatd.domain.tool_policy.rules import ToolRule
-from chatd.services.slack.connections import SlackPatch
+from chatd.services.slack import slack_worker
+from chatd.services.slack.connections import NewSlackBody, SlackPatch
 from chatd.services.slack.slack_worker import SlackWorker
 from chatd.store.deployment import slack, slack_work
 from tests.engine.test_slack import ADMIN, MENTION, SlackRig, rig, rig_of
 from tests.support.eventually import eventually
 from tests.support.providers.server import Gate
-from tests.support.slack_api import BOT_TOKEN, CHANNEL, DIRECT, EVE
+from tests.support.slack_api import APP_TOKEN, BOT_TOKEN, CHANNEL, DIRECT, EVE
 from tests.support.tools import GatedTool
 
 __all__ = ["rig"]
+
+
+_IS_DUE = "UPDATE slack_threads SET is_shown = false, due_at = now(), shown_version = 0"
 
 
 async def _settle(rig: SlackRig, worker: SlackWorker) -> None:
@@ -73,7 +79,7 @@ async def test_a_late_failure_of_a_replica_that_lost_a_thread_changes_nothing(
 ) -> None:
     rig.engine.answer("Hello.")
     await rig.ask("hello")
-    await rig.pool.execute("UPDATE slack_threads SET is_shown = false, due_at = now()")
+    await rig.pool.execute(_IS_DUE)
     (old,) = await slack_work.claim_threads(rig.pool, limit=1, claim_s=0.0)
     (new,) = await slack_work.claim_threads(rig.pool, limit=1, claim_s=300.0)
     assert (old.id, old.claim + 1) == (new.id, new.claim)
@@ -107,6 +113,57 @@ async def test_a_press_does_not_wait_for_the_file_of_another_message(rig: SlackR
         gate.open()
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
+
+
+@pytest.mark.promise("P6")
+async def test_what_a_dead_process_had_begun_goes_on_after_seconds(
+    rig: SlackRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slack_worker, "RENEWAL_S", 0.05)
+    held = rig.fake.hold["files"] = asyncio.Event()
+    file = rig.fake.add_file("notes.txt", "text/plain", b"remember")
+    working = asyncio.create_task(rig.worker.run())  # noqa: TID251
+    try:
+        rig.engine.answer("Read.")
+        await rig.fake.say("read", channel=DIRECT, files=(file,))
+        await rig.fake.until(lambda: rig.fake.asked("files") == 1)
+        first = await _due_at(rig)
+        # The process lives, so that its claim does not end.
+        await eventually(lambda: _is_later(rig, first))
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        held.set()
+    left_s = await rig.pool.fetchval("SELECT extract(epoch FROM due_at - now()) FROM slack_events")
+    assert left_s < 35
+    await rig.later()
+    await rig.finish()
+    assert rig.texts()[-1] == "Read."
+
+
+async def test_the_claim_of_a_thread_is_renewed_only_while_it_is_held(rig: SlackRig) -> None:
+    rig.engine.answer("Hello.")
+    await rig.ask("hello")
+    await rig.pool.execute(_IS_DUE)
+    (old,) = await slack_work.claim_threads(rig.pool, limit=1, claim_s=0.0)
+    await slack_work.renew_threads(rig.pool, [(old.id, old.claim)], claim_s=0.0)
+    (new,) = await slack_work.claim_threads(rig.pool, limit=1, claim_s=30.0)
+    await slack_work.renew_threads(rig.pool, [(old.id, old.claim)], claim_s=3000.0)
+    await slack_work.renew_threads(rig.pool, [(new.id, new.claim)], claim_s=60.0)
+    left_s = await rig.pool.fetchval("SELECT extract(epoch FROM due_at - now()) FROM slack_threads")
+    assert 30 < left_s <= 60
+    await slack_work.postpone(rig.pool, new, 1.0, "Slack failed")
+    await slack_work.renew_threads(rig.pool, [(new.id, new.claim)], claim_s=60.0)
+    left_s = await rig.pool.fetchval("SELECT extract(epoch FROM due_at - now()) FROM slack_threads")
+    assert left_s <= 1
+
+
+async def _due_at(rig: SlackRig) -> datetime:
+    return await rig.pool.fetchval("SELECT due_at FROM slack_events")
+
+
+async def _is_later(rig: SlackRig, than: datetime) -> bool:
+    return await _due_at(rig) > than
 
 
 async def test_a_thread_that_meets_a_bug_is_given_up_at_last(
@@ -250,6 +307,23 @@ async def test_a_message_with_empty_fields_is_not_lost(rig: SlackRig) -> None:
 
 
 # Connections
+
+
+async def test_an_app_of_slack_has_one_connection(rig: SlackRig) -> None:
+    body = NewSlackBody(name="Twin", bot_token=BOT_TOKEN, app_token=APP_TOKEN)
+    twin = await rig.administration.add(ADMIN, body)
+    await eventually(lambda: _has_problem(rig, twin.id))
+    assert rig.fake.opened == 1
+    stored = await slack.get(rig.pool, ADMIN.actor, twin.id)
+    assert "Acme has this app" in (stored.connection.problem or "")
+    trial = await rig.administration.try_connection(ADMIN.actor, twin.id)
+    assert (trial.ok, "Acme has this app" in trial.reason) == (False, True)
+    trial = await rig.administration.try_connection(ADMIN.actor, rig.connection.id)
+    assert trial.ok
+
+
+async def _has_problem(rig: SlackRig, connection_id: UUID) -> bool:
+    return (await slack.get(rig.pool, ADMIN.actor, connection_id)).connection.problem is not None
 
 
 async def test_what_waited_while_slack_was_disabled_is_not_done_later(rig: SlackRig) -> None:

@@ -169,6 +169,10 @@ def test_what_counts_without_a_chat_in_its_thread(
         ({"user": ""}, "bots cannot ask"),
         ({"user_team": "T2"}, "a person of another workspace"),
         ({"subtype": "message_changed"}, "not an event that starts anything"),
+        (
+            {"subtype": None, "files": [{"name": None}], "ts": "later"},
+            "the event has an unusual id",
+        ),
         ({"type": "reaction_added"}, "not an event that starts anything"),
         ({"type": "app_mention"}, "no mention"),
         ({"channel": "C1 x"}, "the event has an unusual id"),
@@ -211,6 +215,7 @@ def test_a_press_waits_for_no_message_and_has_its_own_key() -> None:
         {"actions": [{"action_id": "open", "action_ts": "1.3"}]},
         {"user": {"id": "U1", "team_id": "T2"}},
         {"type": "view_submission"},
+        {"actions": [{"action_id": "approve", "value": "a\0b", "action_ts": "1.3"}]},
     ],
 )
 def test_presses_that_do_nothing(changes: dict[str, Any]) -> None:
@@ -224,6 +229,7 @@ def test_presses_that_do_nothing(changes: dict[str, Any]) -> None:
         ("<@U0BOT>: repair it", "repair it"),
         ("please <@U0BOT> repair", "please @chatd repair"),
         ("<@U0BOT>", ""),
+        ("<@U0BOT|chatd> repair it", "repair it"),
     ],
 )
 def test_the_request_of_a_message(text: str, request_text: str) -> None:

@@ -114,7 +114,7 @@ class SlackConnection(Struct, frozen=True, kw_only=True):
 
 
 class SlackFile(Struct, frozen=True, kw_only=True):
-    id: str
+    id: str = ""
     name: str = ""
     mimetype: str = ""
     size: int = 0
@@ -233,7 +233,9 @@ def _read_message(event: _Event, connection: SlackConnection) -> SlackEvent | st
         return "bots cannot ask"
     if event.user_team not in ("", connection.team_id):
         return "a person of another workspace"
-    is_mention = f"<@{connection.bot_user_id}>" in event.text
+    is_mention = _plain_mention(connection.bot_user_id) in _with_plain_mention(
+        event.text, connection.bot_user_id
+    )
     if event.type == "app_mention" and not is_mention:
         return "no mention"
     return SlackEvent(
@@ -246,7 +248,7 @@ def _read_message(event: _Event, connection: SlackConnection) -> SlackEvent | st
         is_direct=event.channel_type == "im" or event.channel.startswith("D"),
         is_mention=is_mention,
         text=clip(event.text, MAX_TEXT_CHARS),
-        files=event.files[:MAX_FILES],
+        files=tuple(one for one in event.files if one.id)[:MAX_FILES],
     )
 
 
@@ -254,7 +256,9 @@ def _read_press(payload: SlackPayload) -> SlackEvent | str | None:
     if not payload.actions:
         return None
     action, message = payload.actions[0], payload.message
-    if action.action_id == OPEN or not action.value:
+    if action.action_id == OPEN or not (action.value + action.action_id).isprintable():
+        return "not a button of chatd"
+    if not action.value:
         return "a button that only opens a page"
     key = f"press {payload.channel.id} {message.ts} {payload.user.id} {action.action_id}"
     return SlackEvent(
@@ -270,10 +274,19 @@ def _read_press(payload: SlackPayload) -> SlackEvent | str | None:
     )
 
 
+def _plain_mention(bot_user_id: str) -> str:
+    return f"<@{bot_user_id}>"
+
+
+def _with_plain_mention(text: str, bot_user_id: str) -> str:
+    """Slack may name the bot in a mention."""
+    return re.sub(f"<@{re.escape(bot_user_id)}\\|[^<>]*>", _plain_mention(bot_user_id), text)
+
+
 def request_of(event: SlackEvent, bot_user_id: str) -> str:
     """What the person wrote, without the mention at its beginning."""
-    text = event.text.strip()
-    mention = f"<@{bot_user_id}>"
+    text = _with_plain_mention(event.text, bot_user_id).strip()
+    mention = _plain_mention(bot_user_id)
     if bot_user_id and text.startswith(mention):
         text = text.removeprefix(mention).lstrip(" :,\n")
     return plain_text(text.replace(mention, "@chatd") if bot_user_id else text)
@@ -508,7 +521,7 @@ def is_slack_file_origin(origin: Origin, base: Origin) -> bool:
     return origin == base or (is_slack and (scheme, port) == ("https", 443))
 
 
-def read_slack(content: bytes, kind: type[T]) -> T:
+def read_slack(content: bytes | str, kind: type[T]) -> T:
     """Slack names fields that have no value in some messages, as null, and leaves them out in
     others. Raises DecodeError, UnicodeError, RecursionError."""
     return msgspec.convert(_without_nulls(msgspec.json.decode(content)), kind)

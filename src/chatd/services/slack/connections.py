@@ -27,7 +27,7 @@ from chatd.domain.ports import Env
 from chatd.domain.workspace.entities import TemplateId
 from chatd.sealed_secrets import KeyRing
 from chatd.services.slack.slack_api import SlackCallFailed, SlackRequests
-from chatd.services.slack.slack_socket import open_api
+from chatd.services.slack.slack_socket import open_api, refuse_twin
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.database.pool import Pool
 from chatd.store.deployment import slack
@@ -271,6 +271,7 @@ class SlackConnections:
         api = open_api(self._requests, self._ring, found)
         try:
             bot = await api.check()
+            await refuse_twin(self._pool, connection_id)
             await api.open_socket()
         except SlackCallFailed as error:
             if error.reason == "refused":

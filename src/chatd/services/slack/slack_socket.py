@@ -13,7 +13,7 @@ from uuid import UUID
 
 import aiohttp
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from chatd.aio import InterruptibleSleep
 from chatd.domain.backoff import doubled_s, spread
@@ -52,11 +52,7 @@ class _Envelope(Struct, frozen=True, kw_only=True):
     type: str = ""
     envelope_id: str = ""
     reason: str = ""
-    payload: Raw = Raw(b"{}")
-    retry_attempt: int = 0
-
-
-_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+    payload: object = None
 
 
 def open_api(requests: SlackRequests, ring: KeyRing, found: OpenSlack) -> SlackApi:
@@ -64,6 +60,15 @@ def open_api(requests: SlackRequests, ring: KeyRing, found: OpenSlack) -> SlackA
     one = found.connection.id
     bot_token = ring.open(found.sealed_bot_token, SLACK_BOT_TOKEN.context(one))
     return requests.api(bot_token, ring.open(found.sealed_app_token, SLACK_APP_TOKEN.context(one)))
+
+
+async def refuse_twin(conn: Conn, connection_id: UUID) -> None:
+    """Slack sends each event to one connection of an app only, so an app has one connection.
+    Raises SlackCallFailed."""
+    name = await slack.find_twin(conn, connection_id)
+    if name is not None:
+        text = f"The connection {name} has this app of Slack already. Delete one of them."
+        raise SlackCallFailed("refused", text)
 
 
 class SlackSockets:
@@ -199,6 +204,7 @@ class SlackSockets:
                 team_name=clip(bot.team, 200),
                 bot_user_id=bot.user_id,
             )
+        await refuse_twin(self._conn, connection.id)
         return msgspec.structs.replace(
             connection, team_id=bot.team_id, team_name=bot.team, bot_user_id=bot.user_id
         )
@@ -214,8 +220,8 @@ class SlackSockets:
                 if message.type is not aiohttp.WSMsgType.TEXT:
                     continue
                 try:
-                    envelope = _ENVELOPE.decode(message.data)
-                except (msgspec.DecodeError, UnicodeError):
+                    envelope = read_slack(message.data, _Envelope)
+                except (msgspec.DecodeError, UnicodeError, RecursionError):
                     continue
                 if envelope.type == "hello":
                     limit.reschedule(None)
@@ -240,8 +246,8 @@ class SlackSockets:
         if envelope.type not in ("events_api", "interactive"):
             return True
         try:
-            payload = read_slack(bytes(envelope.payload), SlackPayload)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            payload = msgspec.convert(envelope.payload, SlackPayload)
+        except msgspec.ValidationError:
             return True  # nothing that chatd reads has this form
         event = read_payload(payload, connection)
         if isinstance(event, str):

@@ -90,8 +90,9 @@ from chatd.store.workspace.workspaces import NewWorkspace
 
 POLL_INTERVAL_S: Final = 2.0
 IDLE_POLL_INTERVAL_S: Final = 60.0
-CLAIM_S: Final = 300.0
-"""Longer than all requests of one event or thread may take."""
+CLAIM_S: Final = 30.0
+"""Of an event or a thread; then another process goes on with what a dead one had begun."""
+RENEWAL_S: Final = 8.0
 HANDLE_TIMEOUT_S: Final = 270.0
 """For one event or thread, with its requests to Slack and its files."""
 MAX_AT_ONCE: Final = 8
@@ -151,6 +152,8 @@ class SlackWorker:
         self._emails: OrderedDict[tuple[UUID, str], tuple[float, str]] = OrderedDict()
         self._pause = InterruptibleSleep(env.clock)
         self._busy: Counter[str] = Counter()
+        self._events: set[tuple[int, int]] = set()
+        self._threads: set[tuple[UUID, int]] = set()
         self._has_connections = True
         self.sockets = SlackSockets(pool, env, parts.ring, parts.requests, self.wake)
 
@@ -170,6 +173,7 @@ class SlackWorker:
     async def run(self) -> None:
         """What takes long keeps nothing else waiting while there is room."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._renew_claims())
             while True:
                 if not await self._begin_due(group):
                     interval_s = POLL_INTERVAL_S if self._has_connections else IDLE_POLL_INTERVAL_S
@@ -205,6 +209,18 @@ class SlackWorker:
             self._env.emit("slack_unread", error_kind=error.code)
         return began
 
+    async def _renew_claims(self) -> None:
+        """As long as this process lives and works on them."""
+        while True:
+            await self._env.clock.sleep(RENEWAL_S, "slack_claims")
+            try:
+                if events := list(self._events):
+                    await slack_work.renew_events(self._pool, events, claim_s=CLAIM_S)
+                if threads := list(self._threads):
+                    await slack_work.renew_threads(self._pool, threads, claim_s=CLAIM_S)
+            except ChatdError as error:
+                self._env.emit("slack_unread", error_kind=error.code)
+
     def _room(self, kind: str) -> int:
         return MAX_AT_ONCE - self._busy[kind]
 
@@ -231,6 +247,13 @@ class SlackWorker:
             self._env.emit("slack_work_failed", error=error, error_kind="bug")
 
     async def _show(self, thread: SlackThread) -> None:
+        self._threads.add(claim := (thread.id, thread.claim))
+        try:
+            await self._show_claimed(thread)
+        finally:
+            self._threads.discard(claim)
+
+    async def _show_claimed(self, thread: SlackThread) -> None:
         found = await slack.open_connection(self._pool, thread.connection_id)
         if found is None:
             return
@@ -254,6 +277,13 @@ class SlackWorker:
     # Events
 
     async def _handle(self, stored: StoredSlackEvent) -> None:
+        self._events.add(claim := (stored.id, stored.attempts))
+        try:
+            await self._handle_claimed(stored)
+        finally:
+            self._events.discard(claim)
+
+    async def _handle_claimed(self, stored: StoredSlackEvent) -> None:
         found = await slack.open_connection(self._pool, stored.connection_id)
         if found is None:
             return  # deleted, and its events with it

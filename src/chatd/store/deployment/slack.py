@@ -70,6 +70,12 @@ SET_TEAM: Final[LiteralString] = """
         DELETE FROM slack_links l USING slack_connections c
         WHERE l.connection_id = $1 AND c.id = $1 AND c.team_id NOT IN ('', $2))
     UPDATE slack_connections SET team_id = $2, team_name = $3, bot_user_id = $4 WHERE id = $1"""
+# The older one of two enabled connections with the same app.
+FIND_TWIN: Final[LiteralString] = """
+    SELECT o.name FROM slack_connections o JOIN slack_connections c ON c.id = $1
+    WHERE o.enabled AND o.team_id = c.team_id AND o.bot_user_id = c.bot_user_id
+      AND c.team_id <> '' AND (o.created_at, o.id) < (c.created_at, c.id)
+    ORDER BY o.created_at LIMIT 1"""
 REST: Final[LiteralString] = """
     UPDATE slack_connections
     SET rest_until = greatest(rest_until, now() + $2::float8 * interval '1 s') WHERE id = $1"""
@@ -275,6 +281,11 @@ async def set_team(
     conn: Conn, connection_id: UUID, *, team_id: str, team_name: str, bot_user_id: str
 ) -> None:
     await conn.execute(SET_TEAM, connection_id, team_id, team_name, bot_user_id)
+
+
+async def find_twin(conn: Conn, connection_id: UUID) -> str | None:
+    """The name of an older connection with the same app. For the server itself."""
+    return await conn.fetchval(FIND_TWIN, connection_id)
 
 
 async def rest(conn: Conn, connection_id: UUID, seconds: float) -> None:

@@ -63,6 +63,10 @@ CLAIM: Final[LiteralString] = f"""
               AND f.due_at IS NOT NULL AND f.id < w.id)
         ORDER BY w.due_at LIMIT $1 FOR UPDATE OF w SKIP LOCKED) claimed
     WHERE e.id = claimed.id RETURNING {_EVENT}"""
+RENEW: Final[LiteralString] = """
+    UPDATE slack_events e SET due_at = now() + $3::float8 * interval '1 s'
+    FROM unnest($1::bigint[], $2::int[]) AS held (id, attempts)
+    WHERE e.id = held.id AND e.attempts = held.attempts AND e.due_at IS NOT NULL"""
 # Only of the attempt that was claimed: a late end of an earlier one changes nothing.
 END: Final[LiteralString] = """
     UPDATE slack_events SET due_at = NULL, ended_at = now(), outcome = $3, detail = $4,
@@ -126,6 +130,10 @@ CLAIM_THREADS: Final[LiteralString] = f"""
           AND (h.id IS NULL OR h.snapshot_version > w.shown_version)
         ORDER BY w.due_at LIMIT $1 FOR UPDATE OF w SKIP LOCKED) claimed
     WHERE t.id = claimed.id RETURNING {_THREAD}"""
+RENEW_THREADS: Final[LiteralString] = f"""
+    UPDATE slack_threads t SET due_at = now() + $3::float8 * interval '1 s'
+    FROM unnest($1::uuid[], $2::bigint[]) AS held (id, claim)
+    WHERE t.id = held.id AND t.claim = held.claim AND {_IS_CLAIMED}"""
 # Not the end, if another request has begun since: `request` is then another one. Nor if the chat
 # has changed since it was read: the request may have been sent after that.
 SHOWN: Final[LiteralString] = """
@@ -243,6 +251,18 @@ async def claim_events(
 ) -> Sequence[StoredSlackEvent]:
     """The events that are due; other replicas get them only after `claim_s`."""
     return _events(await conn.fetch(CLAIM, limit, claim_s, kind == "press"))
+
+
+async def renew_events(conn: Conn, held: Sequence[tuple[int, int]], *, claim_s: float) -> None:
+    """Claims, by the ids and the attempts of their events."""
+    ids, attempts = [one[0] for one in held], [one[1] for one in held]
+    await conn.execute(RENEW, ids, attempts, claim_s)
+
+
+async def renew_threads(conn: Conn, held: Sequence[tuple[UUID, int]], *, claim_s: float) -> None:
+    """Claims, by the ids of the threads and the numbers of the claims."""
+    ids, claims = [one[0] for one in held], [one[1] for one in held]
+    await conn.execute(RENEW_THREADS, ids, claims, claim_s)
 
 
 async def end_event(
