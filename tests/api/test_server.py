@@ -1,6 +1,8 @@
 """The server: binding a port, limits of connections, and stopping."""
 
 import asyncio
+import gc
+import weakref
 from contextlib import suppress
 from typing import Final
 
@@ -15,6 +17,7 @@ from chatd.api.server import (
     bind,
     serve,
 )
+from chatd.api.streams import SIGNED_OUT_END, ClientStream
 from chatd.store.chat import chats
 from chatd.store.database.pool import Pool
 from tests.support.api.server import ME, ApiOptions, ApiServer, serve_api
@@ -157,6 +160,35 @@ async def test_a_stream_with_pipelined_requests_ends_with_its_client(dsn: str) -
             return server.replica.feeds.watched == 0
 
         await eventually(gone)
+
+
+async def test_a_stream_that_the_server_ended_is_forgotten(server: ApiServer) -> None:
+    """Its connection stays open, and serves other requests."""
+    chat_id = await server.create("hello")
+    path = f"GET /api/v1/chats/{chat_id}/events HTTP/1.1\r\n"
+    head = f"Host: x\r\nAuthorization: Bearer {ME}\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        async with asyncio.timeout(30):
+            writer.write((path + head).encode())
+            await reader.readuntil(b"version")
+            stream = weakref.ref(_open_stream())
+            _open_stream().end(SIGNED_OUT_END)
+            await reader.readuntil(b"\r\n0\r\n\r\n")
+            for _ in range(2):
+                writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                await reader.readuntil(b'{"status":"ok"}\n')
+        gc.collect()
+        assert stream() is None
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+def _open_stream() -> ClientStream:
+    found = [one for one in gc.get_objects() if type(one) is ClientStream and one.ended is None]
+    (stream,) = found
+    return stream
 
 
 async def test_a_request_head_that_never_ends_is_aborted(server: ApiServer) -> None:

@@ -14,6 +14,8 @@ from chatd.aio import RequestMark
 from chatd.providers.connections import (
     MAX_HEAD_BYTES,
     MAX_HELD_BYTES,
+    MAX_IDLE_BYTES,
+    MAX_INFLATED_BYTES,
     ConnectionPool,
     StreamedReply,
     Target,
@@ -125,6 +127,60 @@ async def test_a_head_that_is_none_or_too_large_is_refused(wrong: bytes) -> None
 async def test_a_damaged_body_is_a_cut(wrong: bytes) -> None:
     with pytest.raises(aiohttp.ClientPayloadError):
         await read_all(fed(wrong))
+
+
+BEGUN = CHUNKED[: CHUNKED.index(b"6;note")]
+PACKED_BEGUN = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [
+        (BEGUN + b"0\r\n", b"x: " + b"y" * 997 + b"\r\n"),
+        (BEGUN + b"6;", b"n" * 1000),
+        (PACKED_BEGUN + PACKED, b"z" * 1000),
+    ],
+    ids=["trailers", "extensions", "after the packed text"],
+)
+async def test_what_is_not_of_the_body_is_bounded_and_forgotten(begun: bytes, more: bytes) -> None:
+    reply = fed(begun)
+    known = dict(reply.headers)
+    assert len(await reply.readany()) >= len(b"hello")
+    for _ in range(MAX_IDLE_BYTES // 1000 + 1):
+        reply.feed(more)
+    assert reply.headers == known
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await reply.readany()
+
+
+async def test_what_is_not_of_the_body_does_not_end_a_silence() -> None:
+    reply = StreamedReply(None, "http://a/", 0.3)
+    reply.feed(BEGUN)
+    assert await reply.readany() == b"hello"
+    reply.feed(b"6;")
+    loop = asyncio.get_running_loop()
+
+    def drip() -> None:
+        reply.feed(b"n")
+        if reply.error is None:
+            loop.call_later(0.005, drip)
+
+    drip()
+    async with asyncio.timeout(WAIT_S):
+        with pytest.raises(aiohttp.SocketTimeoutError):
+            await reply.readany()
+
+
+async def test_what_the_pieces_of_one_read_become_is_bounded() -> None:
+    packed = gzip.compress(b"\0" * 10 * MAX_INFLATED_BYTES)
+    pieces = [packed[at : at + 8192] for at in range(0, len(packed), 8192)]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    reply = fed(
+        PACKED_BEGUN.replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n"), chunks
+    )
+    assert reply.total_bytes <= 2 * MAX_INFLATED_BYTES
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await read_all(reply)
 
 
 async def test_a_finished_reply_is_not_kept_by_its_parser() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, Protocol, cast
-from weakref import WeakKeyDictionary
 
 import uvicorn
 from msgspec import Struct
@@ -117,17 +116,22 @@ async def send_together(send: Send, *messages: Message) -> None:
 OnDisconnect = Callable[[], None]
 
 
-def watch_disconnect(receive: Receive, on_disconnect: OnDisconnect) -> bool:
+@contextmanager
+def watch_disconnect(receive: Receive, on_disconnect: OnDisconnect) -> Generator[bool]:
     """Call back once the client of this request has gone, without a task that waits for it. False
     if that is not possible: then wait for the message."""
     cycle = getattr(receive, "__self__", None)
     if not isinstance(cycle, RequestResponseCycle) or cycle.disconnected:
-        return False
+        yield False
+        return
     _ON_DISCONNECT[cycle] = on_disconnect
-    return True
+    try:
+        yield True
+    finally:
+        _ON_DISCONNECT.pop(cycle, None)
 
 
-_ON_DISCONNECT: Final[WeakKeyDictionary[RequestResponseCycle, OnDisconnect]] = WeakKeyDictionary()
+_ON_DISCONNECT: Final[dict[RequestResponseCycle, OnDisconnect]] = {}
 
 
 def _write_text(socket: WebSocketsSansIOProtocol, content: bytes) -> bool:

@@ -291,9 +291,10 @@ async def serve_events(
     )
     ping = response_body(PING, more=True)
     others = [lambda: stream.watch(ping)]
-    if not watch_disconnect(receive, lambda: stream.end(CLIENT_GONE_END)):
-        others.append(wait_for_disconnect)
-    end = await stream.run(pump, *others)
+    with watch_disconnect(receive, lambda: stream.end(CLIENT_GONE_END)) as is_watched:
+        if not is_watched:
+            others.append(wait_for_disconnect)
+        end = await stream.run(pump, *others)
     # A named event, so that clients can tell it from an event of the chat.
     data = msgspec.json.encode(StreamEnded(code=end.code, message=end.message))
     await stream.send_end(response_body(b"event: end\ndata: " + data + b"\n\n"))

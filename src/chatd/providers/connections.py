@@ -23,10 +23,14 @@ from chatd.providers.faults import NotHttp
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a reply, up to the read in which its head ends."""
+MAX_IDLE_BYTES: Final = 64 * 1024
+"""Of a reply after its head, without a byte of its body: lengths of chunks, trailers, a compressed
+text that says nothing."""
 MAX_HELD_BYTES: Final = 128 * 1024
 """Bytes of a reply that wait to be read; above this its socket is not read."""
 MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
-"""What one piece of a compressed reply may become. None is asked for; some gateways send it."""
+"""What one piece of a compressed reply may become, and how much of it may wait for the next piece.
+None is asked for; some gateways send it."""
 IDLE_S: Final = 15.0
 """A kept connection is closed after this time. Servers close theirs after 30 s and more."""
 MAX_TARGETS: Final = 256
@@ -107,6 +111,7 @@ class StreamedReply:
         self._held_bytes = 0
         self._has_head = False
         self._head_bytes = 0
+        self._idle_bytes = 0
         self._ends_with_connection = False
         self._can_keep = False
         self._has_more = False
@@ -203,6 +208,7 @@ class StreamedReply:
     def feed(self, data: bytes) -> None:
         if self._parser is None:
             return
+        had_head, had_bytes = self._has_head, self.total_bytes
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, zlib.error, ValueError):
@@ -220,8 +226,16 @@ class StreamedReply:
             return
         if self.is_eof:
             self._end()
-        elif self._held_bytes > MAX_HELD_BYTES:
-            self.hold()
+        elif self.total_bytes > had_bytes:
+            self._idle_bytes = 0
+            if self._held_bytes > MAX_HELD_BYTES:
+                self.hold()
+        else:
+            self._idle_bytes += len(data)
+            if self._idle_bytes > MAX_IDLE_BYTES:
+                self._fail(aiohttp.ClientPayloadError("the reply has too much besides its body"))
+            elif had_head:
+                return  # The reader waits on, and its time runs.
         self._wake()
 
     def on_lost(self, error: Exception | None) -> None:
@@ -259,8 +273,8 @@ class StreamedReply:
         self._has_more = self.is_eof
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.is_eof:
-            return
+        if self._has_head:
+            return  # A trailer.
         key, text = name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape")
         known = self.headers.get(key)
         self.headers[key] = text if known is None else f"{known}, {text}"
@@ -286,6 +300,8 @@ class StreamedReply:
         if self.is_eof:
             return
         if self._inflate is not None:
+            if self._held_bytes > MAX_INFLATED_BYTES:
+                raise ValueError("more than pieces of one read may become")
             body = self._inflate(body)
             if not body:
                 return
