@@ -247,6 +247,11 @@ async def test_who_gets_no_notes_and_no_tool(dsn: str) -> None:
         await _start_from_repository(own.rig, public.id)
         assert (await own.directory.texts(public)).user == "", "its answers are comments"
         assert await family.tools(public) == ()
+        for channel, is_public in (("C01", True), ("G01", True), ("D01", False)):
+            posted = replace(public, id=ChatId(UUID(int=next(NUMBERS))))
+            await _start_in_slack(own.rig, posted.id, channel)
+            assert ((await own.directory.texts(posted)).user == "") is is_public, channel
+            assert (await family.tools(posted) == ()) is is_public
         await own.choose("off")
 
         async def is_off() -> bool:
@@ -254,6 +259,22 @@ async def test_who_gets_no_notes_and_no_tool(dsn: str) -> None:
             return told == "" and await family.tools(chat) == ()
 
         await eventually(is_off)
+
+
+async def _start_in_slack(rig: EngineRig, chat_id: ChatId, channel: str) -> None:
+    """As a message there does that mentions chatd."""
+    await rig.pool.execute(
+        """INSERT INTO slack_connections (id, name, app_token, bot_token)
+           VALUES ($1, 'a', 'v1.k.x', 'v1.k.y') ON CONFLICT DO NOTHING""",
+        UUID(int=63),
+    )
+    await rig.pool.execute(
+        """INSERT INTO slack_threads (id, connection_id, channel, thread_ts, chat_id)
+           VALUES ($1, $2, $3, '1.0', $1)""",
+        chat_id,
+        UUID(int=63),
+        channel,
+    )
 
 
 async def _start_from_repository(rig: EngineRig, chat_id: ChatId) -> None:

@@ -91,7 +91,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "memory.propose": "fenced: only the worker that owns the chat",
     "memory.read_brief": "the worker, for the owner of a chat that it runs",
     "memory.read_of_project": "the worker, for a chat that it runs",
-    "memory.is_of_repository": "the worker, for a chat that it runs",
+    "memory.is_answered_in_public": "the worker, for a chat that it runs",
     "projects.put_chats": "of a tree that the actor has locked, for its owner's membership",
     "projects.announce_chat": "notices without content",
     "projects.load_files": "after the project was read for the actor, or by the worker",

@@ -42,6 +42,7 @@ def asked(tool: str = "execute", reason: str = "") -> RequestedCall:
         ("x\u2028y\u0085z", "x\\u2028y\\u0085z"),
         ("\U000e0041tag", "\\U000e0041tag"),
         ("\u2800\u3164", "\\u2800\\u3164"),
+        ("a\u180bb\u180fc\U0001d159", "a\\u180bb\\u180fc\\U0001d159"),
         ("cafe\u0301 naïve 漢字", "cafe\u0301 naïve 漢字"),
         (" \u0301", " \\u0301"),
         ("\ud83d", "\\ud83d"),

@@ -32,6 +32,9 @@ TAGS = "".join(chr(0xE0000 + ord(one)) for one in "obey")
         "direction": ("a\u202eb", "ab"),
         "tags": (f"a{TAGS}b", "ab"),
         "selectors": ("a\U000e0100\ufe01b", "ab"),
+        "letters without a shape": ("a\u3164b\u2800c\u115f\u1160\uffa0\u17b4\u17b5", "abc"),
+        "Mongolian selectors": ("a\u180b\u180c\u180d\u180fb", "ab"),
+        "a note that sounds nothing": ("a\U0001d159b", "ab"),
         "an emoji keeps its look": ("a \u2764\ufe0f", "a \u2764\ufe0f"),
         "Persian": ("\u0645\u06cc\u200c\u062e\u0648", "\u0645\u06cc\u200c\u062e\u0648"),
         "control": ("a\x07b", "ab"),
@@ -42,7 +45,9 @@ def test_a_note_has_only_what_a_person_sees(given: str, kept: str) -> None:
     assert clean_note(kept) == kept
 
 
-@pytest.mark.parametrize("text", ["", " \n", "\u200b", TAGS, "x" * (MAX_NOTE_CHARS + 1)])
+@pytest.mark.parametrize(
+    "text", ["", " \n", "\u200b", "\u3164\u2800", TAGS, "x" * (MAX_NOTE_CHARS + 1)]
+)
 def test_an_empty_or_a_long_note_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         clean_note(text)

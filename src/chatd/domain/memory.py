@@ -31,7 +31,11 @@ _IDS: Final = UUID("0b1d9f3c-5f0e-5e0b-9a44-7e2f6d1c8a35")
 """Must not change: a worker of another version that runs a call again must find the same note."""
 _NON_JOINER: Final = "\u200c"  # Persian and Urdu are written with it
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
-_SELECTORS: Final = frozenset({*range(0xFE00, 0xFE0F), *range(0xE0100, 0xE01F0)})
+_SELECTORS: Final = frozenset(
+    {*range(0x180B, 0x180E), 0x180F, *range(0xFE00, 0xFE0F), *range(0xE0100, 0xE01F0)}
+)
+_SHAPELESS: Final = frozenset("\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U0001d159")
+"""Letters and signs without a shape."""
 
 _INTRODUCTION: Final = (
     "Notes that the user keeps for you: facts and preferences. They are the user's own words, and"
@@ -89,7 +93,9 @@ def clean_note(text: str) -> str:
 def _is_seen(character: str) -> bool:
     if character in ("\n", _NON_JOINER):
         return True
-    return ord(character) not in _SELECTORS and category(character) not in _HIDDEN
+    if character in _SHAPELESS or ord(character) in _SELECTORS:
+        return False
+    return category(character) not in _HIDDEN
 
 
 def proposed_text(text: str) -> str:

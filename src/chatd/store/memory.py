@@ -120,8 +120,11 @@ READ_OF_PROJECT: Final[LiteralString] = f"""
     SELECT n.text FROM memory_notes n
     WHERE n.project_id = $1 AND n.state = 'kept' AND n.enabled AND {_ALLOWED}
     ORDER BY n.place, n.created_at, n.id LIMIT $2"""
-IS_OF_REPOSITORY: Final[LiteralString] = """
-    SELECT EXISTS (SELECT FROM repository_threads WHERE chat_id = $1)"""
+# The channel of a direct message in Slack begins with a D.
+IS_ANSWERED_IN_PUBLIC: Final[LiteralString] = """
+    SELECT EXISTS (SELECT FROM repository_threads WHERE chat_id = $1)
+        OR EXISTS (
+            SELECT FROM slack_threads WHERE chat_id = $1 AND NOT starts_with(channel, 'D'))"""
 
 
 class NotePatch(Struct, frozen=True, kw_only=True):
@@ -298,9 +301,10 @@ async def read_of_project(conn: Conn, project_id: ProjectId) -> tuple[str, ...]:
     return tuple(row["text"] for row in rows)
 
 
-async def is_of_repository(conn: Conn, chat_id: ChatId) -> bool:
-    """Whether an issue or a pull request has started the chat."""
-    return bool(await conn.fetchval(IS_OF_REPOSITORY, chat_id))
+async def is_answered_in_public(conn: Conn, chat_id: ChatId) -> bool:
+    """Whether others read the answers where the chat was started: at an issue or a pull request,
+    or in a channel of Slack."""
+    return bool(await conn.fetchval(IS_ANSWERED_IN_PUBLIC, chat_id))
 
 
 async def _begin(session: DatabaseSession, actor: UserActor, project_id: ProjectId | None) -> None:

@@ -28,7 +28,7 @@ V = TypeVar("V")
 REMEMBER_TOOL: Final = "remember"
 MAX_KNOWN_OWNERS: Final = 1000
 MAX_KNOWN_CHATS: Final = 10_000
-"""Of which it is known whether a repository has started them."""
+"""Of which it is known whether they are answered in public."""
 PROPOSED_TEXT: Final = (
     "Proposed to the user, who decides whether to keep it. Do not wait for the decision, and do not"
     " say that it is remembered."
@@ -48,8 +48,8 @@ UNREADABLE: Final = NoteTexts(user=None, project=None)
 
 class MemoryDirectory:
     """Notes are read once and kept until they change. While this replica hears of no changes,
-    every use reads them again. A chat that a repository has started is told none of its owner's:
-    its answers are shown to others."""
+    every use reads them again. A chat that an issue, a pull request or a channel of Slack has
+    started is told none of its owner's: its answers are shown to others."""
 
     def __init__(self, pool: Pool, changes: ConfigChanges, env: Env) -> None:
         self._pool = pool
@@ -57,7 +57,7 @@ class MemoryDirectory:
         self._env = env
         self._owners: OrderedDict[UserId, NoteBrief] = OrderedDict()
         self._projects: OrderedDict[ProjectId, tuple[str, ...]] = OrderedDict()
-        self._of_repository: OrderedDict[ChatId, bool] = OrderedDict()
+        self._in_public: OrderedDict[ChatId, bool] = OrderedDict()
         self._generation = 0
         changes.subscribe(self.on_config_change)
 
@@ -98,10 +98,10 @@ class MemoryDirectory:
 
     async def _of_owner(self, chat: Chat) -> NoteBrief:
         root = chat.root_chat_id or chat.id
-        outside = self._of_repository.get(root)
+        outside = self._in_public.get(root)
         if outside is None:
-            outside = await memory.is_of_repository(self._pool, root)
-            _keep(self._of_repository, root, outside, MAX_KNOWN_CHATS)
+            outside = await memory.is_answered_in_public(self._pool, root)
+            _keep(self._in_public, root, outside, MAX_KNOWN_CHATS)
         if outside:
             return _NOTHING
         owner = chat.owner_id

@@ -3,12 +3,12 @@
 const HIDDEN = /[\p{Cc}\p{Cf}\p{Cn}\p{Co}\p{Cs}\p{Zl}\p{Zp}]/u;
 const BLANK = /[^\S \n]/u;
 /** Letters without a shape, and signs that only choose the look of another. */
-const SHAPELESS = new Set([0x34f, 0x115f, 0x1160, 0x17b4, 0x17b5, 0x2800, 0x3164, 0xffa0]);
+const SHAPELESS = new Set([0x34f, 0x115f, 0x1160, 0x17b4, 0x17b5, 0x2800, 0x3164, 0xffa0, 0x1d159]);
 
 function isHidden(character: string): boolean {
   if (character === " " || character === "\n") return false;
   const code = character.codePointAt(0) ?? 0;
-  const isSelector = (code >= 0xfe00 && code < 0xfe0f) || (code >= 0xe0100 && code < 0xe01f0);
+  const isSelector = (code >= 0x180b && code <= 0x180f) || (code >= 0xfe00 && code < 0xfe0f) || (code >= 0xe0100 && code < 0xe01f0);
   return isSelector || SHAPELESS.has(code) || BLANK.test(character) || HIDDEN.test(character);
 }
 

@@ -23,7 +23,7 @@ from chatd.terminal.safe_text import character_width, safe_text
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
 _MARKS: Final = frozenset({"Mn", "Me"})
-_BLANK: Final = frozenset("\u2800\u3164\u115f\u1160\uffa0\u034f\u17b4\u17b5")
+_BLANK: Final = frozenset("\u2800\u3164\u115f\u1160\uffa0\u034f\u17b4\u17b5\U0001d159")
 _WORD: Final = re.compile(r"\w+")
 _NAME: Final = re.compile(r"[\w.$@/-]+")
 
