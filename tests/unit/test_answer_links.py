@@ -106,6 +106,8 @@ def test_only_a_call_that_can_be_shown_whole_has_a_link() -> None:
         "true # -----BEGIN PRIVATE KEY-----\nrm -rf ~",
         "ls -u ;rm",
         "git push \u202eecho",
+        "git push origin main\u3164",
+        "echo \U000e0101\u115f",
         "ls\x08\x08rm",
     ],
 )

@@ -53,6 +53,11 @@ _OPAQUE: Final = re.compile(
     re.DOTALL,
 )
 
+_UNSEEN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
+)
+"""Python calls them printable, but they show nothing."""
+
 LinkDecision = Literal["approve", "deny"]
 
 
@@ -105,7 +110,9 @@ def describe_call(call: PendingCall) -> CallText:
         rest = {name: one for name, one in args.items() if name not in known}
         text = f"{command}\n{msgspec.json.encode(rest).decode()}" if rest else command
     shown = strip_secrets(clip(text, MAX_TOLD_CALL_CHARS))
-    is_plain = all(char.isprintable() or char in "\n\t" for char in text)
+    is_plain = _UNSEEN.search(text) is None and all(
+        char.isprintable() or char in "\n\t" for char in text
+    )
     return CallText(tool=call.name, text=shown, is_whole=shown == text and is_plain)
 
 
