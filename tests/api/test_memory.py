@@ -6,7 +6,10 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.access.permissions import UserActor
+from chatd.domain.errors import NotFound
+from chatd.domain.ids import ProjectId
 from chatd.domain.memory import MAX_NOTES, MAX_PROPOSALS
+from chatd.store import memory
 from chatd.store.account import users
 from tests.api.test_projects import create_project, join
 from tests.support.api.server import ADMINISTRATOR, OTHER_USER, ApiServer, Json
@@ -200,9 +203,16 @@ async def test_a_user_chooses(server: ApiServer) -> None:
 
 
 async def test_notes_are_deleted_with_the_account(server: ApiServer) -> None:
+    project = await create_project(server)
     await keep(server, "a")
+    await keep(server, "b", project_id=project)
     await propose(server, 1)
     admin = UserActor(user_id=UUID(READER), role="admin")  # pyright: ignore[reportArgumentType]
     async with server.replica.pool.transaction() as session:
         await users.delete(session, admin, OWNER)
+    owner = UserActor(user_id=OWNER, role="member")
+    for whose in (None, ProjectId(UUID(project))):  # a request that had begun before
+        with pytest.raises(NotFound):
+            async with server.replica.pool.transaction() as session:
+                await memory.insert(session, owner, UUID(int=5), text="late", project_id=whose)
     assert await server.replica.pool.fetchval("SELECT count(*) FROM memory_notes") == 0

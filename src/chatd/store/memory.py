@@ -1,8 +1,8 @@
 """Notes of the memory: those that users keep, and those that models have proposed.
 
 A note without a project belongs to its user alone, whatever role others have. One of a project is
-seen and changed by the members who may write. Writes to the notes of a user lock the user, those of
-a project lock the project, so that no limit is passed.
+seen and changed by the members who may write. Writes to the notes of a project lock the project,
+and then as all others their user, so that no limit is passed and a deleted user leaves none.
 """
 
 from collections.abc import Sequence
@@ -232,7 +232,6 @@ async def accept(
     Forbidden, Conflict."""
     await get(session, actor, note_id, "account.write")
     await _begin(session, actor, project_id)
-    await session.fetchval(LOCK_USER, actor.user_id)
     before = await _locked(session, actor, note_id)
     if before.state == "kept":
         return before
@@ -312,7 +311,7 @@ async def _begin(session: DatabaseSession, actor: UserActor, project_id: Project
     require_permission(actor, "account.write")
     if project_id is not None:
         await projects.lock_for_edit(session, actor, project_id)
-    elif await session.fetchval(LOCK_USER, actor.user_id) is None:
+    if await session.fetchval(LOCK_USER, actor.user_id) is None:
         raise NotFound("There is no such user.")
 
 
