@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.api.server import ADMINISTRATOR, ME, OWNER, ApiServer
 from tests.support.git_apis import TOKEN, FakeGitHub, running
+from tests.support.github_app import APP_ID, FakeAppGitHub, new_key, pem_of
 
 Json = dict[str, Any]
 PATH = "/repository-connections"
@@ -34,6 +35,8 @@ async def create(server: ApiServer, **fields: object) -> Json:
     return dict(made.json)
 
 
+KEY = new_key()
+PEM = pem_of(KEY)
 BODY: Json = {"name": "Host", "vendor": "github", "repositories": ["acme/*"], "token": TOKEN}
 
 
@@ -81,6 +84,38 @@ async def test_a_connection_is_added_listed_changed_tried_and_deleted(server: Ap
     assert secret.encode() not in audit.content
 
 
+async def test_a_connection_with_an_app_shows_its_id_and_never_its_key(server: ApiServer) -> None:
+    host = FakeAppGitHub()
+    async with running(host):
+        app = {"id": APP_ID, "private_key": host.pem}
+        made = await create(server, url=host.url, token=None, app=app)
+        path = f"{PATH}/{made['id']}"
+        assert made["app_id"] == APP_ID
+        tried = await server.ask("POST", f"{path}/test", token=ADMINISTRATOR)
+        assert tried.json == {"ok": True, "login": "chatd-app[bot]", "reason": ""}
+        host.installations["acme"].suspended = True
+        tried = await server.ask("POST", f"{path}/test", token=ADMINISTRATOR)
+        assert "is suspended" in str(tried.json["reason"])
+        shown = await server.ask("GET", path, token=ADMINISTRATOR)
+        assert "is suspended" in str(shown.json["problem"])
+        both = {"token": TOKEN, "app": app}
+        refused = await server.ask("PATCH", path, both, token=ADMINISTRATOR)
+        assert (refused.status, refused.field) == (400, "app")
+        assert (await server.ask("PATCH", path, {"app": app}, token=ME)).status == 403
+        # A token takes the place of the App, and an App that of the token.
+        changed = await server.ask("PATCH", path, {"token": TOKEN}, token=ADMINISTRATOR)
+        assert (changed.json["app_id"], changed.json["problem"]) == (None, None)
+        changed = await server.ask("PATCH", path, {"app": app}, token=ADMINISTRATOR)
+        assert changed.json["app_id"] == APP_ID
+        changed = await server.ask("PATCH", path, {"label": "agent"}, token=ADMINISTRATOR)
+        assert changed.json["app_id"] == APP_ID
+    audit = await server.ask("GET", "/audit", token=ADMINISTRATOR)
+    assert APP_ID.encode() in audit.content
+    for reply in (shown, changed, audit):
+        assert b"PRIVATE KEY" not in reply.content
+        assert host.pem[100:140].encode() not in reply.content
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -99,6 +134,12 @@ async def test_a_connection_is_added_listed_changed_tried_and_deleted(server: Ap
         ({"user_id": "018f4e9a-0000-7000-8000-000000000001"}, "user_id"),
         ({"model_id": "018f4e9a-0000-7000-8000-000000000001"}, "model_id"),
         ({"template_id": "018f4e9a-0000-7000-8000-000000000001"}, "template_id"),
+        ({"token": None}, "token"),
+        ({"app": {"id": "1", "private_key": PEM}}, "app"),
+        ({"token": None, "vendor": "gitea", "app": {"id": "1", "private_key": PEM}}, "app"),
+        ({"token": None, "app": {"id": "1", "private_key": "x"}}, "app.private_key"),
+        ({"token": None, "app": {"id": "a b", "private_key": PEM}}, "app.id"),
+        ({"token": None, "app": {"id": "1"}}, "app.private_key"),
     ],
 )
 async def test_a_bad_connection_is_refused_and_not_stored(

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tests.support.command_line import ServerProcess
+from tests.support.github_app import new_key, pem_of
 
 pytestmark = pytest.mark.timeout(240)
 TOKEN = "github_pat_VerySecret1"
@@ -63,6 +64,36 @@ def test_connections_to_repositories(server: ServerProcess, tmp_path: Path) -> N
     assert "removed Our host" in removed.err
     for each in (added, again, listed, changed, events, tried, removed):
         assert TOKEN not in each.out + each.err
+
+
+def test_a_connection_with_an_app_of_github(server: ServerProcess, tmp_path: Path) -> None:
+    add_template(server, tmp_path)
+    file, pem = tmp_path / "app.pem", pem_of(new_key())
+    file.write_text(pem)
+    command = ("admin", "repositories")
+    given = ("--vendor", "github", "--host-url", "https://git.example.com")
+    given = (*given, "--repository", "acme/*", "--template", "app")
+    half = server.call(*command, "add", "Our GitHub", *given, "--app-id", "123456")
+    assert (half.code, "--app-key-file" in half.err) == (2, True)
+    app = ("--app-id", "123456", "--app-key-file", file)
+    both = server.call(*command, "add", "Our GitHub", *given, *app, "--secret-file", file)
+    assert (both.code, "not both" in both.err) == (2, True)
+    added = server.done(*command, "add", "Our GitHub", *given, *app)
+    assert len(added.out.strip()) >= 32
+    assert "give the App its webhook" in added.err
+    listed = server.done(*command, "list", "--json")
+    assert '"123456"' in listed.out
+    tried = server.call(*command, "test", "Our GitHub")
+    assert (tried.code, "cannot be reached" in tried.out) == (1, True)
+    file.write_text("no key")
+    wrong = server.call(*command, "change", "Our GitHub", *app)
+    assert (wrong.code, "not a private key" in wrong.err) == (2, True)
+    token = tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    changed = server.done(*command, "change", "Our GitHub", "--secret-file", token, "--json")
+    assert fields_of(changed.json)["app_id"] is None
+    for each in (added, listed, tried, wrong, changed):
+        assert pem[100:140] not in each.out + each.err
 
 
 def test_connections_to_slack(server: ServerProcess, tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from chatd.domain.ids import ChatId, ModelConfigId, WorkspaceId
 from chatd.domain.workspace.entities import GitSeed, Parameter, Template, TemplateSpec
 from chatd.domain.workspace.template_definition import TemplateDefinition
 from chatd.git_hosts.host_api import HostCallFailed, NewPull, Thread
+from chatd.git_hosts.host_apis import HostApis
+from chatd.sealed_secrets import KeyRing, SecretKey
 from chatd.services.repositories import (
+    AppBody,
     ConnectionPatch,
-    HostApis,
     NewConnectionBody,
     NewConnectionConfig,
     RepositoryConnections,
@@ -29,10 +31,16 @@ from chatd.services.repository_worker import RepositoryWorker
 from chatd.services.workspaces.host_credentials import CredentialDelivery
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat import chats
+from chatd.store.database.sealed_columns import SEALED_COLUMNS, reseal_batch
 from chatd.store.deployment import repositories, repository_work
+from chatd.store.deployment.repositories import (
+    REPOSITORY_KEY,
+    REPOSITORY_SECRET,
+    REPOSITORY_TOKEN,
+)
 from chatd.workspaces.diff_status import PullRequests
 from chatd.workspaces.templates import sync_templates
-from tests.engine.test_webhooks import RING, add_key
+from tests.engine.test_webhooks import KEY, RING, add_key
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS
@@ -45,6 +53,7 @@ from tests.support.git_apis import (
     Pull,
     running,
 )
+from tests.support.github_app import APP_ID, FakeAppGitHub, new_key, pem_of
 from tests.support.providers.server import Gate
 
 ADMIN = ChangeAuthor(actor=UserActor(user_id=ADMIN_USER_ID, role="admin"), ip=None)
@@ -119,7 +128,7 @@ class RepositoryRig:
             repositories=("acme/*",),
             template_id=stored.id,
             user_id=self.engine.owner,
-            token=TOKEN,
+            **({} if "app" in fields else {"token": TOKEN}),
             **fields,
         )
         self.connection = await self.administration.add(ADMIN, body)
@@ -488,7 +497,9 @@ async def test_the_chat_shows_the_pull_request_by_the_token_of_its_connection(
     rig: RepositoryRig, host: FakeGitHub
 ) -> None:
     branch, _ = await started_with_pull(rig, host)
-    reader = PullRequests(rig.pool, RING, rig.engine.replica.env, frozenset({"127.0.0.1"}))
+    reader = PullRequests(
+        rig.pool, RING, rig.engine.replica.env, rig.apis, frozenset({"127.0.0.1"})
+    )
     status = DiffStatus(
         remote_url=f"{host.url}/acme/app.git",
         branch=branch,
@@ -663,7 +674,7 @@ async def test_the_workspace_of_such_a_chat_uses_the_token_for_its_repository_on
     assert workspace_id is not None
     version = await rig.pool.fetchval("SELECT spec::text FROM template_versions")
     assert TOKEN not in version
-    delivery = CredentialDelivery(rig.pool, RING, rig.engine.replica.env)
+    delivery = CredentialDelivery(rig.pool, RING, rig.engine.replica.env, rig.apis)
     spec = TemplateSpec(
         seed=GitSeed(url=f"{host.url}/acme/app.git"),
         network="allow",
@@ -840,7 +851,7 @@ async def test_other_hosts_find_a_lost_comment_and_open_one_pull_request(
         place = Thread(repository="acme/app", number=12, is_pull=False)
         found = await repositories.open_connection(rig.pool, rig.connection.id)
         assert found is not None
-        api = rig.apis.open(found)
+        api = rig.apis.open(found.access, "acme/app")
         assert await api.check() == "chatd-bot"
         first = await api.create_comment(place, "one <!-- a -->")
         for number in range(120):
@@ -893,3 +904,172 @@ async def test_a_stranger_with_a_branch_of_this_name_in_a_fork_takes_no_pull_req
 def test_the_marker_of_a_comment_is_invisible() -> None:
     marker: Callable[[UUID], str] = comment_marker
     assert marker(UUID(int=1)).startswith("<!--")
+
+
+# Apps of GitHub
+
+
+@pytest.fixture
+async def app_host() -> FakeAppGitHub:
+    return FakeAppGitHub()
+
+
+@pytest.fixture
+async def app_rig(dsn: str, app_host: FakeAppGitHub) -> AsyncGenerator[RepositoryRig]:
+    app = AppBody(id=APP_ID, private_key=app_host.pem)
+    async with rig_of(dsn, app_host, app=app) as rig:
+        yield rig
+
+
+async def problem_of(rig: RepositoryRig) -> str | None:
+    stored = await repositories.get(rig.pool, ADMIN.actor, rig.connection.id)
+    return stored.connection.problem
+
+
+def tokens_of(host: FakeAppGitHub, use: str) -> list[str]:
+    """That were made for the API, or for git in workspaces."""
+    return [
+        token
+        for token, minted in host.minted.items()
+        if ("issues" in minted.permissions) == (use == "api")
+    ]
+
+
+@pytest.mark.promise("P1")
+async def test_an_app_works_from_the_issue_to_the_pull_request_although_tokens_expire_and_it_dies(
+    app_rig: RepositoryRig, app_host: FakeAppGitHub
+) -> None:
+    rig, host = app_rig, app_host
+    gate = Gate()
+    rig.engine.answer(gate, "The first.")
+    assert await rig.deliver("issue_comment", host.comment("@chatd please repair it"))
+    await rig.settle()
+    assert host.comments["thread", 12][0].body.startswith("⏳ Working on it")
+    # The process dies: its tokens are gone with it, and another one asks for its own.
+    rig.apis = HostApis(RING, rig.engine.replica.env, allow_private=True)
+    rig.worker = rig.new_worker()
+    assert await rig.deliver("issue_comment", host.comment("@chatd and the docs"))
+    await rig.later()
+    assert len(tokens_of(host, "api")) == 2
+    host.push((await rig.thread())["branch"])
+    # GitHub no longer takes the token that the process holds: it gets another one.
+    host.expire_tokens()
+    rig.engine.answer("I repaired it.")
+    gate.open()
+    await rig.finish()
+    await rig.later()
+    assert len(tokens_of(host, "api")) == 3
+    (pull,) = host.pulls
+    (comment,) = host.comments["thread", 12]
+    assert comment.body.startswith("I repaired it.")
+    assert f"/acme/app/pull/{pull.number}" in comment.body
+    assert await rig.outcomes() == [("done", ""), ("done", "")]
+    assert await problem_of(rig) is None
+    stored = await rig.pool.fetchval("SELECT row_to_json(c)::text FROM repository_connections c")
+    assert not any(token in stored for token in host.minted)
+    assert "PRIVATE KEY" not in stored
+
+
+async def test_git_and_the_pull_request_of_the_chat_use_tokens_of_the_app(
+    app_rig: RepositoryRig, app_host: FakeAppGitHub
+) -> None:
+    rig, host = app_rig, app_host
+    rig.engine.answer("Hello.")
+    await rig.deliver("issue_comment", host.comment("@chatd hello"))
+    await rig.settle()
+    chat = await rig.chat()
+    assert chat.workspace_id is not None
+    env = rig.engine.replica.env
+    delivery = CredentialDelivery(rig.pool, RING, env, rig.apis)
+    spec = TemplateSpec(
+        seed=GitSeed(url=f"{host.url}/acme/app.git"),
+        network="allow",
+        allow=(f"private:{host.url.removeprefix('http://')}",),
+    )
+
+    async def given() -> list[str]:
+        owner = rig.engine.owner
+        assert chat.workspace_id is not None
+        made = await delivery.for_build(chat.workspace_id, owner, spec, is_own_runner=False)
+        return [token for token in host.minted if any(token in one.hidden for one in made)]
+
+    (token,) = await given()
+    assert host.minted[token].permissions == {"contents": "write", "metadata": "read"}
+    assert host.minted[token].repositories == {"acme/app"}
+    assert await given() == [token]
+    host.push((await rig.thread())["branch"])
+    await rig.finish()
+    await rig.later()
+    status = DiffStatus(
+        remote_url=f"{host.url}/acme/app.git",
+        branch=(await rig.thread())["branch"],
+        base="origin/main",
+        additions=1,
+        deletions=0,
+        changed_files=1,
+    )
+    reader = PullRequests(rig.pool, RING, env, rig.apis, frozenset({"127.0.0.1"}))
+    shown = (await reader.complete(chat, status)).pull_request
+    assert shown is not None
+    assert shown.number == host.pulls[0].number
+    assert (
+        await delivery.for_build(chat.workspace_id, rig.engine.owner, spec, is_own_runner=True)
+        == ()
+    )
+    # A new process while the App is suspended: git gets nothing, and the connection says why.
+    host.installations["acme"].suspended = True
+    fresh = HostApis(RING, env, allow_private=True)
+    delivery = CredentialDelivery(rig.pool, RING, env, fresh)
+    assert await given() == []
+    assert "is suspended" in (await problem_of(rig) or "")
+    before = len(host.requests)
+    assert await given() == []
+    assert len(host.requests) == before  # GitHub is left alone for a while
+
+
+async def test_an_app_that_github_refuses_is_the_problem_of_its_connection_until_it_is_repaired(
+    app_rig: RepositoryRig, app_host: FakeAppGitHub
+) -> None:
+    rig, host = app_rig, app_host
+    rig.engine.answer("Hello.")
+    installed, host.installations = host.installations, {}
+    await rig.deliver("issue_comment", host.comment("@chatd hello"))
+    await rig.settle()
+    assert await problem_of(rig) == (
+        "The GitHub App 123456 is not installed for acme/app. Install it there, or add the"
+        " repository to its installation."
+    )
+    host.installations = installed
+    host.keys = [new_key()]
+    await rig.later()
+    assert "refuses the private key of the App 123456" in (await problem_of(rig) or "")
+    patch = ConnectionPatch(app=AppBody(id=APP_ID, private_key=pem_of(host.keys[0])))
+    await rig.administration.update(ADMIN, rig.connection.id, patch)
+    assert await problem_of(rig) is None
+    await rig.later()
+    await rig.finish()
+    await rig.later()
+    assert await rig.outcomes() == [("done", "")]
+    assert len(await rig.chat_ids()) == 1
+
+
+async def test_the_key_of_an_app_is_sealed_again_with_a_new_key_and_still_works(
+    app_rig: RepositoryRig, app_host: FakeAppGitHub
+) -> None:
+    rig, newer = app_rig, SecretKey(bytes(range(32)))
+    await rig.pool.execute(
+        "INSERT INTO secret_keys (id, check_value, state) VALUES ($1, '', 'staged')", newer.id
+    )
+    ring = KeyRing([newer, KEY], newer.id)
+
+    def reseal(sealed: str, context: str) -> str:
+        return ring.seal(ring.open(sealed, context), context)
+
+    for column in (REPOSITORY_KEY, REPOSITORY_SECRET, REPOSITORY_TOKEN):
+        assert column in SEALED_COLUMNS
+        done = await reseal_batch(rig.pool, column, newer.id, reseal)
+        assert (done.resealed, done.unreadable) == (0 if column is REPOSITORY_TOKEN else 1, 0)
+    found = await repositories.open_connection(rig.pool, rig.connection.id)
+    assert found is not None
+    apis = HostApis(KeyRing([newer], newer.id), rig.engine.replica.env, allow_private=True)
+    assert await apis.check(found) == "chatd-app[bot]"

@@ -249,8 +249,6 @@ ADMINISTRATION: Final[Mapping[str, Case]] = {
             session,
             who,
             replace(CONNECTION, enabled=False),
-            sealed_token=None,
-            sealed_secret=None,
         )
     ),
     "deployment.repositories.delete": in_transaction(_delete_connection),

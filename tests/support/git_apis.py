@@ -91,8 +91,8 @@ class FakeHost:
             return self.error(status, "You have exceeded a secondary rate limit.", headers)
         if not request.headers.get("user-agent"):
             return self.error(403, "Request forbidden by administrative rules.")
-        if request.headers.get("authorization") not in self.accepted():
-            return self.error(401, "Bad credentials")
+        if (refusal := self.refuse(request, path)) is not None:
+            return refusal
         body: Json = {}
         if request.method in ("POST", "PATCH", "PUT"):
             if request.content_type != "application/json":
@@ -104,6 +104,11 @@ class FakeHost:
 
     def accepted(self) -> set[str]:
         return {f"Bearer {token}" for token in self.tokens}
+
+    def refuse(self, request: web.Request, path: str) -> web.Response | None:
+        del path
+        is_known = request.headers.get("authorization") in self.accepted()
+        return None if is_known else self.error(401, "Bad credentials")
 
     def route(self, request: web.Request, path: str, body: Json) -> web.Response:
         raise NotImplementedError

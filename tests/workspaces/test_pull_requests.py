@@ -10,6 +10,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from chatd.domain.chat.row import DiffStatus
+from chatd.git_hosts.host_apis import HostApis
 from chatd.sealed_secrets import KeyRing, new_key
 from chatd.store.account import git_credentials
 from chatd.store.account.git_credentials import TOKEN, NewGitCredential
@@ -94,12 +95,19 @@ def new_ring() -> KeyRing:
     return KeyRing([key], key.id)
 
 
+def pull_requests(
+    pool: Pool, ring: KeyRing, clock: FakeClock, private_hosts: frozenset[str] = frozenset()
+) -> PullRequests:
+    env = env_with(clock)
+    return PullRequests(pool, ring, env, HostApis(ring, env, allow_private=False), private_hosts)
+
+
 async def test_a_pull_request_is_found_with_its_checks_and_asked_for_again(pool: Pool) -> None:
     clock, ring = FakeClock(), new_ring()
     async with git_host() as host:
         await give_token(pool, ring, host)
         status = replace(STATUS, remote_url=f"http://127.0.0.1:{host.port}/team/app.git")
-        reader = PullRequests(pool, ring, env_with(clock), frozenset({"127.0.0.1"}))
+        reader = pull_requests(pool, ring, clock, frozenset({"127.0.0.1"}))
         found = await reader.complete(chat(), status)
         assert present(found.pull_request).number == 3
         assert present(found.pull_request).checks == "pending"
@@ -121,7 +129,7 @@ async def test_a_pull_request_is_found_with_its_checks_and_asked_for_again(pool:
 
 
 async def test_without_a_token_no_host_is_asked(pool: Pool) -> None:
-    reader = PullRequests(pool, new_ring(), env_with(FakeClock()))
+    reader = pull_requests(pool, new_ring(), FakeClock())
     known = replace(STATUS, remote_url="git@github.com:team/app.git")
     found = await reader.complete(chat(), known)
     assert found.pull_request is None
@@ -139,6 +147,6 @@ async def test_a_token_is_not_sent_into_a_private_network_unless_the_operator_al
     async with git_host() as host:
         await give_token(pool, ring, host)
         status = replace(STATUS, remote_url=f"http://127.0.0.1:{host.port}/team/app.git")
-        found = await PullRequests(pool, ring, env_with(FakeClock())).complete(chat(), status)
+        found = await pull_requests(pool, ring, FakeClock()).complete(chat(), status)
         assert found.pull_request is None
         assert host.asked == []

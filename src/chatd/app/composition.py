@@ -45,6 +45,7 @@ from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.subagents import SubagentLimits
 from chatd.engine.hooks import HookCaller, TurnHooks
 from chatd.engine.subagents import SubagentService
+from chatd.git_hosts.host_apis import HostApis
 from chatd.providers.registry import ProviderRegistry
 from chatd.services.hooks import HookAdministration
 from chatd.services.mcp_servers import McpServers, declared_servers, private_hosts
@@ -65,7 +66,7 @@ from chatd.services.operation.secret_keys import (
     SecretKeys,
     WorkspaceSecret,
 )
-from chatd.services.repositories import HostApis, RepositoryConnections
+from chatd.services.repositories import RepositoryConnections
 from chatd.services.repository_worker import RepositoryWorker
 from chatd.services.schedules import ScheduleRunner
 from chatd.services.slack.connections import SlackConnections
@@ -224,6 +225,7 @@ class Composition:
         self.confirmation = Confirmation(pool, env)
         changes.subscribe(self.confirmation.on_config_change)
 
+        self.git_hosts = HostApis(ring, env, allow_private=settings.repositories.private_addresses)
         worker_id = WorkerId(env.new_id())
         self.runners: RunnerServices | None = None
         self.workspaces: WorkspaceServices | None = None
@@ -248,6 +250,7 @@ class Composition:
                 own=own,
                 may_build=lambda: self.confirmation.is_given,
                 ring=ring,
+                git_hosts=self.git_hosts,
             )
             changes.subscribe(runners.on_config_change)
             if own is not None:
@@ -305,7 +308,6 @@ class Composition:
             ),
             allow_private=settings.webhooks.private_addresses,
         )
-        self.git_hosts = HostApis(ring, env, allow_private=settings.repositories.private_addresses)
         self.repositories = RepositoryWorker(
             pool,
             replica.transactor,

@@ -861,6 +861,7 @@ class RepositoryConnection(Struct, frozen=True, kw_only=True):
     allowed: tuple[str, ...] = ()
     check_rounds: int = 0
     enabled: bool = True
+    app_id: str | None = None
     problem: str | None = None
 
 

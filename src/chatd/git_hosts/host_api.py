@@ -5,7 +5,7 @@ address of the connection only.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal, Protocol, TypeVar
 
 import aiohttp
@@ -29,6 +29,7 @@ DEFAULT_LIMIT_WAIT_S: Final = 60.0
 MAX_COMMENT_PAGES: Final = 10
 """In which a comment is looked for whose id was lost."""
 PAGE_SIZE: Final = 100
+UNAUTHORIZED: Final = 401
 _LIMITED: Final = b"rate limit"
 
 T = TypeVar("T")
@@ -43,10 +44,21 @@ class HostCallFailed(ChatdError):
 
     code = "git_host_failed"
 
-    def __init__(self, reason: FailureReason, message: str, wait_s: float | None = None) -> None:
+    def __init__(
+        self,
+        reason: FailureReason,
+        message: str,
+        wait_s: float | None = None,
+        *,
+        status: int = 0,
+        said: str = "",
+    ) -> None:
+        """`status` and `said`: the reply of the host, if there was one."""
         super().__init__(message)
         self.reason: FailureReason = reason
         self.wait_s = wait_s
+        self.status = status
+        self.said = said
 
 
 class _Said(Struct, frozen=True, kw_only=True):
@@ -105,6 +117,10 @@ class GitHostApi(Protocol):
         ...
 
 
+FindToken = Callable[[str | None], Awaitable[str]]
+"""A token that works, and not the one that the host has just refused. Raises HostCallFailed."""
+
+
 class HostRequests:
     """Requests with the headers of one connection to its API, at `base` without a slash."""
 
@@ -115,6 +131,19 @@ class HostRequests:
         self._headers = {"accept": "application/json", "user-agent": "chatd", **headers}
         self._clock = clock
         self._allow_private = allow_private
+        self._find_token: FindToken | None = None
+
+    def with_token(self, token: str, scheme: str = "Bearer") -> "HostRequests":
+        headers = {**self._headers, "authorization": f"{scheme} {token}"}
+        return HostRequests(self.base, headers, self._clock, allow_private=self._allow_private)
+
+    def with_tokens(self, find: FindToken) -> "HostRequests":
+        """With tokens that expire: each request asks for one."""
+        made = HostRequests(
+            self.base, self._headers, self._clock, allow_private=self._allow_private
+        )
+        made._find_token = find
+        return made
 
     async def get(self, path: str, kind: type[T]) -> T:
         return self._decode(await self.send("GET", path), kind)
@@ -123,7 +152,19 @@ class HostRequests:
         return self._decode(await self.send(method, path, body), kind)
 
     async def send(self, method: Method, path: str, body: object = None) -> bytes:
-        """Raises HostCallFailed."""
+        """A token that the host no longer takes is replaced once. Raises HostCallFailed."""
+        if self._find_token is None:
+            return await self._send(method, path, body)
+        token = await self._find_token(None)
+        try:
+            return await self.with_token(token)._send(method, path, body)
+        except HostCallFailed as error:
+            if error.status != UNAUTHORIZED:
+                raise
+        token = await self._find_token(token)
+        return await self.with_token(token)._send(method, path, body)
+
+    async def _send(self, method: Method, path: str, body: object) -> bytes:
         data = None if body is None else msgspec.json.encode(body)
         headers = self._headers if data is None else {**self._headers, **_JSON}
         try:
@@ -162,21 +203,24 @@ _JSON: Final = {"content-type": "application/json"}
 def _failure(
     status: int, headers: Mapping[str, str], content: bytes, now_s: float
 ) -> HostCallFailed:
-    said = _message(content)
+    words = _message(content)
+    said = f": {words}" if words else ""
     is_empty = headers.get("x-ratelimit-remaining", headers.get("ratelimit-remaining")) == "0"
     is_limited = "retry-after" in headers or is_empty or _LIMITED in content[:2000].lower()
+    wait_s: float | None = None
+    reason: FailureReason = "unavailable"
+    text = f"The host answered with status {status}."
     if status == 429 or (status == 403 and is_limited):
         wait_s = _wait_s(headers, now_s)
-        return HostCallFailed("limited", f"The host limits requests for now{said}.", wait_s)
-    if status in (401, 403):
-        text = f"The host refuses the token with status {status}{said}."
-        return HostCallFailed("refused", text)
-    if status in (301, 302, 307, 308, 404, 410):
+        reason, text = "limited", f"The host limits requests for now{said}."
+    elif status in (UNAUTHORIZED, 403):
+        reason, text = "refused", f"The host refuses the token with status {status}{said}."
+    elif status in (301, 302, 307, 308, 404, 410):
+        reason = "missing"
         text = f"The host has no such thing, or the token may not see it: status {status}{said}."
-        return HostCallFailed("missing", text)
-    if 400 <= status < 500 and status not in (408, 425):
-        return HostCallFailed("rejected", f"The host answered with status {status}{said}.")
-    return HostCallFailed("unavailable", f"The host answered with status {status}.")
+    elif 400 <= status < 500 and status not in (408, 425):
+        reason, text = "rejected", f"The host answered with status {status}{said}."
+    return HostCallFailed(reason, text, wait_s, status=status, said=words)
 
 
 def _wait_s(headers: Mapping[str, str], now_s: float) -> float:
@@ -196,4 +240,4 @@ def _message(content: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
     said = found.message or found.error
-    return f": {clip(' '.join(model_text(said).split()), 200)}" if isinstance(said, str) else ""
+    return clip(" ".join(model_text(said).split()), 200) if isinstance(said, str) else ""

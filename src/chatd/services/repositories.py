@@ -26,7 +26,6 @@ from chatd.domain.deployment.repositories import (
     EventOutcome,
     HostEvent,
     RepositoryConnection,
-    api_url,
     is_mention,
     is_pattern,
     reason_to_ignore,
@@ -49,18 +48,18 @@ from chatd.domain.workspace.host_credentials import MAX_SECRET_CHARS, MIN_SECRET
 from chatd.domain.workspace.network import NetworkTarget, find_rule
 from chatd.domain.workspace.pull_requests import GitHostKind
 from chatd.git_hosts import gitea, github, gitlab
-from chatd.git_hosts.github import GitHubApi
-from chatd.git_hosts.gitlab import GitLabApi
-from chatd.git_hosts.host_api import GitHostApi, HostCallFailed, HostRequests
+from chatd.git_hosts.github_app import load_key
+from chatd.git_hosts.host_api import HostCallFailed
+from chatd.git_hosts.host_apis import HostApis
 from chatd.git_hosts.signatures import delivery_id, event_name, is_authentic
 from chatd.sealed_secrets import KeyRing
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.database.pool import Pool
 from chatd.store.deployment import repositories, repository_work
 from chatd.store.deployment.repositories import (
+    REPOSITORY_KEY,
     REPOSITORY_SECRET,
     REPOSITORY_TOKEN,
-    OpenConnection,
     StoredConnection,
 )
 from chatd.store.deployment.repository_work import StoredEvent
@@ -72,6 +71,9 @@ REPOSITORY_PARAMETER: Final = "repository"
 REF_PARAMETER: Final = "ref"
 """The parameter that gets the branch of a pull request, if the template has it."""
 SECRET_BYTES: Final = 32
+MAX_PRIVATE_KEY_CHARS: Final = 16_384
+"""A key with 4,096 bits has 3,300."""
+_PEM: Final = "-----BEGIN RSA PRIVATE KEY-----\n..."
 _ID: Final = "2b7f0f5e-3a41-4f0b-9c55-8d4f0e2a6b19"
 _SITES: Final[Mapping[GitHostKind, str]] = {
     "github": "https://github.com",
@@ -96,6 +98,8 @@ Rounds = Annotated[int, Meta(ge=0, le=MAX_CHECK_ROUNDS)]
 HostToken = Annotated[
     str, Meta(min_length=MIN_SECRET_CHARS, max_length=MAX_SECRET_CHARS, pattern=r"^[!-~]+$")
 ]
+AppId = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9.]+$")]
+PrivateKey = Annotated[str, Meta(min_length=1, max_length=MAX_PRIVATE_KEY_CHARS)]
 EventSecret = Annotated[str, Meta(min_length=16, max_length=200, pattern=r"^[!-~]+$")]
 
 _PATTERNS_TEXT: Final = (
@@ -118,14 +122,32 @@ _ROUNDS_TEXT: Final = "How often failed checks of one pull request are sent back
 _TOKEN_TEXT: Final = (
     "The token for the host's API and for git. It stays outside the workspaces and is never shown."
 )
+_APP_TEXT: Final = (
+    "An App of GitHub, instead of a token. chatd asks GitHub for tokens of its installations, each"
+    " for one repository, and keeps them in memory only."
+)
+_APP_ID_TEXT: Final = "The App's id, or its client id."
 _SECRET_TEXT: Final = (
     "The secret of the webhook. Without it one is generated. A secret of GitLab that begins with"
     " `whsec_` demands its signature; else its token header is compared."
 )
 
 
+class AppBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An App of GitHub."""
+
+    id: Annotated[AppId, describe(_APP_ID_TEXT, "123456")]
+    private_key: Annotated[
+        PrivateKey, describe("Its private key, the PEM text. It is never shown again.", _PEM)
+    ]
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"AppBody(id={self.id!r})"
+
+
 class NewConnectionBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A connection to add."""
+    """A connection to add, with a token or an App."""
 
     name: Annotated[Name, describe("Its name for people.", "Our GitHub")]
     vendor: Annotated[GitHostKind, describe("The software of the host.", "github")]
@@ -151,7 +173,8 @@ class NewConnectionBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     enabled: Annotated[bool, Meta(description="Whether events start chats.", examples=[True])] = (
         True
     )
-    token: Annotated[HostToken, describe(_TOKEN_TEXT, "github_pat_A1b2C3d4")]
+    token: Annotated[HostToken | None, describe(_TOKEN_TEXT, "github_pat_A1b2C3d4")] = None
+    app: Annotated[AppBody | None, describe(_APP_TEXT, None)] = None
     secret: Annotated[EventSecret | None, describe(_SECRET_TEXT, None)] = None
 
     def __repr__(self) -> str:
@@ -178,6 +201,7 @@ class ConnectionPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         bool | UnsetType, Meta(description="Whether events start chats.", examples=[False])
     ] = UNSET
     token: Annotated[HostToken | UnsetType, describe(_TOKEN_TEXT, "github_pat_A1b2C3d4")] = UNSET
+    app: Annotated[AppBody | UnsetType, Meta(description=f"{_APP_TEXT} Or another key.")] = UNSET
     secret: Annotated[EventSecret | UnsetType, describe("Another secret.", "s" * 32)] = UNSET
 
     def __repr__(self) -> str:
@@ -209,8 +233,12 @@ class ConnectionConfig(Struct, frozen=True, kw_only=True):
     allowed: Annotated[tuple[str, ...], describe(_ALLOWED_TEXT, ["ada"])]
     check_rounds: Annotated[int, describe(_ROUNDS_TEXT, DEFAULT_CHECK_ROUNDS)]
     enabled: Annotated[bool, Meta(description="Whether events start chats.", examples=[True])]
+    app_id: Annotated[
+        str | None, describe(f"{_APP_ID_TEXT} Null: the connection has a token.", "123456")
+    ]
     problem: Annotated[
-        str | None, describe("Why the host refused the token when it was last used.", None)
+        str | None,
+        describe("Why the host refused the token or the App when it was last used.", None),
     ]
     created_at: Annotated[datetime, describe("When it was added.", CREATED_AT)]
     updated_at: Annotated[datetime, describe("When it was last changed.", UPDATED_AT)]
@@ -223,10 +251,10 @@ class NewConnectionConfig(ConnectionConfig, frozen=True, kw_only=True):
 
 
 class ConnectionTrial(Struct, frozen=True, kw_only=True):
-    """What the host answered to the token."""
+    """What the host answered to the token, or to the App."""
 
     ok: Annotated[bool, Meta(description="Whether the host accepts it.", examples=[True])]
-    login: Annotated[str, describe("Whose token it is.", "chatd-bot")] = ""
+    login: Annotated[str, describe("The account as which chatd acts.", "chatd-bot")] = ""
     reason: Annotated[str, describe("Why not.", "")] = ""
 
 
@@ -271,41 +299,6 @@ class TooManyEvents(ChatdError):
     code = "too_many_events"
 
 
-class HostApis:
-    """Makes the API of a connection's host. `allow_private`: hosts may be in private networks."""
-
-    def __init__(self, ring: KeyRing, env: Env, *, allow_private: bool) -> None:
-        self._ring = ring
-        self._env = env
-        self.allow_private = allow_private
-
-    def open(self, found: OpenConnection) -> GitHostApi:
-        """Raises SecretUnreadable."""
-        one = found.connection
-        token = self._ring.open(found.sealed_token, REPOSITORY_TOKEN.context(one.id))
-        return self.make(one, token)
-
-    def make(self, one: RepositoryConnection, token: str) -> GitHostApi:
-        match one.vendor:
-            case "github":
-                headers = {
-                    "authorization": f"Bearer {token}",
-                    "accept": "application/vnd.github+json",
-                    "x-github-api-version": "2022-11-28",
-                }
-                return GitHubApi("github", self._requests(one, headers), one.host)
-            case "gitea":
-                headers = {"authorization": f"token {token}"}
-                return GitHubApi("gitea", self._requests(one, headers), one.host)
-            case "gitlab":
-                headers = {"authorization": f"Bearer {token}"}
-                return GitLabApi(self._requests(one, headers), one.host)
-
-    def _requests(self, one: RepositoryConnection, headers: Mapping[str, str]) -> HostRequests:
-        base, clock = api_url(one.vendor, one.url), self._env.clock
-        return HostRequests(base, headers, clock, allow_private=self.allow_private)
-
-
 class RepositoryConnections:
     """`wake` is called when there is an event to act upon."""
 
@@ -330,6 +323,9 @@ class RepositoryConnections:
         """Raises Forbidden, InvalidInput, Conflict, SecretKeyMissing."""
         require_permission(by.actor, "config.write")
         _check_secret(body.secret)
+        if body.token is None and body.app is None:
+            raise InvalidInput("token", "give a token or an App")
+        app_id = _check_app(body.vendor, body.token, body.app)
         user_id = body.user_id or getattr(by.actor, "user_id", None)
         if user_id is None:
             raise InvalidInput("user_id", "must name the user to whom the chats belong")
@@ -347,6 +343,7 @@ class RepositoryConnections:
             allowed=body.allowed,
             check_rounds=body.check_rounds,
             enabled=body.enabled,
+            app_id=app_id,
         )
         await self._check(new)
         secret = body.secret or secrets.token_urlsafe(SECRET_BYTES)
@@ -355,8 +352,9 @@ class RepositoryConnections:
                 session,
                 by.actor,
                 new,
-                sealed_token=self._ring.seal(body.token, REPOSITORY_TOKEN.context(new.id)),
                 sealed_secret=self._ring.seal(secret, REPOSITORY_SECRET.context(new.id)),
+                sealed_token=self._seal_token(new.id, body.token),
+                sealed_key=self._seal_key(new.id, body.app),
                 ip=by.ip,
             )
         shown = msgspec.structs.asdict(connection_config(made))
@@ -371,20 +369,30 @@ class RepositoryConnections:
         given = {
             "model_config_id" if name == "model_id" else name: value
             for name in body.__struct_fields__
-            if name not in ("token", "secret") and (value := getattr(body, name)) is not UNSET
+            if name not in ("token", "app", "secret")
+            and (value := getattr(body, name)) is not UNSET
         }
         changed = msgspec.structs.replace(known.connection, **given)
         changed = msgspec.structs.replace(changed, name=changed.name.strip())
         await self._check(changed)
-        token = secret = None
-        if isinstance(body.token, str):
-            token = self._ring.seal(body.token, REPOSITORY_TOKEN.context(connection_id))
+        token = body.token if isinstance(body.token, str) else None
+        app = body.app if isinstance(body.app, AppBody) else None
+        if token is not None or app is not None:
+            app_id = _check_app(changed.vendor, token, app)
+            changed = msgspec.structs.replace(changed, app_id=app_id)
+        secret = None
         if isinstance(body.secret, str):
             _check_secret(body.secret)
             secret = self._ring.seal(body.secret, REPOSITORY_SECRET.context(connection_id))
         async with self._pool.transaction() as session:
             stored = await repositories.update(
-                session, by.actor, changed, sealed_token=token, sealed_secret=secret, ip=by.ip
+                session,
+                by.actor,
+                changed,
+                sealed_secret=secret,
+                sealed_token=self._seal_token(connection_id, token),
+                sealed_key=self._seal_key(connection_id, app),
+                ip=by.ip,
             )
         self._wake()
         return connection_config(stored)
@@ -395,13 +403,13 @@ class RepositoryConnections:
             await repositories.delete(session, by.actor, connection_id, ip=by.ip)
 
     async def try_connection(self, actor: Actor, connection_id: UUID) -> ConnectionTrial:
-        """Ask the host whose token it is. Raises Forbidden, NotFound, SecretUnreadable."""
+        """Ask the host as whom chatd acts. Raises Forbidden, NotFound, SecretUnreadable."""
         require_permission(actor, "config.write")
         found = await repositories.open_connection(self._pool, connection_id)
         if found is None:
             raise NotFound("There is no such connection to a repository.")
         try:
-            login = await self._apis.open(found).check()
+            login = await self._apis.check(found)
         except HostCallFailed as error:
             if error.reason == "refused":
                 await repositories.set_problem(self._pool, connection_id, error.message)
@@ -438,6 +446,16 @@ class RepositoryConnections:
             return _ignored("this event is known")
         self._wake()
         return DeliveryReceipt(stored=True)
+
+    def _seal_token(self, connection_id: UUID, token: str | None) -> str | None:
+        if token is None:
+            return None
+        return self._ring.seal(token, REPOSITORY_TOKEN.context(connection_id))
+
+    def _seal_key(self, connection_id: UUID, app: AppBody | None) -> str | None:
+        if app is None:
+            return None
+        return self._ring.seal(app.private_key, REPOSITORY_KEY.context(connection_id))
 
     def _checked_url(self, url: str) -> str:
         text = url.strip().rstrip("/")
@@ -494,6 +512,21 @@ def _ignored(reason: str) -> DeliveryReceipt:
     return DeliveryReceipt(stored=False, reason=reason)
 
 
+def _check_app(vendor: GitHostKind, token: str | None, app: AppBody | None) -> str | None:
+    """Its id. Raises InvalidInput."""
+    if app is None:
+        return None
+    if token is not None:
+        raise InvalidInput("app", "give a token or an App, not both")
+    if vendor != "github":
+        raise InvalidInput("app", "only GitHub has Apps: give a token")
+    try:
+        load_key(app.private_key)
+    except ValueError as error:
+        raise InvalidInput("app.private_key", str(error)) from None
+    return app.id
+
+
 def _check_secret(secret: str | None) -> None:
     """Raises InvalidInput."""
     if secret is not None and secret.startswith(SECRET_PREFIX):
@@ -519,6 +552,7 @@ def connection_config(stored: StoredConnection) -> ConnectionConfig:
         allowed=one.allowed,
         check_rounds=one.check_rounds,
         enabled=one.enabled,
+        app_id=one.app_id,
         problem=one.problem,
         created_at=stored.created_at,
         updated_at=stored.updated_at,

@@ -56,7 +56,8 @@ from chatd.domain.workspace.entities import BuildId, Template, TemplateSpec
 from chatd.domain.workspace.rules import workspace_ttl_s
 from chatd.domain.workspace.templates import generated_name, resolve_parameters
 from chatd.git_hosts.host_api import GitHostApi, HostCallFailed, NewPull, Thread
-from chatd.services.repositories import REF_PARAMETER, REPOSITORY_PARAMETER, HostApis
+from chatd.git_hosts.host_apis import HostApis
+from chatd.services.repositories import REF_PARAMETER, REPOSITORY_PARAMETER
 from chatd.store.chat import chats
 from chatd.store.chat.operation import Operation
 from chatd.store.chat.transactor import Transactor
@@ -247,7 +248,8 @@ class RepositoryWorker:
             return _Result(outcome="ignored", detail="the connection is not for this repository")
         if not found.is_active:
             return _Result(outcome="failed", detail="the user of the connection is suspended")
-        api, event = self._apis.open(found), stored.event
+        event = stored.event
+        api = self._apis.open(found.access, event.repository)
         if event.kind == "checks_failed":
             return await self._send_checks(found, api, event)
         access = await self._read_access(found, api, event)
@@ -450,7 +452,7 @@ class RepositoryWorker:
 
     async def _show_state(self, found: OpenConnection, thread: StoredThread) -> None:
         """Raises HostCallFailed."""
-        api = self._apis.open(found)
+        api = self._apis.open(found.access, thread.repository)
         chat = None
         if thread.chat_id is not None:
             chat = await chats.get(self._conn, WORKER, thread.chat_id)

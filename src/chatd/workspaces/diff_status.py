@@ -38,6 +38,7 @@ from chatd.domain.workspace.pull_requests import (
     read_pull_request,
     search_path,
 )
+from chatd.git_hosts.host_apis import HostApis
 from chatd.guarded_dial import guarded_session, read_bounded
 from chatd.sealed_secrets import KeyRing
 from chatd.store.account import git_credentials
@@ -45,7 +46,7 @@ from chatd.store.account.git_credentials import TOKEN
 from chatd.store.chat import chats
 from chatd.store.database.conn import Conn
 from chatd.store.deployment import repository_work
-from chatd.store.deployment.repositories import REPOSITORY_TOKEN
+from chatd.store.deployment.repositories import SealedAccess
 
 DIFF_STATUS_DELAY_S: Final = 3.0
 """Time from the first request of a chat to its refresh, which covers later requests in between."""
@@ -204,10 +205,13 @@ _Key = tuple[UserId, str, str]
 
 
 class _HostToken(Struct, frozen=True, kw_only=True):
+    """That of the user is sealed; `access` is that of a connection."""
+
     kind: GitHostKind
     api_url: str
-    sealed: str
-    context: str
+    sealed: str = ""
+    context: str = ""
+    access: SealedAccess | None = None
 
 
 class _Known(Struct, frozen=True, kw_only=True):
@@ -225,10 +229,16 @@ class PullRequests:
     """`private_hosts` may be on this host or in private networks, in lower case."""
 
     def __init__(
-        self, conn: Conn, ring: KeyRing, env: Env, private_hosts: frozenset[str] = frozenset()
+        self,
+        conn: Conn,
+        ring: KeyRing,
+        env: Env,
+        apis: HostApis,
+        private_hosts: frozenset[str] = frozenset(),
     ) -> None:
         self._conn = conn
         self._ring = ring
+        self._apis = apis
         self._env = env
         self._private_hosts = private_hosts
         self._known: dict[_Key, _Known] = {}
@@ -273,17 +283,14 @@ class PullRequests:
             return _HostToken(
                 kind=own.kind, api_url=own.api_url, sealed=own.sealed_token, context=context
             )
-        given = await repository_work.find_chat_token(self._conn, chat, chat.owner_id)
+        given = await repository_work.find_chat_access(self._conn, chat, chat.owner_id)
         if given is None or given.repository.lower() != remote.path.lower():
             return None
-        if host_of(given.url) != remote.host:
+        access = given.access
+        if host_of(access.url) != remote.host:
             return None
-        return _HostToken(
-            kind=given.vendor,
-            api_url=api_url(given.vendor, given.url),
-            sealed=given.sealed_token,
-            context=REPOSITORY_TOKEN.context(given.id),
-        )
+        url = api_url(access.vendor, access.url)
+        return _HostToken(kind=access.vendor, api_url=url, access=access)
 
     def _rest(self, owner: UserId, host: str) -> None:
         now = self._env.clock.monotonic()
@@ -294,12 +301,15 @@ class PullRequests:
     async def _pull_request(
         self, chat: Chat, credential: "_HostToken", remote: GitRemote, branch: str
     ) -> PullRequest | None:
-        """Raises GitHostFailed, SecretUnreadable."""
+        """Raises GitHostFailed, HostCallFailed, SecretUnreadable."""
         key, now = (chat.owner_id, f"{remote.host}/{remote.path}", branch), self._env.clock
         known = self._known.get(key)
         if known is not None and now.monotonic() < known.read_at_s + PULL_REQUEST_FRESH_S:
             return known.pull_request
-        token = self._ring.open(credential.sealed, credential.context)
+        if credential.access is None:
+            token = self._ring.open(credential.sealed, credential.context)
+        else:
+            token = await self._apis.token(credential.access, remote.path, "api")
         found = await self.read(credential.kind, credential.api_url, token, remote, branch)
         self._known.pop(key, None)
         self._known[key] = _Known(read_at_s=now.monotonic(), pull_request=found)

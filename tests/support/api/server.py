@@ -36,10 +36,11 @@ from chatd.domain.files import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
 from chatd.domain.model.protocol import EffortRange, ModelCapabilities, ModelConfig, Prices
 from chatd.domain.ports import Clock
+from chatd.git_hosts.host_apis import HostApis
 from chatd.sealed_secrets import KeyRing
 from chatd.services.hooks import HookAdministration
 from chatd.services.mcp_servers import McpServers
-from chatd.services.repositories import HostApis, RepositoryConnections
+from chatd.services.repositories import RepositoryConnections
 from chatd.services.slack.connections import SlackConnections
 from chatd.services.slack.slack_api import SlackRequests
 from chatd.services.webhooks import PushRequests

@@ -17,6 +17,7 @@ _HEADINGS: Final = ("NAME", "HOST", "REPOSITORIES", "TEMPLATE", "USER", "PROBLEM
 _EVENT_HEADINGS: Final = ("AT", "EVENT", "PLACE", "BY", "OUTCOME", "DETAIL")
 MAX_LISTED_CONNECTIONS: Final = 1000
 MAX_LISTED_EVENTS: Final = 50
+MAX_KEY_FILE_BYTES: Final = 16_384
 
 ConnectionArgument = Annotated[
     str, typer.Argument(metavar="NAME|ID", help="The connection's name or id")
@@ -53,6 +54,14 @@ Rounds = Annotated[
 TokenFile = Annotated[
     Path | None,
     typer.Option("--secret-file", help="A file with the token; - for the input. Else it asks"),
+]
+AppId = Annotated[
+    str | None,
+    typer.Option("--app-id", metavar="ID", help="An App of GitHub, instead of a token"),
+]
+AppKeyFile = Annotated[
+    Path | None,
+    typer.Option("--app-key-file", help="The file with the private key of the App"),
 ]
 
 repositories: Final = typer.Typer(
@@ -101,17 +110,20 @@ def add_connection(
     label: Label = None,
     check_rounds: Rounds = None,
     secret_file: TokenFile = None,
+    app_id: AppId = None,
+    app_key_file: AppKeyFile = None,
     as_json: AsJson = False,
     server: ServerFinder,
 ) -> None:
-    """Connect a git host. Asks for the token, hidden.
+    """Connect a git host. Asks for the token, hidden, unless an App of GitHub is given.
 
     Prints what its webhook needs: the address and the secret, which is shown only here.
     """
     from chatd.cli.api_session import UsageProblem, run_command
     from chatd.cli.output import print_json, print_notice, print_text
 
-    token = _read_token(name, secret_file)
+    has_app = app_id is not None or app_key_file is not None
+    token = None if has_app else _read_token(name, secret_file)
 
     async def work(api: "ServerApi") -> None:
         if not repository or template is None:
@@ -130,13 +142,15 @@ def add_connection(
             model=model,
             user=user,
         )
-        fields |= {"name": name, "vendor": vendor, "token": token}
+        app = _read_app(app_id, app_key_file, secret_file)
+        fields |= {"name": name, "vendor": vendor, **(app or {"token": token})}
         made = await api.create_repository_connection(fields)
         if as_json:
             print_json(made)
             return
+        place = "add a webhook at" if made.app_id is None else "give the App its webhook at"
         print_notice(
-            f"connected {made.name}. Now add a webhook at {made.url}, with the path"
+            f"connected {made.name}. Now {place} {made.url}, with the path"
             f" {made.events_path} of this server, the content type application/json, and this"
             " secret, which is not shown again:"
         )
@@ -169,14 +183,18 @@ def change_connection(
         bool, typer.Option("--token", help="Give it another token; asks for it, hidden")
     ] = False,
     secret_file: TokenFile = None,
+    app_id: AppId = None,
+    app_key_file: AppKeyFile = None,
     as_json: AsJson = False,
     server: ServerFinder,
 ) -> None:
-    """Change a connection, disable it, or give it another token."""
+    """Change a connection, disable it, or give it another token or App."""
     from chatd.cli.api_session import UsageProblem, run_command
     from chatd.cli.output import print_json, print_notice
 
-    token = _read_token(connection, secret_file) if new_token or secret_file is not None else None
+    has_app = app_id is not None or app_key_file is not None
+    wants_token = new_token or secret_file is not None
+    token = _read_token(connection, secret_file) if wants_token and not has_app else None
 
     async def work(api: "ServerApi") -> None:
         given: dict[str, object] = {
@@ -188,6 +206,7 @@ def change_connection(
             "check_rounds": check_rounds,
             "enabled": enabled,
             "token": token,
+            **_read_app(app_id, app_key_file, secret_file, wants_token=new_token),
         }
         fields = await _fields(api, given, template=template, model=model, user=user)
         if not fields:
@@ -207,16 +226,18 @@ def change_connection(
 def try_connection(
     connection: ConnectionArgument, *, as_json: AsJson = False, server: ServerFinder
 ) -> None:
-    """Ask the git host whose the token is."""
+    """Ask the git host whose the token is, or as whom the App acts."""
     from chatd.cli.api_session import run_command
     from chatd.cli.output import print_json, print_text
 
     async def work(api: "ServerApi") -> None:
-        trial = await api.try_repository_connection((await _find(api, connection)).id)
+        found = await _find(api, connection)
+        trial = await api.try_repository_connection(found.id)
+        whose = "the token is that of" if found.app_id is None else "the App acts as"
         if as_json:
             print_json(trial)
         else:
-            print_text(f"the token is that of {trial.login}" if trial.ok else trial.reason)
+            print_text(f"{whose} {trial.login}" if trial.ok else trial.reason)
         if not trial.ok:
             raise typer.Exit(1)
 
@@ -277,6 +298,30 @@ def _read_token(name: str, file: Path | None) -> str:
     from chatd.cli.administration.host_credentials import read_secret
 
     return read_secret(name, file)
+
+
+def _read_app(
+    app_id: str | None,
+    key_file: Path | None,
+    secret_file: Path | None,
+    *,
+    wants_token: bool = False,
+) -> dict[str, object]:
+    """Empty without an App. Raises UsageProblem."""
+    from chatd.cli.api_session import UsageProblem
+
+    if app_id is None and key_file is None:
+        return {}
+    if app_id is None or key_file is None:
+        raise UsageProblem("give --app-id and --app-key-file together")
+    if wants_token or secret_file is not None:
+        raise UsageProblem("give a token or an App, not both")
+    try:
+        with key_file.open("rb") as opened:
+            text = opened.read(MAX_KEY_FILE_BYTES).decode(errors="replace")
+    except OSError as error:
+        raise UsageProblem(f"--app-key-file: {key_file}: {error.strerror}") from None
+    return {"app": {"id": app_id, "private_key": text}}
 
 
 async def _fields(

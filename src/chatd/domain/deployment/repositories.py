@@ -71,7 +71,8 @@ EventOutcome = Literal["waiting", "done", "ignored", "failed"]
 class RepositoryConnection(Struct, frozen=True, kw_only=True):
     """A git host whose events start chats. `url` is its page, `name` what people mention,
     `repositories` the patterns of those that count, such as `owner/*`. `allowed`: only these people
-    may ask; empty: everyone with write access. `problem`: why the host refuses the token."""
+    may ask; empty: everyone with write access. `app_id`: chatd acts as this App of GitHub, and
+    has no token. `problem`: why the host refuses the token or the App."""
 
     id: UUID
     name: str
@@ -86,6 +87,7 @@ class RepositoryConnection(Struct, frozen=True, kw_only=True):
     allowed: tuple[str, ...] = ()
     check_rounds: int = DEFAULT_CHECK_ROUNDS
     enabled: bool = True
+    app_id: str | None = None
     problem: str | None = None
 
     @property

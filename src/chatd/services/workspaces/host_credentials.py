@@ -8,6 +8,7 @@ gets that user's own credentials only: the user could read the others from its m
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from msgspec import Meta, Struct
 
 from chatd.aio import InterruptibleSleep, run_contained
 from chatd.domain.deployment.config_change import ConfigChange
+from chatd.domain.deployment.repositories import host_of
 from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import UserId, WorkspaceId
@@ -36,6 +38,8 @@ from chatd.domain.workspace.host_credentials import (
     repository_credentials,
 )
 from chatd.domain.workspace.network import HostRule, NetworkTarget, find_rule, normal_host
+from chatd.git_hosts.host_api import HostCallFailed
+from chatd.git_hosts.host_apis import HostApis
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
 from chatd.store.account import git_credentials, host_credentials
 from chatd.store.account.audit import ChangeAuthor
@@ -47,8 +51,8 @@ from chatd.store.account.host_credentials import (
 )
 from chatd.store.database.conn import Conn
 from chatd.store.database.pool import Pool
-from chatd.store.deployment import repository_work
-from chatd.store.deployment.repositories import REPOSITORY_TOKEN
+from chatd.store.deployment import repositories, repository_work
+from chatd.store.deployment.repository_work import RepositoryAccess
 from chatd.workspaces.network.workspace_networks import clone_rules, policy_rules
 from chatd.workspaces.tunnels.wire import NetworkGrant
 
@@ -56,6 +60,12 @@ DELIVERY_INTERVAL_S: Final = 60.0
 """How often each runner gets its credentials again. It keeps them for five times as long."""
 MAX_GRANT_BYTES: Final = 1024 * 1024
 """Of one message to a runner."""
+APP_TOKENS_TIMEOUT_S: Final = 10.0
+"""For all tokens of one delivery that GitHub makes for Apps. Those that are late come with the
+next one."""
+MAX_TOKENS_AT_ONCE: Final = 8
+APP_REST_S: Final = 120.0
+"""GitHub is not asked again for a repository within this time after it refused."""
 _OTHER_CHANGES: Final = ("user", "group")
 """A user was deactivated, or left a group."""
 
@@ -266,10 +276,12 @@ class _Usable(Struct, frozen=True, kw_only=True):
 class _Reader:
     """Opens what the workspaces of some users may use, each sealed text once for all of them."""
 
-    def __init__(self, conn: Conn, ring: KeyRing, env: Env) -> None:
+    def __init__(self, conn: Conn, ring: KeyRing, env: Env, apis: HostApis) -> None:
         self._conn = conn
         self._ring = ring
         self._env = env
+        self._apis = apis
+        self._rests: dict[tuple[UUID, str], float] = {}
 
     async def read(self, users: Sequence[UserId]) -> _Usable:
         active, usable = await host_credentials.list_usable(self._conn, users)
@@ -295,14 +307,50 @@ class _Reader:
         self, workspaces: Sequence[WorkspaceId]
     ) -> Mapping[WorkspaceId, tuple[HostCredential, ...]]:
         """For the workspaces of chats that a connection to a repository started: its token, for
-        git and that repository only."""
+        git and that repository only. A GitHub that does not answer for an App holds this up for a
+        limited time."""
+        listed = await repository_work.list_workspace_access(self._conn, workspaces)
         found: dict[WorkspaceId, tuple[HostCredential, ...]] = {}
-        for token in await repository_work.list_workspace_tokens(self._conn, workspaces):
-            text = self._open_text(token.sealed_token, REPOSITORY_TOKEN.context(token.id))
-            if text is not None and token.workspace_id is not None:
-                made = repository_credentials(token.url, token.repository, token.vendor, text)
-                found[token.workspace_id] = (*found.get(token.workspace_id, ()), *made)
+        # Tokens that are at hand come first: they wait for nobody.
+        waiting = iter(sorted(listed, key=lambda each: each.access.app_id is not None))
+
+        async def find_some() -> None:
+            for each in waiting:
+                text = await self._find_token(each)
+                if text is not None and each.workspace_id is not None:
+                    url, vendor = each.access.url, each.access.vendor
+                    made = repository_credentials(url, each.repository, vendor, text)
+                    found[each.workspace_id] = (*found.get(each.workspace_id, ()), *made)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(APP_TOKENS_TIMEOUT_S), asyncio.TaskGroup() as group:
+                for _ in range(min(MAX_TOKENS_AT_ONCE, len(listed))):
+                    group.create_task(find_some())
         return found
+
+    async def _find_token(self, given: RepositoryAccess) -> str | None:
+        """None, and no request for a while, if the host refuses it."""
+        place = (given.access.id, given.repository.lower())
+        now_s = self._env.clock.monotonic()
+        self._rests = {key: until for key, until in self._rests.items() if until > now_s}
+        if place in self._rests:
+            return None
+        try:
+            return await self._apis.token(given.access, given.repository, "git")
+        except SecretUnreadable as error:
+            self._env.emit("host_credential_unreadable", error_kind=error.code)
+        except HostCallFailed as error:
+            self._rests[place] = now_s + APP_REST_S
+            self._env.emit(
+                "git_host_failed",
+                connection_id=given.access.id,
+                host=host_of(given.access.url),
+                reason=error.reason,
+            )
+            if error.reason == "refused":
+                with suppress(ChatdError):
+                    await repositories.set_problem(self._conn, given.access.id, error.message)
+        return None
 
     def _open(self, stored: StoredCredential) -> HostCredential | None:
         secret = self._open_text(stored.sealed_secret, SECRET.context(stored.id))
@@ -333,9 +381,9 @@ Receive = Callable[[Sequence[NetworkGrant]], Awaitable[None]]
 class CredentialDelivery:
     """Gives credentials to the runners that this replica reaches."""
 
-    def __init__(self, conn: Conn, ring: KeyRing, env: Env) -> None:
+    def __init__(self, conn: Conn, ring: KeyRing, env: Env, apis: HostApis) -> None:
         self._conn = conn
-        self._reader = _Reader(conn, ring, env)
+        self._reader = _Reader(conn, ring, env, apis)
         self._env = env
         self._pause = InterruptibleSleep(env.clock)
 

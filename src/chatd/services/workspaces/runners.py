@@ -40,6 +40,7 @@ from chatd.domain.workspace.runners import (
     takes_new,
 )
 from chatd.domain.workspace.templates import DEFAULT_MAX_COPY_BYTES
+from chatd.git_hosts.host_apis import HostApis
 from chatd.log_event import LogEvent
 from chatd.sealed_secrets import KeyRing
 from chatd.services.workspaces.host_credentials import CredentialDelivery, Receive
@@ -139,8 +140,11 @@ class RunnerServices:
         own: LocalBackend | None,
         may_build: Callable[[], bool] = lambda: True,
         ring: KeyRing | None = None,
+        git_hosts: HostApis | None = None,
     ) -> None:
         """No build is taken while `may_build` is false."""
+        ring = ring or KeyRing()
+        self.git_hosts = git_hosts or HostApis(ring, env, allow_private=False)
         self._config = config
         self._env = env
         self._replica = replica
@@ -175,7 +179,7 @@ class RunnerServices:
             clock=env.clock,
             open_stream=self.open_stream,
         )
-        self.credentials = CredentialDelivery(pool, ring or KeyRing(), env)
+        self.credentials = CredentialDelivery(pool, ring, env, self.git_hosts)
         self.build_worker = BuildWorker(
             replica,
             pool,

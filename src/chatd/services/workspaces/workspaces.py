@@ -188,7 +188,7 @@ class WorkspaceServices:
             on_use=self.activity.touch,
             on_chat_request=self._on_chat_request,
         )
-        pull_requests = PullRequests(pool, ring, env, config.git_private_hosts)
+        pull_requests = PullRequests(pool, ring, env, runners.git_hosts, config.git_private_hosts)
         self.diff_status = DiffStatusKeeper(
             pool, env, self._read_sums, announce, pull_requests.complete
         )

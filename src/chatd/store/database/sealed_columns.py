@@ -41,6 +41,7 @@ SEALED_COLUMNS: Final[tuple[SealedColumn, ...]] = (
     PROVIDER_CONFIG,
     PROVIDER_KEY,
     SealedColumn(table="push_keys", column="private_key"),
+    SealedColumn(table="repository_connections", column="private_key"),
     SealedColumn(table="repository_connections", column="secret"),
     SealedColumn(table="repository_connections", column="token"),
     SealedColumn(table="slack_connections", column="app_token"),

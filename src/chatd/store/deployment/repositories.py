@@ -14,18 +14,20 @@ from chatd.domain.deployment.repositories import MAX_CONNECTIONS, RepositoryConn
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.ids import ModelConfigId, UserId
 from chatd.domain.workspace.entities import TemplateId
+from chatd.domain.workspace.pull_requests import GitHostKind
 from chatd.store.account import audit
 from chatd.store.database.conn import Conn, DatabaseSession, DuplicateRow, Row
 from chatd.store.database.notifications import publish
 from chatd.store.database.sealed_columns import SealedColumn
 
 REPOSITORY_TOKEN: Final = SealedColumn(table="repository_connections", column="token")
+REPOSITORY_KEY: Final = SealedColumn(table="repository_connections", column="private_key")
 REPOSITORY_SECRET: Final = SealedColumn(table="repository_connections", column="secret")
 
 _COLUMNS: Final[LiteralString] = """
     c.id, c.name, c.vendor, c.url, c.repositories, c.mention, c.label, c.template_id,
-    c.model_config_id, c.user_id, c.allowed, c.check_rounds, c.enabled, c.problem, c.created_at,
-    c.updated_at, t.name AS template_name, u.username"""
+    c.model_config_id, c.user_id, c.allowed, c.check_rounds, c.enabled, c.app_id, c.problem,
+    c.created_at, c.updated_at, t.name AS template_name, u.username"""
 _FROM: Final[LiteralString] = """
     FROM repository_connections c JOIN templates t ON t.id = c.template_id
     JOIN users u ON u.id = c.user_id"""
@@ -35,22 +37,27 @@ COUNT: Final[LiteralString] = "SELECT count(*) FROM repository_connections"
 FIND_USER: Final[LiteralString] = "SELECT id FROM users WHERE id = $1 AND deleted_at IS NULL"
 INSERT: Final[LiteralString] = """
     INSERT INTO repository_connections (id, name, vendor, url, repositories, mention, label,
-        template_id, model_config_id, user_id, allowed, check_rounds, enabled, token, secret)
-    VALUES ($1, $2, $3, $4, $5::text[], $6, $7, $8, $9, $10, $11::text[], $12, $13, $14, $15)"""
+        template_id, model_config_id, user_id, allowed, check_rounds, enabled, secret, token,
+        private_key, app_id)
+    VALUES ($1, $2, $3, $4, $5::text[], $6, $7, $8, $9, $10, $11::text[], $12, $13, $14, $15, $16,
+        $17)"""
 GET: Final[LiteralString] = f"SELECT {_COLUMNS} {_FROM} WHERE c.id = $1"
 LIST: Final[LiteralString] = f"SELECT {_COLUMNS} {_FROM} ORDER BY c.created_at, c.id"
-# Another token, and enabling it again, forget what was wrong with the old one.
+# Another token or App, and enabling it again, forget what was wrong with the old one.
 UPDATE: Final[LiteralString] = """
     UPDATE repository_connections SET name = $2, repositories = $3::text[], mention = $4,
         label = $5, template_id = $6, model_config_id = $7, user_id = $8, allowed = $9::text[],
-        check_rounds = $10, enabled = $11, token = coalesce($12, token),
-        secret = coalesce($13, secret), problem = CASE WHEN $12::text IS NULL AND enabled
-            THEN problem END, updated_at = clock_timestamp()
+        check_rounds = $10, enabled = $11, secret = coalesce($12, secret),
+        token = CASE WHEN coalesce($13::text, $14) IS NULL THEN token ELSE $13 END,
+        private_key = CASE WHEN coalesce($13::text, $14) IS NULL THEN private_key ELSE $14 END,
+        app_id = CASE WHEN coalesce($13::text, $14) IS NULL THEN app_id ELSE $15 END,
+        problem = CASE WHEN coalesce($13::text, $14) IS NULL AND enabled THEN problem END,
+        updated_at = clock_timestamp()
     WHERE id = $1 RETURNING id"""
 DELETE: Final[LiteralString] = "DELETE FROM repository_connections WHERE id = $1"
 OPEN: Final[LiteralString] = f"""
-    SELECT {_COLUMNS}, c.token, c.secret, u.role, u.status = 'active' AND u.deleted_at IS NULL
-        AS is_active {_FROM} WHERE c.id = $1"""
+    SELECT {_COLUMNS}, c.token, c.private_key, c.secret, u.role,
+        u.status = 'active' AND u.deleted_at IS NULL AS is_active {_FROM} WHERE c.id = $1"""
 SET_PROBLEM: Final[LiteralString] = """
     UPDATE repository_connections SET problem = $2 WHERE id = $1 AND problem IS DISTINCT FROM $2"""
 REST: Final[LiteralString] = """
@@ -67,6 +74,18 @@ class StoredConnection(Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
+class SealedAccess(Struct, frozen=True, kw_only=True):
+    """How the server acts at the host of the connection `id`: with a token, or with the private key
+    of the App `app_id`. Both are sealed."""
+
+    id: UUID
+    vendor: GitHostKind
+    url: str
+    app_id: str | None
+    token: str | None
+    private_key: str | None
+
+
 class OpenConnection(Struct, frozen=True, kw_only=True):
     """A connection with what the server needs to act for it. Its chats belong to the user
     `actor`."""
@@ -74,7 +93,7 @@ class OpenConnection(Struct, frozen=True, kw_only=True):
     connection: RepositoryConnection
     actor: UserActor
     is_active: bool
-    sealed_token: str
+    access: SealedAccess
     sealed_secret: str
 
 
@@ -83,11 +102,13 @@ async def insert(
     actor: Actor,
     new: RepositoryConnection,
     *,
-    sealed_token: str,
     sealed_secret: str,
+    sealed_token: str | None = None,
+    sealed_key: str | None = None,
     ip: str | None = None,
 ) -> StoredConnection:
-    """Raises Forbidden, InvalidInput, Conflict."""
+    """With a token, or with the key of the App that it names. Raises Forbidden, InvalidInput,
+    Conflict."""
     require_permission(actor, "config.write")
     await session.execute(LOCK)
     if await session.fetchval(COUNT) >= MAX_CONNECTIONS:
@@ -110,8 +131,10 @@ async def insert(
             list(new.allowed),
             new.check_rounds,
             new.enabled,
-            sealed_token,
             sealed_secret,
+            sealed_token,
+            sealed_key,
+            new.app_id,
         )
     except DuplicateRow:
         raise _exists() from None
@@ -123,11 +146,13 @@ async def update(
     actor: Actor,
     changed: RepositoryConnection,
     *,
-    sealed_token: str | None,
-    sealed_secret: str | None,
+    sealed_secret: str | None = None,
+    sealed_token: str | None = None,
+    sealed_key: str | None = None,
     ip: str | None = None,
 ) -> StoredConnection:
-    """None keeps a secret. Raises Forbidden, NotFound, InvalidInput, Conflict."""
+    """None keeps a secret; a token or a key replaces the other one. Raises Forbidden, NotFound,
+    InvalidInput, Conflict."""
     require_permission(actor, "config.write")
     await _require_user(session, changed.user_id)
     try:
@@ -144,8 +169,10 @@ async def update(
             list(changed.allowed),
             changed.check_rounds,
             changed.enabled,
-            sealed_token,
             sealed_secret,
+            sealed_token,
+            sealed_key,
+            changed.app_id,
         )
     except DuplicateRow:
         raise _exists() from None
@@ -186,7 +213,7 @@ async def open_connection(conn: Conn, connection_id: UUID) -> OpenConnection | N
         connection=_connection(row),
         actor=UserActor(user_id=UserId(row["user_id"]), role=row["role"]),
         is_active=row["is_active"],
-        sealed_token=row["token"],
+        access=read_access(row),
         sealed_secret=row["secret"],
     )
 
@@ -207,6 +234,10 @@ async def has_any(conn: Conn) -> bool:
     return await conn.fetchval(HAS_ANY)
 
 
+def read_access(row: Row) -> SealedAccess:
+    return SealedAccess(**{name: row[name] for name in SealedAccess.__struct_fields__})
+
+
 def _connection(row: Row) -> RepositoryConnection:
     model: UUID | None = row["model_config_id"]
     return RepositoryConnection(
@@ -223,6 +254,7 @@ def _connection(row: Row) -> RepositoryConnection:
         allowed=tuple(row["allowed"]),
         check_rounds=row["check_rounds"],
         enabled=row["enabled"],
+        app_id=row["app_id"],
         problem=row["problem"],
     )
 
@@ -261,6 +293,7 @@ async def _changed(
         "allowed": list(one.allowed),
         "check_rounds": one.check_rounds,
         "enabled": one.enabled,
+        "app_id": one.app_id,
     }
     await audit.record(
         session,

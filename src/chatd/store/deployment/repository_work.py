@@ -23,8 +23,8 @@ from chatd.domain.deployment.repositories import (
     covers,
 )
 from chatd.domain.ids import ChatId, UserId, WorkspaceId
-from chatd.domain.workspace.pull_requests import GitHostKind
 from chatd.store.database.conn import Conn, Row, json_text
+from chatd.store.deployment.repositories import SealedAccess, read_access
 
 _EVENT: Final[LiteralString] = """
     e.id, e.connection_id, e.delivery_id, e.event, e.created_at, e.attempts, e.due_at, e.ended_at,
@@ -155,13 +155,15 @@ DELETE_THREADS: Final[LiteralString] = """
         WHERE t.created_at < now() - interval '2 days'
           AND (SELECT c.id FROM chats c WHERE c.id = t.chat_id) IS NULL LIMIT $1)"""
 # Not for workspaces of a user to whom the connection belonged before.
-LIST_WORKSPACE_TOKENS: Final[LiteralString] = """
-    SELECT t.workspace_id, t.repository, c.id, c.vendor, c.url, c.token, c.repositories
+LIST_WORKSPACE_ACCESS: Final[LiteralString] = """
+    SELECT t.workspace_id, t.repository, c.id, c.vendor, c.url, c.app_id, c.token, c.private_key,
+        c.repositories
     FROM repository_threads t JOIN repository_connections c ON c.id = t.connection_id
     JOIN workspaces w ON w.id = t.workspace_id AND w.owner_id = c.user_id
     WHERE t.workspace_id = ANY ($1::uuid[]) AND c.enabled"""
-FIND_CHAT_TOKEN: Final[LiteralString] = """
-    SELECT t.workspace_id, t.repository, c.id, c.vendor, c.url, c.token, c.repositories
+FIND_CHAT_ACCESS: Final[LiteralString] = """
+    SELECT t.workspace_id, t.repository, c.id, c.vendor, c.url, c.app_id, c.token, c.private_key,
+        c.repositories
     FROM repository_threads t JOIN repository_connections c ON c.id = t.connection_id
     WHERE t.chat_id = $1 AND c.user_id = $2 AND c.enabled LIMIT 1"""
 
@@ -214,15 +216,12 @@ class StoredThread(Struct, frozen=True, kw_only=True):
     attempts: int
 
 
-class RepositoryToken(Struct, frozen=True, kw_only=True):
-    """The sealed token of the connection `id`, for one repository."""
+class RepositoryAccess(Struct, frozen=True, kw_only=True):
+    """The access of a connection, for one repository."""
 
-    id: UUID
     workspace_id: WorkspaceId | None
     repository: str
-    vendor: GitHostKind
-    url: str
-    sealed_token: str
+    access: SealedAccess
 
 
 async def store_event(
@@ -360,20 +359,20 @@ async def postpone(conn: Conn, thread: StoredThread, after_s: float | None, fail
     await conn.execute(POSTPONE, thread.id, thread.request, after_s, failure)
 
 
-async def list_workspace_tokens(
+async def list_workspace_access(
     conn: Conn, workspaces: Sequence[WorkspaceId]
-) -> Sequence[RepositoryToken]:
-    """The tokens of repositories that their connections still name."""
-    rows = await conn.fetch(LIST_WORKSPACE_TOKENS, list(workspaces))
-    return [_token(row) for row in rows if covers(row["repositories"], row["repository"])]
+) -> Sequence[RepositoryAccess]:
+    """The access to repositories that their connections still name."""
+    rows = await conn.fetch(LIST_WORKSPACE_ACCESS, list(workspaces))
+    return [_access(row) for row in rows if covers(row["repositories"], row["repository"])]
 
 
-async def find_chat_token(conn: Conn, chat: Chat, owner: UserId) -> RepositoryToken | None:
-    """The token for a chat that a connection started, while the connection is its owner's."""
-    row = await conn.fetchrow(FIND_CHAT_TOKEN, chat.id, owner)
+async def find_chat_access(conn: Conn, chat: Chat, owner: UserId) -> RepositoryAccess | None:
+    """The access for a chat that a connection started, while the connection is its owner's."""
+    row = await conn.fetchrow(FIND_CHAT_ACCESS, chat.id, owner)
     if row is None or not covers(row["repositories"], row["repository"]):
         return None
-    return _token(row)
+    return _access(row)
 
 
 def _events(rows: Sequence[Row]) -> Sequence[StoredEvent]:
@@ -394,13 +393,10 @@ def _thread(row: Row) -> StoredThread:
     return StoredThread(**values)
 
 
-def _token(row: Row) -> RepositoryToken:
+def _access(row: Row) -> RepositoryAccess:
     workspace: UUID | None = row["workspace_id"]
-    return RepositoryToken(
-        id=row["id"],
+    return RepositoryAccess(
         workspace_id=None if workspace is None else WorkspaceId(workspace),
         repository=row["repository"],
-        vendor=row["vendor"],
-        url=row["url"],
-        sealed_token=row["token"],
+        access=read_access(row),
     )

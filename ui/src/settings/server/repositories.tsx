@@ -24,6 +24,10 @@ const VENDORS: readonly (readonly [Vendor, string])[] = [
   ["gitea", "Gitea or Forgejo"],
 ];
 const KINDS: Record<string, string> = { comment: "Comment", opened: "Opened", labeled: "Label", checks_failed: "Failed checks" };
+const ACCESS = [
+  ["token", "With a token"],
+  ["app", "As a GitHub App"],
+] as const;
 const REFRESH = [["repositories"]];
 const SHOWN_EVENTS = 50;
 
@@ -103,6 +107,7 @@ function ConnectionRow({ connection, canEdit, onEdit, onEvents }: RowProps) {
             `@${connection.mention}${connection.label === "" ? "" : ` or the label ${connection.label}`}`,
             `template ${connection.template_name}`,
             `as ${connection.username}`,
+            ...(connection.app_id === null ? [] : [`App ${connection.app_id}`]),
           ].join(" · ")}
         </p>
         {connection.problem !== null && <p className="tone-danger">{connection.problem}</p>}
@@ -126,7 +131,7 @@ function ConnectionRow({ connection, canEdit, onEdit, onEvents }: RowProps) {
       {trial.data !== undefined && (
         <div className={trial.data.ok ? "ui-result" : "ui-result is-bad"} role={trial.data.ok ? "status" : "alert"}>
           <div>
-            <b className="ui-strong">{trial.data.ok ? `The token is that of ${trial.data.login}.` : "It did not work."}</b>
+            <b className="ui-strong">{trial.data.ok ? `${connection.app_id === null ? "The token is that of" : "The App acts as"} ${trial.data.login}.` : "It did not work."}</b>
             {!trial.data.ok && <p>{trial.data.reason}</p>}
           </div>
         </div>
@@ -196,12 +201,22 @@ function ConnectionDrawer({ connection, onClose }: { connection: Connection | nu
   const [label, setLabel] = useState(connection?.label ?? "");
   const [allowed, setAllowed] = useState(connection?.allowed.join("\n") ?? "");
   const [rounds, setRounds] = useState(String(connection?.check_rounds ?? 3));
+  const [access, setAccess] = useState<"token" | "app">((connection?.app_id ?? null) === null ? "token" : "app");
   const [token, setToken] = useState("");
+  const [appId, setAppId] = useState(connection?.app_id ?? "");
+  const [key, setKey] = useState("");
   const [enabled, setEnabled] = useState(connection?.enabled ?? true);
   const [deleting, setDeleting] = useState(false);
   const templates = useResource(["templates"], () => readAll((query) => api.GET("/api/v1/template-configs", { query })));
   const models = useModels();
   const users = useUsers();
+  const isApp = vendor === "github" && access === "app";
+  /** Empty if a change keeps what there is. */
+  const secrets = () => {
+    if (isApp) return key === "" && connection !== null ? {} : { app: { id: appId.trim(), private_key: key } };
+    return token === "" && connection !== null ? {} : { token };
+  };
+  const isSameAccess = connection !== null && (connection.app_id !== null) === isApp;
   const body = () => ({
     name: name.trim(),
     repositories: listOf(repositories),
@@ -216,11 +231,11 @@ function ConnectionDrawer({ connection, onClose }: { connection: Connection | nu
   const saving = useSave<undefined, NewConnection | null>(
     async () => {
       if (connection === null) {
-        const fields = { ...body(), vendor, url: url.trim() === "" ? null : url.trim(), user_id: user === "" ? null : user, token };
+        const fields = { ...body(), vendor, url: url.trim() === "" ? null : url.trim(), user_id: user === "" ? null : user, ...secrets() };
         return api.POST("/api/v1/repository-connections", { body: fields });
       }
       const path = { connection_id: connection.id };
-      const fields = { ...body(), ...(user === "" ? {} : { user_id: user }), ...(token === "" ? {} : { token }) };
+      const fields = { ...body(), ...(user === "" ? {} : { user_id: user }), ...secrets() };
       await api.PATCH("/api/v1/repository-connections/{connection_id}", { path, body: fields });
       return null;
     },
@@ -298,17 +313,51 @@ function ConnectionDrawer({ connection, onClose }: { connection: Connection | nu
             onChange={(event) => setUrl(event.target.value)}
           />
         )}
-        <TextField
-          label="Token"
-          wide
-          type="password"
-          autoComplete="off"
-          required={connection === null}
-          aside={connection === null ? undefined : "empty keeps it"}
-          value={token}
-          error={wrong.get("token")}
-          onChange={(event) => setToken(event.target.value)}
-        />
+        {vendor === "github" && <Choice label="Access" value={access} options={ACCESS} error={wrong.get("app")} onChange={setAccess} />}
+        {isApp ? (
+          <>
+            <TextField
+              label="App id"
+              wide
+              required
+              maxLength={64}
+              value={appId}
+              error={wrong.get("app.id")}
+              onChange={(event) => setAppId(event.target.value)}
+            />
+            <Field
+              label="Private key"
+              hint={isSameAccess ? "The .pem file. Empty keeps the App and its key." : "The text of the .pem file. It is not shown again."}
+              error={wrong.get("app.private_key")}
+              wide
+            >
+              {(names) => (
+                <textarea
+                  {...names}
+                  className="ui-textarea"
+                  rows={4}
+                  required={!isSameAccess || appId.trim() !== connection.app_id}
+                  spellCheck={false}
+                  autoComplete="off"
+                  value={key}
+                  onChange={(event) => setKey(event.target.value)}
+                />
+              )}
+            </Field>
+          </>
+        ) : (
+          <TextField
+            label="Token"
+            wide
+            type="password"
+            autoComplete="off"
+            required={!isSameAccess}
+            aside={isSameAccess ? "empty keeps it" : undefined}
+            value={token}
+            error={wrong.get("token")}
+            onChange={(event) => setToken(event.target.value)}
+          />
+        )}
         <Field
           label="Repositories"
           hint="owner/name, or owner/* for all of an owner."
