@@ -18,10 +18,10 @@ def fields_of(raw: object) -> dict[str, object]:
     return msgspec.convert(raw, dict[str, object])
 
 
-def add_template(server: ServerProcess, directory: Path) -> None:
+def add_template(server: ServerProcess, directory: Path, name: str = "app") -> None:
     file = directory / "app.toml"
     file.write_text(
-        '[[templates]]\nname = "app"\ndescription = "An app."\n'
+        f'[[templates]]\nname = "{name}"\ndescription = "An app."\n'
         '[templates.spec]\nnetwork = "allow"\nallow = ["git.example.com"]\n'
         '[[templates.parameters]]\nname = "repository"\n'
     )
@@ -67,12 +67,12 @@ def test_connections_to_repositories(server: ServerProcess, tmp_path: Path) -> N
 
 
 def test_a_connection_with_an_app_of_github(server: ServerProcess, tmp_path: Path) -> None:
-    add_template(server, tmp_path)
+    add_template(server, tmp_path, "clone")
     file, pem = tmp_path / "app.pem", pem_of(new_key())
     file.write_text(pem)
     command = ("admin", "repositories")
     given = ("--vendor", "github", "--host-url", "https://git.example.com")
-    given = (*given, "--repository", "acme/*", "--template", "app")
+    given = (*given, "--repository", "acme/*", "--template", "clone")
     half = server.call(*command, "add", "Our GitHub", *given, "--app-id", "123456")
     assert (half.code, "--app-key-file" in half.err) == (2, True)
     app = ("--app-id", "123456", "--app-key-file", file)

@@ -339,6 +339,28 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            SELECT id, 'k', 'C1 1.1', '{}', NULL FROM chats""",
     ),
     (
+        "repository_connections_app_id_check",
+        """INSERT INTO repository_connections (id, name, vendor, url, repositories, mention,
+               template_id, user_id, check_rounds, app_id, private_key, secret)
+           SELECT id, 'n', 'github', 'u', '{a/b}', 'm', id, owner_id, 1, '', 'v1.k.x', 'v1.k.x'
+           FROM chats""",
+    ),
+    (
+        "only_github_has_apps",
+        """INSERT INTO repository_connections (id, name, vendor, url, repositories, mention,
+               template_id, user_id, check_rounds, app_id, private_key, secret)
+           SELECT id, 'n', 'gitea', 'u', '{a/b}', 'm', id, owner_id, 1, '1', 'v1.k.x', 'v1.k.x'
+           FROM chats""",
+    ),
+    (
+        "a_connection_has_a_token_or_an_app",
+        """INSERT INTO repository_connections (id, name, vendor, url, repositories, mention,
+               template_id, user_id, check_rounds, app_id, private_key, token, secret)
+           SELECT id, 'n', 'github', 'u', '{a/b}', 'm', id, owner_id, 1, '1', 'v1.k.x', 'v1.k.x',
+               'v1.k.x'
+           FROM chats""",
+    ),
+    (
         "repository_connections_name_check",
         """INSERT INTO repository_connections (id, name, vendor, url, repositories, mention,
                template_id, user_id, check_rounds, token, secret)

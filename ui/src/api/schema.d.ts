@@ -3399,6 +3399,10 @@ export interface components {
         AnswersBody: {
             answers: components["schemas"]["CallAnswerIn"][];
         };
+        AppBody: {
+            id: string;
+            private_key: string;
+        };
         AttemptItem: {
             number: number;
             worker: components["schemas"]["RunWorker"];
@@ -3691,6 +3695,7 @@ export interface components {
             allowed: string[];
             check_rounds: number;
             enabled: boolean;
+            app_id: string | null;
             problem: string | null;
             created_at: string;
             updated_at: string;
@@ -3714,6 +3719,7 @@ export interface components {
             check_rounds?: number;
             enabled?: boolean;
             token?: string;
+            app?: components["schemas"]["AppBody"];
             secret?: string;
         };
         ConnectionTrial: {
@@ -5126,7 +5132,10 @@ export interface components {
             check_rounds?: number;
             /** @default true */
             enabled?: boolean;
-            token: string;
+            /** @default null */
+            token?: string | null;
+            /** @default null */
+            app?: components["schemas"]["AppBody"] | null;
             /** @default null */
             secret?: string | null;
         };
@@ -5151,6 +5160,7 @@ export interface components {
             allowed: string[];
             check_rounds: number;
             enabled: boolean;
+            app_id: string | null;
             problem: string | null;
             created_at: string;
             updated_at: string;
