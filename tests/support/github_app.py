@@ -78,7 +78,7 @@ class FakeAppGitHub(FakeGitHub):
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         super().__init__()
-        self.tokens = set()
+        self.tokens = set[str]()
         self.key = new_key()
         self.keys = [self.key]
         self.now = now
