@@ -48,14 +48,15 @@ async def test_a_fork_has_the_same_messages_and_waits(server: ApiServer) -> None
     assert [row.id for row in rows] == list(range(1, copy.next_message_id))
 
 
-async def test_a_fork_ends_at_the_message_and_has_no_gaps(server: ApiServer) -> None:
+async def test_a_fork_ends_at_the_message_and_has_its_versions(server: ApiServer) -> None:
     chat = await server.create("first")
     await server.ask("PATCH", f"/chats/{chat}/messages/1", message_body("second"))
     steer = message_body("third", busy_behavior="steer")
     await server.ask("POST", f"/chats/{chat}/messages", steer)
     copy = await fork(server, chat, 2)
     page = await server.ask("GET", f"/chats/{copy}/messages")
-    assert [message["id"] for message in page.items] == [1]
+    assert [message["id"] for message in page.items] == [2]
+    assert (await server.chat(copy)).next_message_id == 3
     assert await stored(server, copy) == await stored(server, chat, 2)
     assert (await server.ask("POST", f"/chats/{copy}/messages", message_body("go"))).status == 200
 

@@ -49,7 +49,7 @@ async def stored_once(server: ApiServer, body: bytes) -> bytes:
 
 async def rich_chat(server: ApiServer) -> ChatId:
     """A chat with a system prompt, reasoning with metadata, a call with line breaks in its
-    arguments, a deleted message, and a subagent."""
+    arguments, a message with two versions, and a subagent."""
     tool = {"name": "ask", "description": "Ask.", "input_schema": {"type": "object"}}
     chat = await server.create(
         "höllo \0 there", system_prompt="Be kind.", labels={"b": "1", "a": "2"}, client_tools=[tool]
@@ -124,7 +124,7 @@ async def test_an_import_with_rules_that_only_allow_has_no_policy(server: ApiSer
         (1, [{"tool": "x", "action": "maybe"}]),
         (1, [{"tool": "x\0", "action": "ask"}]),
         (1, [{"tool": "x", "action": "ask"}] * 201),
-        (7, [{"tool": "x", "action": "ask"}]),
+        (8, [{"tool": "x", "action": "ask"}]),
     ],
     ids=["spaces", "unknown action", "NUL", "too many", "of a subagent"],
 )
@@ -142,7 +142,7 @@ async def test_wrong_rules_of_a_file_are_refused(
 async def test_an_imported_chat_exports_to_the_same_file(server: ApiServer) -> None:
     original = await exported(server, await rich_chat(server))
     first = await stored_once(server, original)
-    assert [len(one.splitlines()) for one in (first, original)] == [10, 10]
+    assert [len(one.splitlines()) for one in (first, original)] == [11, 11]
     assert first.count(b'{\\n \\"a\\" : 1 }') == 1, "a content is kept as it was written"
     made = await server.ask("POST", "/chats/import?client_tools=keep", first)
     assert (made.status, made.json["changes"]) == (201, {})
@@ -211,7 +211,7 @@ async def test_the_file_has_no_ids_of_this_server(server: ApiServer) -> None:
     for secret in (str(chat), str(row.owner_id), "cost_micros"):
         assert secret.encode() not in content
     assert content.startswith(b'{"type":"chatd","version":1}\n')
-    assert content.endswith(b'{"type":"end","chats":2,"messages":6}\n')
+    assert content.endswith(b'{"type":"end","chats":2,"messages":7}\n')
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ async def test_calls_and_results_must_fit(server: ApiServer) -> None:
     chat = await rich_chat(server)
     lines = (await exported(server, chat)).splitlines()
     (tool_line,) = [index for index, line in enumerate(lines) if b'"role":"tool"' in line]
-    without = cut(lines, tool_line, None).replace(b'"id":5', b'"id":4')
+    without = cut(lines, tool_line, None).replace(b'"id":6', b'"id":5')
     assert b"has no result" in (await imported(server, without)).content
     other = cut(lines, tool_line, lines[tool_line].replace(b"c1", b"c9"))
     assert b"no open call" in (await imported(server, other)).content

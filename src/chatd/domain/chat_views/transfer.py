@@ -4,7 +4,8 @@ The first line is a header; then each chat is followed by its messages, the root
 line ends the file, so that a file that was cut off is recognized. Chats and messages are numbered
 from 1 within the file. An export has a message's content byte for byte; of a file, an import stores
 what `imported_content` allows, so that the export of an imported chat equals the file if nothing
-had to change.
+had to change. The messages that another version replaced stand among the others by their ids;
+`copied_versions` says what may be said of them.
 """
 
 import re
@@ -44,6 +45,7 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
     validate_json,
 )
+from chatd.domain.chat_views.copied_versions import LineReader
 from chatd.domain.chat_views.imported_content import (
     MAX_SYSTEM_PROMPT_BYTES,
     Change,
@@ -122,6 +124,10 @@ class MessageLine(_Line, frozen=True, kw_only=True, tag="message"):
     created_at: Time
     rating: GivenRating | None = None
     """Of an answer, by the owner of the chat."""
+    version_of: Number | None = None
+    """The first version of this message, which has several; its own id if it is the first."""
+    line: Number | None = None
+    """Of a hidden message: the version with which its line begins. None: it is in history."""
 
     @property
     def stored_finish_reason(self) -> str | None:
@@ -185,7 +191,8 @@ class TransferReader:
         self.file_ids: set[str] = set()
         self._number = 0
         self._next_id = 1
-        self._pending: set[ToolCallId] = set()
+        self._lines = LineReader()
+        self._pending: dict[int, set[ToolCallId]] = {}
         self._is_ended = False
 
     def read(self, text: bytes) -> None:
@@ -236,7 +243,7 @@ class TransferReader:
             raise self._wrong(f"the version must be {FORMAT_VERSION}")
 
     def _add_chat(self, line: ChatLine) -> None:
-        self._check_calls()
+        self._end_chat()
         if line.number != len(self.chats) + 1:
             raise self._wrong(f"the number of the chat must be {len(self.chats) + 1}")
         if line.number > MAX_TRANSFER_CHATS:
@@ -262,10 +269,20 @@ class TransferReader:
             self._check_usage(line.usage)
         if line.rating is not None and line.role != "assistant":
             raise self._wrong("only an answer has a rating")
+        place = self._place(line)
         parts = self._parts(line)
-        self._check_content(line, parts)
+        self._check_content(line, parts, place)
         self._store(line, parts)
         self._next_id += 1
+
+    def _place(self, line: MessageLine) -> int:
+        is_prompt = line.role == "user" and line.visibility == "both" and not line.compressed
+        try:
+            return self._lines.add(
+                line.id, line=line.line, version_of=line.version_of, is_prompt=is_prompt
+            )
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
 
     def _store(self, line: MessageLine, parts: tuple[Part, ...]) -> None:
         given = ImportedMessage(
@@ -286,7 +303,7 @@ class TransferReader:
         """A summary is followed by the call that shows it to people, and the result with its text.
         One that people would not see becomes an ordinary message."""
         for place, summary in self._summaries.items():
-            if self._shown_summaries.get(place + 2) != summary:
+            if self._shown_summaries.get(place + 2) != summary or not self._is_one_line(place):
                 self._count("messages_made_visible")
                 line = self.messages[place]
                 hidden = ImportedMessage(
@@ -296,6 +313,11 @@ class TransferReader:
                     parts=decode_parts(line.stored_content),
                 )
                 self.messages[place] = _stored_line(line, imported_message(hidden, self._count))
+
+    def _is_one_line(self, place: int) -> bool:
+        """Who sees one of these three messages sees all of them."""
+        of_model, call, result = self.messages[place : place + 3]
+        return of_model.line == call.line == result.line and call.version_of is None
 
     def _parts(self, line: MessageLine) -> tuple[Part, ...]:
         if (line.content is UNSET) == (line.content_text is UNSET):
@@ -327,31 +349,41 @@ class TransferReader:
         except msgspec.MsgspecError:
             raise self._wrong("usage is not that of a message") from None
 
-    def _check_content(self, line: MessageLine, parts: tuple[Part, ...]) -> None:
+    def _check_content(self, line: MessageLine, parts: tuple[Part, ...], place: int) -> None:
         """No provider accepts a history in which a call has no result, or a result no call."""
         if line.role == "system":
             texts = (part.text for part in parts if isinstance(part, TextPart))
             if sum(len(text.encode(errors="replace")) for text in texts) > MAX_SYSTEM_PROMPT_BYTES:
                 raise self._wrong(f"a system prompt has at most {MAX_SYSTEM_PROMPT_BYTES} bytes")
+        pending = self._pending.setdefault(place, set())
         if line.role in ("user", "assistant"):
-            self._check_calls()
+            self._check_calls(pending)
         if line.role == "tool":
             for result in local_results(parts):
-                if result.tool_call_id not in self._pending:
+                if result.tool_call_id not in pending:
                     raise self._wrong(f"there is no open call {result.tool_call_id!r}")
-                self._pending.discard(result.tool_call_id)
+                pending.discard(result.tool_call_id)
         if line.role == "assistant":
-            self._pending = {call.tool_call_id for call in local_calls(parts)}
+            pending.update(call.tool_call_id for call in local_calls(parts))
         self.file_ids.update(
             part.file_id for part in parts if isinstance(part, FilePart) and part.file_id
         )
 
-    def _check_calls(self) -> None:
-        if self._pending:
-            raise self._wrong(f"the call {min(self._pending)!r} has no result before this line")
+    def _check_calls(self, pending: set[ToolCallId]) -> None:
+        if pending:
+            raise self._wrong(f"the call {min(pending)!r} has no result before this line")
+
+    def _end_chat(self) -> None:
+        for pending in self._pending.values():
+            self._check_calls(pending)
+        try:
+            self._lines.finish()
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
+        self._lines, self._pending = LineReader(), {}
 
     def _end(self, line: EndLine) -> None:
-        self._check_calls()
+        self._end_chat()
         if not self.messages or (line.chats, line.messages) != (
             len(self.chats),
             len(self.messages),

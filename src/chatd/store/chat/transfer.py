@@ -1,21 +1,25 @@
 """Read a chat with its subagents for an export, and write an import.
 
 An export reads in batches and still shows one state of each chat: up to its last message at the
-start, with the messages that were deleted since. An import is one transaction.
+start, with the messages that were deleted since, and with the lines that another version of a
+message had replaced. An import is one transaction.
 """
 
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, LiteralString
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from chatd.domain.access.permissions import Actor, Permission, UserActor
 from chatd.domain.chat.messages import (
     Draft,
     Message,
+    PendingCall,
     Role,
     Visibility,
     decode_parts,
@@ -23,7 +27,8 @@ from chatd.domain.chat.messages import (
     public_parts,
 )
 from chatd.domain.chat.parts import NoticePart, UnknownPart
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, LineEnd
+from chatd.domain.chat_views.copied_versions import NO_VERSIONS, CopiedVersion, CopiedVersions
 from chatd.domain.chat_views.ratings import GivenRating
 from chatd.domain.chat_views.transfer import (
     ChatLine,
@@ -34,12 +39,13 @@ from chatd.domain.chat_views.transfer import (
     fork_title,
     one_line,
 )
-from chatd.domain.errors import NotFound
+from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import ChangeId, ChatId, MessageId, ModelConfigId, UserId
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule, decode_policy, without_permissions
-from chatd.store.chat import chats
+from chatd.store.chat import chats, versions
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json, take_within_bytes
+from chatd.store.chat.versions import NewVersion
 from chatd.store.database.conn import (
     Conn,
     DatabaseSession,
@@ -70,15 +76,17 @@ LOAD_SUBAGENTS: Final[LiteralString] = """
       AND (c.created_at, c.id) > ($3, $4::uuid)
     ORDER BY c.created_at, c.id LIMIT $5"""
 
-# Also messages that were deleted after the version with which the export began.
+# Also messages that were deleted after the version with which the export began, and hidden ones.
 _MESSAGES: Final[LiteralString] = """
     SELECT id, role, visibility, content, content_version, compressed, model_config_id,
         reasoning_effort, usage, provider_response_id, finish_reason, created_at,
         (SELECT json_build_object('value', r.value, 'comment', r.comment)
          FROM message_ratings r JOIN chats c ON c.id = r.chat_id AND c.owner_id = r.user_id
-         WHERE r.chat_id = chat_messages.chat_id AND r.message_id = chat_messages.id) AS rating
+         WHERE r.chat_id = chat_messages.chat_id AND r.message_id = chat_messages.id) AS rating,
+        deleted AND deleted_at IS NULL AS is_cleared
     FROM chat_messages
-    WHERE chat_id = $1 AND id > $2 AND id < $3 AND (NOT deleted OR revision > $4)
+    WHERE chat_id = $1 AND id > $2 AND id < $3
+      AND (NOT deleted OR revision > $4 OR id = ANY ($7::bigint[]))
     ORDER BY id LIMIT $5"""
 LOAD_MESSAGES: Final[LiteralString] = f"""
     SELECT m.messages, m.found
@@ -94,18 +102,19 @@ INSERT_CHAT: Final[LiteralString] = f"""
 INSERT_MESSAGES: Final[LiteralString] = """
     INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
         content_version, compressed, model_config_id, reasoning_effort, created_by, usage,
-        provider_response_id, finish_reason, created_at, change_id)
+        provider_response_id, finish_reason, created_at, change_id, deleted, deleted_at)
     SELECT m.chat_id, $1, 1, m.id, m.role, m.visibility, m.content::json, m.content_version,
         m.compressed, m.model_config_id, m.reasoning_effort,
         CASE WHEN m.role = 'user' AND m.visibility <> 'model' AND NOT m.compressed
             THEN $2::uuid END,
-        m.usage::json, m.provider_response_id, m.finish_reason, m.created_at, $3
+        m.usage::json, m.provider_response_id, m.finish_reason, m.created_at, $3,
+        m.hidden, CASE WHEN m.hidden THEN now() END
     FROM unnest($4::uuid[], $5::bigint[], $6::text[], $7::text[], $8::text[], $9::smallint[],
         $10::boolean[], $11::uuid[], $12::text[], $13::text[], $14::text[], $15::text[],
-        $16::timestamptz[])
+        $16::timestamptz[], $17::boolean[])
         AS m (chat_id, id, role, visibility, content, content_version, compressed,
             model_config_id, reasoning_effort, usage, provider_response_id, finish_reason,
-            created_at)"""
+            created_at, hidden)"""
 INSERT_RATINGS: Final[LiteralString] = """
     INSERT INTO message_ratings (chat_id, message_id, user_id, value, comment)
     SELECT r.chat_id, r.message_id, $1, r.value, r.comment
@@ -128,7 +137,8 @@ _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class ExportedMessage(Struct, frozen=True, kw_only=True):
-    """A message as it is stored."""
+    """A message as it is stored. `line` and `version_of` are as those of a MessageLine, with stored
+    ids. `is_cleared`: retention has removed its content."""
 
     id: int
     role: Role
@@ -143,6 +153,9 @@ class ExportedMessage(Struct, frozen=True, kw_only=True):
     finish_reason: str | None
     created_at: datetime
     rating: GivenRating | None = None
+    is_cleared: bool = False
+    line: int | None = None
+    version_of: int | None = None
 
     def message(self) -> Message:
         return Message(
@@ -163,7 +176,7 @@ class ExportedMessage(Struct, frozen=True, kw_only=True):
         known = [part for part in parts if not isinstance(part, UnknownPart)]
         if self.role == "system":
             known = [part for part in known if isinstance(part, NoticePart)]
-        return msgspec.structs.replace(
+        return replace(
             self,
             visibility="user" if self.role == "system" else self.visibility,
             content=Raw(encode_parts(known).encode()),
@@ -206,10 +219,15 @@ async def read_rules(conn: Conn, root: Chat) -> tuple[ToolRule, ...]:
     return decode_policy(await conn.fetchval(LOAD_RULES, root.id)).rules
 
 
-async def read_messages(conn: Conn, chat: Chat) -> AsyncGenerator[tuple[ExportedMessage, ...]]:
-    """Batches of bounded size, and results for the calls that were pending."""
-    last, created_at = 0, chat.created_at
+async def read_messages(
+    conn: Conn, chat: Chat, copied: CopiedVersions = NO_VERSIONS
+) -> AsyncGenerator[tuple[ExportedMessage, ...]]:
+    """Batches of bounded size, and results for the calls that were pending. Raises Conflict if
+    retention removes a part meanwhile."""
+    last, created_at, hidden = 0, chat.created_at, copied.hidden
+    firsts = {version.message_id: version.first for version in copied.versions}
     while True:
+        ahead = bisect_right(hidden, last)
         row = await conn.fetchrow(
             LOAD_MESSAGES,
             chat.id,
@@ -218,20 +236,35 @@ async def read_messages(conn: Conn, chat: Chat) -> AsyncGenerator[tuple[Exported
             chat.snapshot_version,
             MAX_MESSAGES_PER_READ,
             MAX_BYTES_PER_READ,
+            hidden[ahead : ahead + MAX_MESSAGES_PER_READ],
         )
         text = None if row is None else row["messages"]
         if text is None:
             break
         batch = _MESSAGES_DECODER.decode(text)
-        yield batch
         last, created_at = batch[-1].id, batch[-1].created_at
-    if chat.pending_calls:
-        yield tuple(_closing_results(chat, last, created_at))
+        if any(message.is_cleared for message in batch):
+            raise Conflict("Retention has removed a part of the chat meanwhile. Export it again.")
+        yield tuple(
+            replace(message, line=copied.lines.get(message.id), version_of=firsts.get(message.id))
+            for message in batch
+            if message.id not in copied.left_out
+        )
+    closing = _closing_results(chat.pending_calls, last, created_at)
+    for version in copied.versions:
+        if version.end is not None and version.hidden is not None:
+            at = last + len(closing)
+            results = _closing_results(version.end.pending_calls, at, created_at)
+            closing += [replace(result, line=version.message_id) for result in results]
+    if closing:
+        yield tuple(closing)
 
 
-def _closing_results(chat: Chat, last: int, at: datetime) -> list[ExportedMessage]:
+def _closing_results(
+    calls: Iterable[PendingCall], last: int, at: datetime
+) -> list[ExportedMessage]:
     """Answer open calls: a history with one could not continue."""
-    drafts = close_calls(chat.pending_calls)
+    drafts = close_calls(calls)
     return [
         ExportedMessage(
             id=last + number,
@@ -270,7 +303,10 @@ def chat_line(
     )
 
 
-def message_line(message: ExportedMessage, chat: int, number: int) -> MessageLine:
+def message_line(
+    message: ExportedMessage, chat: int, number: int, numbers: Mapping[int, int]
+) -> MessageLine:
+    """`numbers` are those of the versions up to this message, by their stored ids."""
     model = message.model_config_id
     line = MessageLine(
         chat=chat,
@@ -286,8 +322,10 @@ def message_line(message: ExportedMessage, chat: int, number: int) -> MessageLin
         finish_reason=message.finish_reason if message.role == "assistant" else UNSET,
         created_at=message.created_at,
         rating=message.rating,
+        version_of=None if message.version_of is None else numbers[message.version_of],
+        line=None if message.line is None else numbers[message.line],
     )
-    return msgspec.structs.replace(line, **content_fields(message.content))
+    return replace(line, **content_fields(message.content))
 
 
 class ImportRequest(Struct, frozen=True, kw_only=True):
@@ -335,6 +373,8 @@ async def _insert(
                 [given.value for _, given in rated],
                 [strip_unstorable(given.comment) for _, given in rated],
             )
+    if found := _new_versions(request):
+        await versions.insert(session, found)
     if request.file_ids:
         await session.execute(LINK_FILES, root, owner, request.file_ids, max_files)
     if rules := without_permissions(request.chats[0].tool_rules):
@@ -342,6 +382,23 @@ async def _insert(
         await session.execute(INSERT_RULES, root, policy, owner)
     await session.execute(MARK_READ, root)
     return made[0]
+
+
+def _new_versions(request: ImportRequest) -> list[NewVersion]:
+    hidden: dict[tuple[int, int], list[int]] = {}
+    for line in request.messages:
+        if line.line is not None:
+            hidden.setdefault((line.chat, line.line), []).append(line.id)
+    return [
+        NewVersion(
+            chat_id=request.ids[line.chat - 1],
+            message_id=line.id,
+            group_id=line.version_of,
+            hidden=hidden[line.chat, line.id] if line.line == line.id else None,
+        )
+        for line in request.messages
+        if line.version_of is not None
+    ]
 
 
 def _batches(messages: Sequence[MessageLine]) -> Generator[Sequence[MessageLine]]:
@@ -396,15 +453,18 @@ def _columns(batch: Sequence[MessageLine]) -> tuple[list[object], ...]:
         [line.provider_response_id for line in batch],
         [line.stored_finish_reason for line in batch],
         [line.created_at for line in batch],
+        [line.line is not None for line in batch],
     )
 
 
 # Fork a chat: a new root chat with the messages of another one up to a message.
 #
 # The database copies the messages, so that their content is the same byte for byte. Ids count from
-# 1 without the deleted messages. Usage stays with the source; the token counts of the answers are
-# copied, because the size of the prompt is computed from them. The fork has the budget of the tree
-# of its source, for calls of its own, its tool policy, the order of its tools, and its project.
+# 1 without the deleted messages, except for the lines of versions of a message up to that one: they
+# come along whole, and calls that they left open get a result when they are shown. Usage stays
+# with the source; the token counts of the answers are copied, because the size of the prompt is
+# computed from them. The fork has the budget of the tree of its source, for calls of its own, its
+# tool policy, the order of its tools, and its project.
 
 # The lock keeps the messages as they are until the copy is complete.
 LOCK_SOURCE: Final[LiteralString] = """
@@ -423,7 +483,13 @@ LOAD_TAIL: Final[LiteralString] = f"""
 COPY: Final[LiteralString] = f"""
     WITH kept AS MATERIALIZED (
         SELECT id, row_number() OVER (ORDER BY id) AS number FROM chat_messages
-        WHERE chat_id = $1 AND id <= $2 AND NOT deleted),
+        WHERE chat_id = $1 AND ((id <= $2 AND NOT deleted) OR id = ANY ($9::bigint[]))),
+    versions AS MATERIALIZED (
+        SELECT * FROM json_to_recordset($10::json)
+            AS v (message_id bigint, first bigint, hidden bigint[], line_end jsonb)),
+    hidden AS (
+        SELECT v.message_id, array_agg(k.number ORDER BY k.number) AS hidden
+        FROM versions v, unnest(v.hidden) AS one (id) JOIN kept k ON k.id = one.id GROUP BY 1),
     added AS (
         SELECT * FROM unnest($6::text[]) WITH ORDINALITY AS a (content, nth)),
     total AS (SELECT (SELECT count(*) FROM kept) AS kept, (SELECT count(*) FROM added) AS added),
@@ -443,10 +509,11 @@ COPY: Final[LiteralString] = f"""
     copied AS (
         INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
             content_version, compressed, model_config_id, reasoning_effort, created_by, usage,
-            provider_response_id, finish_reason, created_at, change_id)
+            provider_response_id, finish_reason, created_at, change_id, deleted, deleted_at)
         SELECT $3, $3, 1, k.number, m.role, m.visibility, m.content, m.content_version,
             m.compressed, m.model_config_id, m.reasoning_effort, m.created_by, m.usage,
-            m.provider_response_id, m.finish_reason, m.created_at, $5
+            m.provider_response_id, m.finish_reason, m.created_at, $5, m.deleted,
+            CASE WHEN m.deleted THEN now() END
         FROM kept k JOIN chat_messages m ON m.chat_id = $1 AND m.id = k.id
         WHERE EXISTS (SELECT FROM made)),
     closed AS (
@@ -454,6 +521,12 @@ COPY: Final[LiteralString] = f"""
             content_version, change_id)
         SELECT $3, $3, 1, total.kept + a.nth, 'tool', 'both', a.content::json, $7, $5
         FROM added a, total WHERE EXISTS (SELECT FROM made)),
+    versioned AS (
+        INSERT INTO chat_message_versions (chat_id, message_id, group_id, hidden, line_end)
+        SELECT $3, k.number, f.number, h.hidden, v.line_end
+        FROM versions v JOIN kept k ON k.id = v.message_id JOIN kept f ON f.id = v.first
+            LEFT JOIN hidden h ON h.message_id = v.message_id
+        WHERE EXISTS (SELECT FROM made)),
     linked AS (
         INSERT INTO chat_files (chat_id, file_id)
         SELECT $3, file_id FROM chat_files WHERE chat_id = $1 AND EXISTS (SELECT FROM made)),
@@ -469,6 +542,24 @@ COPY: Final[LiteralString] = f"""
         INSERT INTO chat_read_marks (user_id, chat_id, message_id)
         SELECT $8, $3, kept + added FROM total WHERE EXISTS (SELECT FROM made))
     SELECT * FROM made"""
+
+
+class ForkedVersion(Struct, frozen=True, kw_only=True):
+    message_id: int
+    first: int
+    hidden: tuple[int, ...] | None
+    line_end: LineEnd | None
+
+
+def _forked_version(version: CopiedVersion) -> ForkedVersion:
+    """Its line ends as that of a chat that waits, as history does in a fork."""
+    end = version.end or LineEnd()
+    return ForkedVersion(
+        message_id=version.message_id,
+        first=version.first,
+        hidden=version.hidden,
+        line_end=None if version.hidden is None else LineEnd(pending_calls=end.pending_calls),
+    )
 
 
 class ForkRequest(Struct, frozen=True, kw_only=True):
@@ -519,6 +610,7 @@ async def _copy(session: DatabaseSession, actor: UserActor, request: ForkRequest
         raise NotFound("There is no such message in this chat.")
     tail = await session.fetchval(LOAD_TAIL, request.source_id, end)
     closing = closing_results(messages_from_json(tail))
+    copied = await versions.lock_copied(session, request.source_id, end)
     row = await session.fetchrow(
         COPY,
         request.source_id,
@@ -529,5 +621,7 @@ async def _copy(session: DatabaseSession, actor: UserActor, request: ForkRequest
         [encode_parts(draft.content) for draft in closing],
         Draft(role="tool", content=()).content_version,
         actor.user_id,
+        copied.hidden,
+        json_text([_forked_version(version) for version in copied.versions]),
     )
     return None if row is None else chat_from_row(row)

@@ -11,9 +11,16 @@ import msgspec
 from msgspec import Struct
 
 from chatd.domain.access.permissions import Actor
-from chatd.domain.chat.row import LineEnd, StoredVersion
+from chatd.domain.chat.row import Chat, LineEnd, StoredVersion
+from chatd.domain.chat_views.copied_versions import (
+    NO_VERSIONS,
+    CopiedVersions,
+    VersionRow,
+    reachable_versions,
+)
 from chatd.domain.ids import ChatId, MessageId
-from chatd.store.database.conn import Conn
+from chatd.store.chat.chats import chat_from_row
+from chatd.store.database.conn import Conn, DatabaseSession, json_text
 from chatd.store.database.row_access import chat_condition, chat_reach
 
 MAX_LISTED_VERSIONS: Final = 100
@@ -21,7 +28,11 @@ MAX_LISTED_VERSIONS: Final = 100
 MAX_VERSION_TEXT_CHARS: Final = 200
 _ANSWER_WITHIN: Final[LiteralString] = "20"
 
+MAX_COPIED_VERSIONS: Final = 10_000
+"""Versions of one chat in an export or a fork: the newest."""
+MAX_LOCK_ATTEMPTS: Final = 3
 _END = msgspec.json.Decoder(LineEnd)
+_ROWS = msgspec.json.Decoder(tuple[VersionRow, ...])
 
 GET: Final[LiteralString] = """
     SELECT v.hidden, v.line_end, CASE WHEN NOT m.deleted THEN m.id ELSE (
@@ -74,6 +85,40 @@ LIST: Final[LiteralString] = f"""
         ORDER BY e.message_id DESC LIMIT $7) v
     ORDER BY s.message_id, v.message_id"""
 
+# Versions that an earlier release or retention left without a part cannot be shown.
+READ: Final[LiteralString] = """
+    SELECT c.*, (SELECT json_agg(json_build_object('message_id', v.message_id,
+            'group_id', v.group_id, 'hidden', v.hidden, 'end', v.line_end,
+            'is_shown', NOT m.deleted, 'previous', CASE WHEN NOT m.deleted THEN (
+                SELECT max(p.id) FROM chat_messages p
+                WHERE p.chat_id = m.chat_id AND p.id < m.id AND NOT p.deleted) END)
+            ORDER BY v.message_id)
+        FROM (SELECT * FROM chat_message_versions WHERE chat_id = $1
+              ORDER BY message_id DESC LIMIT $2) v
+        JOIN chat_messages m ON m.chat_id = v.chat_id AND m.id = v.message_id
+        WHERE m.role = 'user' AND m.visibility = 'both' AND NOT m.compressed
+          AND (v.hidden IS NULL OR NOT EXISTS (
+              SELECT FROM unnest(v.hidden) AS one (id) LEFT JOIN chat_messages h
+                  ON h.chat_id = v.chat_id AND h.id = one.id
+              WHERE h.deleted_at IS NULL))) AS versions
+    FROM chats c WHERE c.id = $1"""
+INSERT: Final[LiteralString] = """
+    INSERT INTO chat_message_versions (chat_id, message_id, group_id, hidden, line_end)
+    SELECT v.chat_id, v.message_id, v.group_id, v.hidden,
+        CASE WHEN v.hidden IS NOT NULL THEN '{}'::jsonb END
+    FROM json_to_recordset($1::json)
+        AS v (chat_id uuid, message_id bigint, group_id bigint, hidden bigint[])"""
+
+
+class NewVersion(Struct, frozen=True, kw_only=True):
+    """A version of a chat that is written by an import: its lines end as those of a chat that
+    waits."""
+
+    chat_id: ChatId
+    message_id: int
+    group_id: int
+    hidden: list[int] | None
+
 
 class ListedVersion(Struct, frozen=True, kw_only=True):
     """`text` is the beginning of the message."""
@@ -119,3 +164,34 @@ async def list_groups(
         found = ListedVersion(**dict(row))
         groups.setdefault(found.shown_id, []).append(found)
     return list(groups.values())
+
+
+async def read_state(conn: Conn, chat: Chat) -> tuple[Chat, CopiedVersions]:
+    """The chat as it is now, with the versions that it can show. The caller has loaded the chat for
+    its actor. A chat that is gone meanwhile has none."""
+    row = await conn.fetchrow(READ, chat.id, MAX_COPIED_VERSIONS)
+    if row is None:
+        return chat, NO_VERSIONS
+    return chat_from_row(row), reachable_versions(_rows(row["versions"]))
+
+
+async def lock_copied(session: Conn, chat_id: ChatId, until: MessageId) -> CopiedVersions:
+    """The versions of messages up to this one, whose content stays until the end of the
+    transaction. The caller holds a lock of the chat; only retention can remove a line meanwhile."""
+    for _ in range(MAX_LOCK_ATTEMPTS):
+        row = await session.fetchrow(READ, chat_id, MAX_COPIED_VERSIONS)
+        if row is None:
+            break
+        found = reachable_versions(_rows(row["versions"]), until)
+        if await session.fetchval(LOCK_HIDDEN, chat_id, found.hidden) == len(found.lines):
+            return found
+    return NO_VERSIONS
+
+
+def _rows(text: str | None) -> tuple[VersionRow, ...]:
+    return () if text is None else _ROWS.decode(text)
+
+
+async def insert(session: DatabaseSession, found: list[NewVersion]) -> None:
+    """Of chats that the same transaction has made."""
+    await session.execute(INSERT, json_text(found))

@@ -36,6 +36,7 @@ from chatd.api.schemas.chats import (
 )
 from chatd.domain.access.permissions import is_allowed
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat_views.copied_versions import NO_VERSIONS
 from chatd.domain.chat_views.public_chat import PublicChat, public_chat
 from chatd.domain.chat_views.transfer import (
     FORMAT_VERSION,
@@ -57,7 +58,7 @@ from chatd.domain.workspace.entities import BuildId
 from chatd.domain.workspace.rules import workspace_ttl_s
 from chatd.domain.workspace.templates import generated_name, require_copyable, require_size
 from chatd.store import projects
-from chatd.store.chat import chats, transfer
+from chatd.store.chat import chats, transfer, versions
 from chatd.store.chat.transfer import ForkRequest, ImportRequest
 from chatd.store.workspace import templates, workspaces
 from chatd.store.workspace.workspaces import NewWorkspace
@@ -85,8 +86,9 @@ class CopyRoutes:
                     " a message. With `workspace` = `copy` it gets a new workspace with the files"
                     " of the old one, which are copied by the first build of the new one; the"
                     " workspace must be the caller's own and run. It has the same budget,"
-                    " of which nothing is spent. Calls without a result get an error result. Usage,"
-                    " the queue and subagents are not copied."
+                    " of which nothing is spent. Calls without a result get an error result. The"
+                    " versions of the copied messages come along. Usage, the queue and subagents"
+                    " are not copied."
                 ),
                 handle=self.fork_chat,
                 body_spec=_FORK,
@@ -100,7 +102,8 @@ class CopyRoutes:
                 summary="Export a root chat with its subagents",
                 description=(
                     "JSON lines that can be imported, or Markdown for reading. The last line of"
-                    " JSON lines has the type `end`: a file without it was cut off. Files,"
+                    " JSON lines has the type `end`: a file without it was cut off. Versions of"
+                    " messages are part of the JSON lines, not of the Markdown. Files,"
                     " workspaces, usage and queues are not part of it."
                 ),
                 handle=self.export_chat,
@@ -237,23 +240,29 @@ class CopyRoutes:
         )
 
     async def _lines(self, root: Chat, *, is_whole: bool) -> AsyncGenerator[bytes]:
-        """Not whole: without prompts and rules, which readers by a share do not see."""
+        """Not whole: without prompts, rules and hidden versions, which readers by a share do not
+        see."""
         rules = await transfer.read_rules(self._deps.pool, root) if is_whole else ()
         numbers: dict[ChatId, int] = {}
         total = 0
         yield encode_line(HeaderLine(version=FORMAT_VERSION))
-        async for chat in transfer.read_family(self._deps.pool, root):
+        async for one in transfer.read_family(self._deps.pool, root):
+            chat, copied = one, NO_VERSIONS
+            if is_whole:
+                chat, copied = await versions.read_state(self._deps.pool, one)
             numbers[chat.id] = len(numbers) + 1
             yield encode_line(transfer.chat_line(chat, numbers, rules))
-            number = 0
-            async for batch in transfer.read_messages(self._deps.pool, chat):
+            number, places = 0, dict[int, int]()
+            async for batch in transfer.read_messages(self._deps.pool, chat, copied):
                 lines: list[bytes] = []
                 for stored in batch:
                     message = stored if is_whole else stored.as_readers_see()
                     if message is None:
                         continue
                     number += 1
-                    line = transfer.message_line(message, numbers[chat.id], number)
+                    if message.version_of is not None:
+                        places[message.id] = number
+                    line = transfer.message_line(message, numbers[chat.id], number, places)
                     lines.append(encode_line(line))
                 if lines:
                     yield b"".join(lines)
