@@ -1,24 +1,31 @@
 """The versions of messages in an export, an import and a fork, over HTTP."""
 
+import asyncio
 from datetime import timedelta
 from random import Random
 from uuid import UUID
 
 import msgspec
 import pytest
+from aiohttp import ClientPayloadError
 
 from chatd.domain.chat.parts import SUMMARY_PREFIX, SUMMARY_TOOL_NAME
+from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import acquire, commit_step
+from chatd.domain.chat_views.copied_versions import CopiedVersions
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import ChatId
 from chatd.store.chat import messages, transfer, versions
+from chatd.store.database.conn import Conn
 from chatd.store.deployment import retention
 from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, Json, message_body
 from tests.support.api.shares import share
 from tests.support.domain.history_lines import history_lines
+from tests.support.eventually import eventually
 from tests.support.factories import HARNESS, WORKER, call, draft, text
 from tests.support.outcomes import raised
 from tests.support.seeds import step
+from tests.support.store import has_lock_waiter
 
 Steps = tuple[tuple[int, int], ...]
 """The message of history that has versions, and the version to show, both counted from 0."""
@@ -235,6 +242,39 @@ async def test_an_export_ends_without_its_last_line_if_retention_comes_between(
     copy = await imported(server, await exported(server, chat))
     assert await groups(server, copy) == []
     assert await groups(server, await forked(server, chat)) == []
+
+
+async def test_a_fork_waits_for_retention_and_leaves_out_what_it_removed(
+    server: ApiServer,
+) -> None:
+    chat = await chat_with_versions(server)
+    pool = server.replica.pool
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group, pool.transaction() as held:
+        assert await retention.clear_deleted_messages(held, timedelta(0)) > 0
+        forking = group.create_task(forked(server, chat))
+        await eventually(lambda: has_lock_waiter(pool))
+    copy = forking.result()
+    assert await groups(server, copy) == []
+    assert await lines(server, copy) == ["user: third", "assistant: to third"]
+    assert (await server.chat(copy)).next_message_id == 3
+
+
+async def test_an_export_that_retention_interrupts_is_cut_off(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = await chat_with_versions(server)
+    read = versions.read_state
+
+    async def read_then_clear(conn: Conn, row: Chat) -> tuple[Chat, CopiedVersions]:
+        found = await read(conn, row)
+        await retention.clear_deleted_messages(server.replica.pool, timedelta(0))
+        return found
+
+    monkeypatch.setattr(versions, "read_state", read_then_clear)
+    with pytest.raises(ClientPayloadError):
+        await server.ask("GET", f"/chats/{chat}/export")
+    monkeypatch.undo()
+    assert await groups(server, await imported(server, await exported(server, chat))) == []
 
 
 def file_of(*found: Json) -> bytes:

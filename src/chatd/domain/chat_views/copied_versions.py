@@ -6,6 +6,7 @@ copy has those that its reader can reach from history. All versions of a message
 messages: with that and the order of ids no line can contain itself.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -59,12 +60,13 @@ def reachable_versions(rows: Sequence[VersionRow], until: int | None = None) -> 
     """What can be shown from history, step by step. With `until` only versions of the messages of
     history up to that one, each with its whole line."""
     lines = _lines(rows)
+    whole = {row.message_id: sorted(row.hidden) for row in rows if row.hidden is not None}
     groups: dict[int, list[VersionRow]] = {}
     for row in rows:
         groups.setdefault(row.group_id, []).append(row)
     within: dict[int, list[list[VersionRow]]] = {}
     for group in groups.values():
-        if (line := _line_of_group(group, lines, rows, until)) is not None:
+        if (line := _line_of_group(group, lines, whole, until)) is not None:
             within.setdefault(line, []).append(group)
     found: list[CopiedVersion] = []
     kept: dict[int, int] = {}
@@ -109,11 +111,11 @@ def _is_copied(row: VersionRow, lines: Mapping[int, int]) -> bool:
 def _line_of_group(
     group: Sequence[VersionRow],
     lines: Mapping[int, int],
-    rows: Sequence[VersionRow],
+    whole: Mapping[int, Sequence[int]],
     until: int | None,
 ) -> int | None:
     """The line from which its versions are reached. None if they cannot be shown, or if there are
-    no two of them."""
+    no two of them. `whole` are the messages of each line, in order."""
     copied = [row for row in group if _is_copied(row, lines)]
     shown = [row for row in copied if row.hidden is None]
     if len(shown) != 1 or len(copied) == 1:
@@ -124,9 +126,8 @@ def _line_of_group(
         is_wanted = until is None or at.message_id <= until
         return HISTORY if is_wanted and (at.previous or 0) < first else None
     line = lines[at.message_id]
-    hidden = next(row.hidden for row in rows if row.message_id == line) or ()
-    before = max((one for one in hidden if one < at.message_id), default=0)
-    return line if line <= before < first else None
+    place = bisect_left(whole[line], at.message_id)
+    return line if place > 0 and whole[line][place - 1] < first else None
 
 
 class LineReader:

@@ -482,8 +482,9 @@ LOAD_TAIL: Final[LiteralString] = f"""
             WHERE chat_id = $1 AND id <= $2 AND NOT deleted AND role = 'assistant')) m"""
 COPY: Final[LiteralString] = f"""
     WITH kept AS MATERIALIZED (
-        SELECT id, row_number() OVER (ORDER BY id) AS number FROM chat_messages
-        WHERE chat_id = $1 AND ((id <= $2 AND NOT deleted) OR id = ANY ($9::bigint[]))),
+        SELECT id, row_number() OVER (ORDER BY id) AS number FROM (
+            SELECT id FROM chat_messages WHERE chat_id = $1 AND id <= $2 AND NOT deleted
+            UNION ALL SELECT unnest($9::bigint[])) found (id)),
     versions AS MATERIALIZED (
         SELECT * FROM json_to_recordset($10::json)
             AS v (message_id bigint, first bigint, hidden bigint[], line_end jsonb)),
