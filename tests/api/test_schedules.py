@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.api.server import OTHER_USER, ApiServer, Json
+from tests.support.api.shares import READER
 
 BODY: Json = {"name": "Nightly", "cron": "0 2 * * *", "prompt": "Check the build."}
 
@@ -59,3 +60,32 @@ async def test_a_bad_schedule_is_refused_and_not_stored(
     refused = await server.ask("POST", "/schedules", {**BODY, **fields})
     assert (refused.status, refused.field) == (400, field)
     assert (await server.ask("GET", "/schedules")).items == []
+
+
+@pytest.mark.promise("P12")
+async def test_a_schedule_names_a_project_to_which_its_owner_may_add_chats(
+    server: ApiServer,
+) -> None:
+    project = (await server.ask("POST", "/projects", {"name": "Billing"})).json["id"]
+    made = await create(server, project_id=project)
+    assert made["project_id"] == project
+    path = f"/schedules/{made['id']}"
+    kept = await server.ask("PATCH", path, {"name": "Weekly"})
+    assert kept.json["project_id"] == project
+    left = await server.ask("PATCH", path, {"project_id": None})
+    assert left.json["project_id"] is None
+    back = await server.ask("PATCH", path, {"project_id": project})
+    assert back.json["project_id"] == project
+    of_other = await server.ask(
+        "POST", "/schedules", {**BODY, "project_id": project}, token=OTHER_USER
+    )
+    assert of_other.code == (404, "not_found")
+    member = f"/projects/{project}/members/{READER}"
+    assert (await server.ask("PUT", member, {"role": "reader"})).status < 300
+    of_reader = await server.ask(
+        "POST", "/schedules", {**BODY, "project_id": project}, token=OTHER_USER
+    )
+    assert of_reader.code == (403, "forbidden")
+    assert (await server.ask("GET", "/schedules", token=OTHER_USER)).items == []
+    assert (await server.ask("DELETE", f"/projects/{project}")).status == 204
+    assert (await server.ask("GET", path)).json["project_id"] is None

@@ -1,10 +1,12 @@
 """Administrators make, change, version, duplicate and delete templates over HTTP."""
 
 import asyncio
+from uuid import UUID
 
 import msgspec
 import pytest
 
+from chatd.domain.ids import ProjectId
 from chatd.domain.workspace.entities import TemplateSpec
 from chatd.domain.workspace.template_definition import TemplateDefinition
 from chatd.store.workspace import templates
@@ -56,6 +58,12 @@ async def test_a_template_is_created_read_and_offered_at_once(api: WorkspaceApi)
         OWNER, query="shop", page=1
     )
     assert page.recommended_template_id == made["id"], "models find it too"
+    project = await api.ask("POST", "/projects", {"name": "Shop", "template_id": made["id"]})
+    page = await TemplateCatalog(api.pool, api.server.deps.env.clock).list_page(
+        OWNER, query="", page=1, project_id=ProjectId(UUID(str(project.json["id"])))
+    )
+    assert page.templates is not None
+    assert (page.templates[0].name, page.recommended_template_id) == ("shop", made["id"])
     started = await api.ask("POST", "/workspaces", {"template": "Shop"})
     assert started.status == 201
     listed = {item["name"]: item for item in (await ask(api, "GET", PATH)).items}

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from textual.app import App, ComposeResult
 
-from chatd.client.resources import ChatChanges, RepositoryChange
+from chatd.client.resources import ChatChanges, RepositoryChange, VersionGroup
 from chatd.domain.ids import ChatId
 from chatd.settings.schema import Settings, WorkspaceSettings
 from chatd.terminal.composer.command_runner import (
@@ -30,7 +30,9 @@ from tests.support.terminal import (
     SMALL,
     TerminalServer,
     run_terminal,
+    screen_text,
     serve_terminal,
+    until,
     until_shown,
 )
 from tests.support.terminal_chats import until_status
@@ -91,6 +93,24 @@ async def test_the_changes_of_a_turn_the_chat_and_the_working_tree_are_shown(
             shown = await until_shown(pilot, "42 @apples")
             assert "! echo $((6 * 7)) @apples" in shown
             await until_status(server, chat_id, "waiting")
+            await pilot.press(*"/regenerate", "enter")
+            shown = await until_shown(pilot, "Run this command again in the workspace?")
+            assert "echo $((6 * 7)) @apples" in shown
+            await pilot.press("1")
+            await until(pilot, lambda: "Run this command again" not in screen_text(pilot))
+            assert await versions_of(server, chat_id) == 0
+            await pilot.press(*"/regenerate", "enter")
+            await until_shown(pilot, "Run this command again in the workspace?")
+            await pilot.press("2")
+            await until_shown(pilot, "Running again.")
+            await until_status(server, chat_id, "waiting")
+            assert await versions_of(server, chat_id) == 2
+
+
+async def versions_of(server: TerminalServer, chat_id: ChatId) -> int:
+    found = await server.call("GET", f"/chats/{chat_id}/versions")
+    groups = msgspec.convert(found["items"], list[VersionGroup])
+    return sum(len(group.versions) for group in groups)
 
 
 async def changed_files(server: TerminalServer, chat_id: ChatId) -> int:

@@ -149,6 +149,18 @@ def test_the_only_template_is_recommended() -> None:
 
 
 @pytest.mark.covers("workspaces-5")
+def test_the_template_of_the_project_is_first_and_recommended_unless_there_is_a_query() -> None:
+    signals = {TWO[0].id: crowd(1000)}
+    plain = list_templates(TWO, signals, now=AT)
+    assert plain.recommended == TWO[0].id
+    preferred = list_templates(TWO, signals, preferred=TWO[1].name, now=AT)
+    assert names(preferred) == [TWO[1].name, TWO[0].name]
+    assert (preferred.recommended, preferred.next_step) == (TWO[1].id, "use_recommended")
+    queried = list_templates(TWO, signals, query=TWO[0].name, preferred=TWO[1].name, now=AT)
+    assert queried.recommended == TWO[0].id
+    assert list_templates(TWO, signals, preferred="gone", now=AT).recommended == TWO[0].id
+
+
 def test_templates_that_chats_may_not_use_are_left_out() -> None:
     hidden = [
         named(1, "a", deleted=True),

@@ -73,6 +73,19 @@ test("the panel shows what the agent changed, who ran it, its files, a shell, it
     await expect(chat.log).toContainText("42 apples");
     await chat.waitUntilIdle();
     await expectGoodState(page, "own command");
+    await expect(chat.log.getByRole("button", { name: "Answer again" })).toHaveCount(0);
+    await chat.log.getByRole("button", { name: "Run again" }).click();
+    const question = page.getByRole("dialog", { name: "Run this command again?" });
+    await expect(question).toContainText("echo $((6 * 7)) apples");
+    await expectAccessible(page, "own command, again");
+    await question.getByRole("button", { name: "Cancel" }).click();
+    await expect(question).toBeHidden();
+    await expect(chat.log.getByRole("group", { name: /^Version/ })).toHaveCount(0);
+    await chat.log.getByRole("button", { name: "Run again" }).click();
+    await question.getByRole("button", { name: "Run again" }).click();
+    await expect(chat.log.getByRole("group", { name: "Version 2 of 2" })).toBeVisible();
+    await chat.waitUntilIdle();
+    await expect(chat.log).toContainText("42 apples");
     await page.setViewportSize(WIDE);
   });
 

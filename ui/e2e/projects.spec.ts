@@ -23,6 +23,7 @@ test("a project is made, filled, and gets chats", async ({ page, server, faults 
   await main.getByRole("button", { name: "Add katherine" }).click();
   await expect(main.getByRole("combobox", { name: "Role of katherine" })).toHaveValue("reader");
 
+  await importChat(server, "Invoices of June", [{ role: "user", content: [text("hello")] }]);
   const chat = await importChat(server, "Invoices of May", [{ role: "user", content: [text("hello")] }]);
   await page.goto(`/c/${chat}`);
   await main.getByRole("button", { name: "More" }).click();
@@ -35,6 +36,19 @@ test("a project is made, filled, and gets chats", async ({ page, server, faults 
   await main.getByRole("link", { name: "Project Billing" }).click();
   await expect(main.getByRole("link", { name: /Invoices of May/ })).toBeVisible();
   await expectGoodEverywhere(page, "a project");
+
+  const indexed = async () => (await server.api<{ items: object[] }>("GET", "/chats?q=Invoices")).items.length;
+  await expect.poll(indexed).toBe(2);
+  await page.goto("/search?q=Invoices");
+  const inProject = main.getByRole("combobox", { name: "Search in" });
+  await expect(main.getByRole("link", { name: /Invoices of May/ })).toBeVisible();
+  await expect(main.getByRole("link", { name: /Invoices of June/ })).toBeVisible();
+  await inProject.selectOption("Billing");
+  await expect(page).toHaveURL(new RegExp(`project=${id}`));
+  await expect(main.getByRole("link", { name: /Invoices of June/ })).toHaveCount(0);
+  await expect(main.getByRole("link", { name: /Invoices of May/ })).toBeVisible();
+  await expectGoodState(page, "a search in a project");
+  await page.goto(`/projects/${id}`);
 
   await main.getByRole("link", { name: "New chat here" }).click();
   await expect(main.getByRole("button", { name: "Begin outside of the project" })).toBeVisible();

@@ -5,6 +5,7 @@ schedule and the due time, so several replicas start one chat. Runs that were mi
 ran are made up for by one run.
 """
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -13,9 +14,10 @@ from chatd.domain.deployment.schedules import Schedule, chat_of_run, parse_cron
 from chatd.domain.errors import ChatdError, RequestError, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
+from chatd.store import projects
 from chatd.store.chat.operation import Operation
 from chatd.store.chat.transactor import Transactor
-from chatd.store.database.conn import Conn
+from chatd.store.database.pool import Pool
 from chatd.store.deployment import schedules
 from chatd.store.deployment.schedules import DueSchedule
 
@@ -35,8 +37,8 @@ def next_run(schedule: Schedule, after: datetime) -> datetime | None:
 class ScheduleRunner:
     """`run` starts chats until it is cancelled."""
 
-    def __init__(self, conn: Conn, transactor: Transactor, env: Env) -> None:
-        self._conn = conn
+    def __init__(self, pool: Pool, transactor: Transactor, env: Env) -> None:
+        self._pool = pool
         self._transactor = transactor
         self._env = env
 
@@ -51,7 +53,7 @@ class ScheduleRunner:
 
     async def run_due(self) -> int:
         """The number of schedules that were due."""
-        due = await schedules.list_due(self._conn, limit=MAX_RUNS_PER_POLL)
+        due = await schedules.list_due(self._pool, limit=MAX_RUNS_PER_POLL)
         for one in due:
             await self._run_one(one)
         return len(due)
@@ -70,14 +72,19 @@ class ScheduleRunner:
             failure = error.message
             self._env.emit("schedule_failed", schedule_id=schedule.id, error_kind=error.code)
         await schedules.finish(
-            self._conn, schedule, next_at=next_at, chat_id=chat_id, error=failure
+            self._pool, schedule, next_at=next_at, chat_id=chat_id, error=failure
         )
 
     async def _start_chat(self, due: DueSchedule) -> ChatId:
-        """Raises Forbidden if the owner may start no chats any more."""
+        """Raises Forbidden if the owner may start no chats any more, here or in the project, and
+        NotFound if the owner has left the project: no chat starts outside it instead."""
         schedule = due.schedule
         assert schedule.next_at is not None  # it is due
-        command = chat_of_run(schedule, schedule.next_at)
+        model = None
+        if schedule.project_id is not None:
+            project = await projects.require(self._pool, due.actor, schedule.project_id, "edit")
+            model = project.model_config_id
+        command = chat_of_run(schedule, schedule.next_at, model)
         operation = Operation(
             chat_id=command.id,
             command=command,
@@ -89,4 +96,7 @@ class ScheduleRunner:
         except RequestError as error:
             if error.code != "chat_exists":
                 raise
+        if schedule.project_id is not None:
+            with suppress(Unavailable):
+                await projects.announce_chat(self._pool, command.id)
         return command.id

@@ -47,7 +47,9 @@ class WorkspaceProvisioner:
         self._requests = requests
 
     async def list_templates(self, chat: Chat, *, query: str, page: int) -> Struct:
-        return await self._catalog.list_page(chat.owner_id, query=query, page=page)
+        return await self._catalog.list_page(
+            chat.owner_id, query=query, page=page, project_id=chat.project_id
+        )
 
     async def read_template(self, chat: Chat, template: str) -> Struct:
         """`template` is an id or a name."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from chatd.domain.access.permissions import WORKER
 from chatd.domain.errors import ChatdError, ToolError
-from chatd.domain.ids import UserId
+from chatd.domain.ids import ProjectId, UserId
 from chatd.domain.ports import Clock, Env
 from chatd.domain.text import utc_text
 from chatd.domain.workspace.entities import (
@@ -35,6 +35,7 @@ from chatd.domain.workspace.runners import DIRECTORY_PARAMETER, HERE_TEMPLATES, 
 from chatd.domain.workspace.template_definition import TemplateDefinition
 from chatd.domain.workspace.templates import list_templates, readme_excerpt
 from chatd.log_event import LogEvent
+from chatd.store import projects
 from chatd.store.database.conn import Conn
 from chatd.store.workspace import templates
 
@@ -269,7 +270,10 @@ class TemplateCatalog:
         self._conn = conn
         self._clock = clock
 
-    async def list_page(self, owner: UserId, *, query: str, page: int) -> TemplateListPage:
+    async def list_page(
+        self, owner: UserId, *, query: str, page: int, project_id: ProjectId | None = None
+    ) -> TemplateListPage:
+        """The default template of the project is recommended, if the owner may use it."""
         found = await templates.list_usable(self._conn, WORKER, owner)
         try:
             signals = await templates.list_usage(self._conn, WORKER, owner)
@@ -281,7 +285,15 @@ class TemplateCatalog:
                 LogEvent(event="template_usage_read_failed", fields=fields, explanation=why)
             )
             signals = None
-        listing = list_templates(found, signals, query=query, page=page, now=self._clock.now())
+        brief = None if project_id is None else await projects.read_brief(self._conn, project_id)
+        listing = list_templates(
+            found,
+            signals,
+            query=query,
+            page=page,
+            preferred="" if brief is None else brief.template,
+            now=self._clock.now(),
+        )
         shown = [ranked.template for ranked in listing.templates]
         readmes = await templates.list_readmes(self._conn, [t.active_version_id for t in shown])
         items = tuple(

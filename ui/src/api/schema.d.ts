@@ -5279,6 +5279,8 @@ export interface components {
             };
             /** @default null */
             workspace_id?: string | null;
+            /** @default null */
+            project_id?: string | null;
             /** @default true */
             enabled?: boolean;
         };
@@ -6155,6 +6157,7 @@ export interface components {
             cron?: string;
             timezone?: string;
             prompt?: string;
+            project_id?: string | null;
             enabled?: boolean;
         };
         ScheduleReply: {
@@ -6170,6 +6173,7 @@ export interface components {
                 [key: string]: string;
             };
             workspace_id: string | null;
+            project_id: string | null;
             enabled: boolean;
             next_run_at: string | null;
             last_run_at: string | null;

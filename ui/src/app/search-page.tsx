@@ -5,6 +5,7 @@ import { Button, ErrorNote, Icon, Skeleton, StatusIcon, Time } from "@/component
 import { useChatList } from "@/connection";
 import { chatPath, SEARCH_PATH } from "@/platform/routes";
 import { Highlighted, useSettled } from "./find-bar";
+import { useProjects } from "./projects/project-queries";
 import { type ListChat, shownStatus } from "./sidebar/list-chat";
 import { SidebarButton } from "./top-bar";
 
@@ -26,8 +27,8 @@ function Hit({ chat }: { chat: ListChat }) {
   );
 }
 
-function Hits({ words }: { words: string }) {
-  const filters = useMemo(() => ({ q: words }), [words]);
+function Hits({ words, project }: { words: string; project: string }) {
+  const filters = useMemo(() => ({ q: words, ...(project === "" ? {} : { project_id: project }) }), [words, project]);
   const list = useChatList(filters);
   if (list.isLoading) return <Skeleton rows={6} label="Searching" />;
   if (list.error !== null) return <ErrorNote error={list.error} />;
@@ -58,10 +59,16 @@ function Hits({ words }: { words: string }) {
 
 /** All hits of a search; the words are in the address. */
 export function SearchPage() {
-  const words = new URLSearchParams(useSearch()).get("q") ?? "";
+  const query = new URLSearchParams(useSearch());
+  const words = query.get("q") ?? "";
+  const project = query.get("project") ?? "";
+  const projects = useProjects().data ?? [];
   const [, navigate] = useLocation();
   const settled = useSettled(words.trim(), 250);
-  const setWords = (next: string) => navigate(`${SEARCH_PATH}?q=${encodeURIComponent(next)}`, { replace: true });
+  const go = (q: string, inProject: string) => {
+    const next = new URLSearchParams({ q, ...(inProject === "" ? {} : { project: inProject }) });
+    navigate(`${SEARCH_PATH}?${next}`, { replace: true });
+  };
   return (
     <>
       <header className="app-bar">
@@ -76,11 +83,21 @@ export function SearchPage() {
             aria-label="Words to search for"
             autoFocus
             value={words}
-            onChange={(event) => setWords(event.target.value)}
+            onChange={(event) => go(event.target.value, project)}
             placeholder='Words, "a phrase", title:build, label:team:blue, archived:true'
           />
         </div>
-        {settled !== "" && <Hits words={settled} />}
+        {projects.length > 0 && (
+          <select className="ui-select" aria-label="Search in" value={project} onChange={(event) => go(words, event.target.value)}>
+            <option value="">All my chats</option>
+            {projects.map((one) => (
+              <option key={one.id} value={one.id}>
+                {one.name}
+              </option>
+            ))}
+          </select>
+        )}
+        {settled !== "" && <Hits words={settled} project={project} />}
       </div>
     </>
   );

@@ -12,7 +12,7 @@ from chatd.domain.chat.commands import CreateChat
 from chatd.domain.chat.messages import UserInput
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.errors import InvalidInput
-from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkspaceId
+from chatd.domain.ids import ChatId, ModelConfigId, ProjectId, UserId, WorkspaceId
 from chatd.domain.prompt.titles import fallback_title
 
 MAX_SCHEDULES_PER_USER: Final = 50
@@ -163,6 +163,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     reasoning_effort: str | None
     labels: Mapping[str, str]
     workspace_id: WorkspaceId | None
+    project_id: ProjectId | None = None
     enabled: bool
     next_at: datetime | None
     last_at: datetime | None
@@ -172,14 +173,17 @@ class Schedule(Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-def chat_of_run(schedule: Schedule, due_at: datetime) -> CreateChat:
+def chat_of_run(
+    schedule: Schedule, due_at: datetime, default_model: ModelConfigId | None = None
+) -> CreateChat:
     """The id follows from the schedule and its due time: a run that is repeated after a crash, or
-    by another replica, finds the chat of the first one."""
+    by another replica, finds the chat of the first one. `default_model` is that of its project."""
     moment = due_at.astimezone(UTC).isoformat()
+    model = schedule.model_config_id or default_model
     prompt = UserInput(
         content=(TextPart(text=schedule.prompt),),
         created_by=schedule.owner_id,
-        model_config_id=schedule.model_config_id,
+        model_config_id=model,
         reasoning_effort=schedule.reasoning_effort,
     )
     return CreateChat(
@@ -187,8 +191,9 @@ def chat_of_run(schedule: Schedule, due_at: datetime) -> CreateChat:
         owner_id=schedule.owner_id,
         title=fallback_title(schedule.name),
         prompt=prompt,
-        model_config_id=schedule.model_config_id,
+        model_config_id=model,
         reasoning_effort=schedule.reasoning_effort,
         labels=schedule.labels,
         workspace_id=schedule.workspace_id,
+        project_id=schedule.project_id,
     )

@@ -96,9 +96,11 @@ def list_templates(
     *,
     query: str = "",
     page: int = 1,
+    preferred: str = "",
     now: datetime,
 ) -> TemplateListing:
-    """Rank all templates, then cut a page. `signals` is None if usage could not be read."""
+    """Rank all templates, then cut a page. `signals` is None if usage could not be read. Without a
+    query the template of the name `preferred` is the first, and recommended."""
     folded_query = _folded(query)
     ranked = sorted(
         (
@@ -110,7 +112,12 @@ def list_templates(
     )
     if folded_query:
         ranked = [r for r in ranked if r.tier > 0]
-    recommended = _recommended(ranked, queried=bool(folded_query))
+    first = None if folded_query else _named(ranked, preferred)
+    if first is None:
+        recommended = _recommended(ranked, queried=bool(folded_query))
+    else:
+        ranked = [first, *(each for each in ranked if each is not first)]
+        recommended = first.template.id
     page = max(page, 1)
     shown = ranked[(page - 1) * TEMPLATES_PER_PAGE : page * TEMPLATES_PER_PAGE]
     return TemplateListing(
@@ -169,6 +176,10 @@ def _recommended(ranked: Sequence[RankedTemplate], *, queried: bool) -> Template
     if best.affinity < _MIN_AFFINITY:
         return None
     return best.template.id if clear or second.affinity < _MIN_AFFINITY else None
+
+
+def _named(ranked: Sequence[RankedTemplate], name: str) -> RankedTemplate | None:
+    return next((each for each in ranked if each.template.name == name), None)
 
 
 def _next_step(

@@ -10,19 +10,27 @@ from msgspec import Struct
 
 from chatd.domain.access.permissions import Permission, UserActor, require_permission
 from chatd.domain.deployment.schedules import MAX_SCHEDULES_PER_USER, Schedule
-from chatd.domain.errors import Conflict
+from chatd.domain.errors import Conflict, InvalidInput
 from chatd.domain.ids import ChatId
-from chatd.store.database.conn import Conn, Row, json_text, strip_unstorable
+from chatd.store.database.conn import (
+    Conn,
+    MissingReference,
+    Row,
+    json_text,
+    strip_unstorable,
+)
+from chatd.store.database.row_access import SHARING_ENABLED
 
 _COLUMNS: Final[LiteralString] = (
     "id, owner_id, name, cron, timezone, prompt, model_config_id, reasoning_effort, labels,"
-    " workspace_id, enabled, next_at, last_at, last_chat_id, last_error, created_at, updated_at"
+    " workspace_id, project_id, enabled, next_at, last_at, last_chat_id, last_error, created_at,"
+    " updated_at"
 )
 INSERT: Final[LiteralString] = f"""
     INSERT INTO schedules (id, owner_id, name, cron, timezone, prompt, model_config_id,
-        reasoning_effort, labels, workspace_id, enabled, next_at)
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9::jsonb, $10, $11, $12
-    WHERE (SELECT count(*) FROM schedules WHERE owner_id = $2) < $13
+        reasoning_effort, labels, workspace_id, project_id, enabled, next_at)
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9::jsonb, $10, $11, $12, $13
+    WHERE (SELECT count(*) FROM schedules WHERE owner_id = $2) < $14
     RETURNING {_COLUMNS}"""
 GET: Final[LiteralString] = f"SELECT {_COLUMNS} FROM schedules WHERE id = $1 AND owner_id = $2"
 LIST: Final[LiteralString] = f"""
@@ -30,17 +38,17 @@ LIST: Final[LiteralString] = f"""
 # Only if it is still as it was read.
 UPDATE: Final[LiteralString] = f"""
     UPDATE schedules SET name = $3, cron = $4, timezone = $5, prompt = $6, model_config_id = $7,
-        reasoning_effort = $8, labels = $9::jsonb, workspace_id = $10, enabled = $11,
-        next_at = $12, updated_at = now()
-    WHERE id = $1 AND owner_id = $2 AND updated_at = $13
+        reasoning_effort = $8, labels = $9::jsonb, workspace_id = $10, project_id = $11,
+        enabled = $12, next_at = $13, updated_at = now()
+    WHERE id = $1 AND owner_id = $2 AND updated_at = $14
     RETURNING {_COLUMNS}"""
 DELETE: Final[LiteralString] = "DELETE FROM schedules WHERE id = $1 AND owner_id = $2 RETURNING id"
 SET_DUE: Final[LiteralString] = f"""
     UPDATE schedules SET next_at = now(), enabled = true WHERE id = $1 AND owner_id = $2
     RETURNING {_COLUMNS}"""
 # Schedules of suspended users wait.
-LIST_DUE: Final[LiteralString] = """
-    SELECT s.*, now() AS read_at, u.role
+LIST_DUE: Final[LiteralString] = f"""
+    SELECT s.*, now() AS read_at, u.role, {SHARING_ENABLED} AS sharing
     FROM schedules s JOIN users u ON u.id = s.owner_id
     WHERE s.next_at <= now() AND u.status = 'active' AND u.deleted_at IS NULL
     ORDER BY s.next_at LIMIT $1"""
@@ -63,11 +71,13 @@ class DueSchedule(Struct, frozen=True, kw_only=True):
 
 
 async def insert(conn: Conn, actor: UserActor, schedule: Schedule) -> Schedule:
-    """Raises Conflict if the user has too many."""
+    """Raises Conflict if the user has too many, InvalidInput if the project is gone."""
     require_permission(actor, "chats.create")
-    row = await conn.fetchrow(
-        INSERT, schedule.id, actor.user_id, *_values(schedule), MAX_SCHEDULES_PER_USER
-    )
+    args = (schedule.id, actor.user_id, *_values(schedule), MAX_SCHEDULES_PER_USER)
+    try:
+        row = await conn.fetchrow(INSERT, *args)
+    except MissingReference:
+        raise _no_project() from None
     if row is None:
         raise Conflict(
             f"You have {MAX_SCHEDULES_PER_USER} schedules. Delete one first.",
@@ -91,10 +101,13 @@ async def list_own(conn: Conn, actor: UserActor) -> Sequence[Schedule]:
 
 
 async def update(conn: Conn, actor: UserActor, schedule: Schedule) -> Schedule | None:
-    """None if it changed since it was read."""
+    """None if it changed since it was read. Raises InvalidInput if the project is gone."""
     require_permission(actor, "chats.create")
     args = (schedule.id, actor.user_id, *_values(schedule), schedule.updated_at)
-    return _or_none(await conn.fetchrow(UPDATE, *args))
+    try:
+        return _or_none(await conn.fetchrow(UPDATE, *args))
+    except MissingReference:
+        raise _no_project() from None
 
 
 async def delete(conn: Conn, actor: UserActor, schedule_id: UUID) -> bool:
@@ -112,7 +125,7 @@ async def list_due(conn: Conn, *, limit: int) -> Sequence[DueSchedule]:
     return [
         DueSchedule(
             schedule=_schedule(row),
-            actor=UserActor(user_id=row["owner_id"], role=row["role"]),
+            actor=UserActor(user_id=row["owner_id"], role=row["role"], reads_shared=row["sharing"]),
             read_at=row["read_at"],
         )
         for row in await conn.fetch(LIST_DUE, limit)
@@ -141,9 +154,14 @@ def _values(schedule: Schedule) -> tuple[object, ...]:
         schedule.reasoning_effort,
         json_text(schedule.labels),
         schedule.workspace_id,
+        schedule.project_id,
         schedule.enabled,
         schedule.next_at,
     )
+
+
+def _no_project() -> InvalidInput:
+    return InvalidInput("project_id", "there is no such project")
 
 
 def _or_none(row: Row | None) -> Schedule | None:

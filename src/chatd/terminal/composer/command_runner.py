@@ -14,7 +14,9 @@ from chatd.client.drafts import ChatChange
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import ChatChanges, Directory, ModelChoice
 from chatd.client.server import ServerApi
+from chatd.domain.chat.person_commands import command_of
 from chatd.domain.ids import ChatId, MessageId
+from chatd.terminal.answers.exact_text import exact_text
 from chatd.terminal.composer.choices import Choices
 from chatd.terminal.composer.commands import (
     BEHAVIOURS,
@@ -252,9 +254,15 @@ class CommandRunner:
         last = next((one for one in reversed(messages) if one.role == "user"), None)
         if last is None:
             raise NotDone("There is no message of yours to answer again.")
+        command = command_of(last)
+        if command is not None:
+            text = f"Run this command again in the workspace?\n\n{exact_text(command)}"
+            if not await self._opened.ask(Question(text, yes="Run again")):
+                return
         model_id = self._find_model(words).id if words else None
         await self._api.regenerate_turn(self._chat, last.id, model_config_id=model_id)
-        self._say("Answering again. /version leads back to the answer before.")
+        doing = "Answering" if command is None else "Running"
+        self._say(f"{doing} again. /version leads back to the answer before.")
 
     async def _version(self, word: str) -> None:
         """Of the newest message that has several."""

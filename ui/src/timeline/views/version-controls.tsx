@@ -7,9 +7,10 @@ import { effortName, effortsOf, queryKeys, useModelNames, useModels } from "@/ap
 import type { Effort } from "@/chat-state/outbox";
 import { isBusy } from "@/chat-state/reducer";
 import type { ChatState, Message } from "@/chat-state/types";
-import { Button, IconButton, Menu, MenuHeading, MenuItem } from "@/components";
+import { Button, ConfirmDialog, IconButton, Menu, MenuHeading, MenuItem } from "@/components";
 import { useChatDetails } from "@/connection";
 import { announce } from "@/platform/toasts";
+import { ExactText } from "@/text/exact-text";
 import { told, useTimelineActions } from "../actions";
 import { RatingControl } from "./rating-control";
 import type { Versions } from "./versions";
@@ -35,7 +36,11 @@ export default function VersionPart(props: ReaderProps | { readonly versions: Ve
   return (
     <>
       {versions.rateable !== null && <RatingControl messageId={versions.rateable} />}
-      <AnswerAgain versions={versions} messageId={versions.repeatable} />
+      {versions.command === null ? (
+        <AnswerAgain versions={versions} messageId={versions.repeatable} />
+      ) : (
+        <RunAgain command={versions.command} messageId={versions.repeatable} />
+      )}
     </>
   );
 }
@@ -56,14 +61,21 @@ function VersionReader({ state, onRead }: ReaderProps) {
   const busy = isBusy(state.status);
   const prompt = state.messages.findLast((message) => message.role === "user");
   const repeatable = isOwner && !busy && state.status === "waiting" ? (prompt?.id ?? null) : null;
+  const command = prompt === undefined ? null : commandOf(prompt);
   const last = state.messages.findLast((message) => message.role !== "system");
   const rateable = repeatable !== null && last?.role === "assistant" ? last.id : null;
   const modelId = details?.last_model_config_id ?? null;
   const versions = useMemo<Versions>(() => {
     const groups = new Map((data ?? []).flatMap((group) => group.versions.map((version) => [version.message_id, group] as const)));
-    return { groups, isBusy: busy, repeatable, rateable, modelId };
-  }, [data, busy, repeatable, rateable, modelId]);
+    return { groups, isBusy: busy, repeatable, command, rateable, modelId };
+  }, [data, busy, repeatable, command, rateable, modelId]);
   useEffect(() => onRead(versions), [versions, onRead]);
+  return null;
+}
+
+/** The command that a message of the user runs. */
+function commandOf(message: Message): string | null {
+  for (const part of message.content) if (part.type === "command") return part.command;
   return null;
 }
 
@@ -132,6 +144,34 @@ function VersionSteps({ versions: { groups, isBusy }, messageId }: ControlProps)
       <IconButton ref={later} size="sm" icon={ChevronRight} label="Later version" disabled={isBusy || at === count - 1} onClick={() => go(1)} />
       {model !== null && <span>{model}</span>}
     </div>
+  );
+}
+
+/** Below the report of a command of the user. It asks first: the command has effects, and a chat may come from somebody else. */
+function RunAgain({ command, messageId }: { readonly command: string; readonly messageId: number }) {
+  const { regenerate } = useTimelineActions();
+  const [isAsking, setAsking] = useState(false);
+  return (
+    <>
+      <Button size="xs" variant="quiet" icon={RotateCcw} onClick={() => setAsking(true)}>
+        Run again
+      </Button>
+      {isAsking && (
+        <ConfirmDialog
+          open
+          onOpenChange={setAsking}
+          danger={false}
+          title="Run this command again?"
+          description="It runs in the workspace of this chat. The report that is there is kept as a version."
+          action="Run again"
+          onConfirm={() => regenerate(messageId, {})}
+        >
+          <pre className="ask-command" tabIndex={0} aria-label="Command">
+            <ExactText text={command} />
+          </pre>
+        </ConfirmDialog>
+      )}
+    </>
   );
 }
 

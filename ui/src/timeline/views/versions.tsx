@@ -12,6 +12,8 @@ export interface Versions {
   readonly isBusy: boolean;
   /** The message whose answer can be repeated; null if there is none now. */
   readonly repeatable: number | null;
+  /** The command that this message runs in the workspace; null: a model answers it. */
+  readonly command: string | null;
   /** The last answer, which can be rated now; null if there is none. */
   readonly rateable: number | null;
   readonly modelId: string | null;

@@ -22,12 +22,15 @@ from chatd.domain.description import (
     CHAT_ID,
     CREATED_AT,
     MODEL_ID,
+    PROJECT_ID,
     UPDATED_AT,
     WORKSPACE_ID,
     describe,
 )
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
+from chatd.domain.ids import ProjectId
 from chatd.domain.list_page import ListPage, ListQuery
+from chatd.store import projects
 from chatd.store.deployment import schedules
 from chatd.store.workspace import bindings
 
@@ -47,6 +50,11 @@ _CRON_TEXT = (
     " `@daily`, `@weekly`, `@monthly`, `@yearly`."
 )
 
+_PROJECT_TEXT = (
+    "The project of each chat: you are its owner or a writer of it. Its members read the chats."
+    " Without a model, the default model of the project answers. Null: none."
+)
+
 
 class NewScheduleBody(ModelSelection, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A schedule to create: each run starts a chat with its prompt."""
@@ -59,6 +67,7 @@ class NewScheduleBody(ModelSelection, frozen=True, kw_only=True, forbid_unknown_
     workspace_id: Annotated[UUID | None, describe("The workspace of each chat.", WORKSPACE_ID)] = (
         None
     )
+    project_id: Annotated[UUID | None, describe(_PROJECT_TEXT, PROJECT_ID)] = None
     enabled: Annotated[
         bool, Meta(description="False: it does not run by itself.", examples=[True])
     ] = True
@@ -71,6 +80,7 @@ class SchedulePatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cron: Annotated[CronText | UnsetType, describe(_CRON_TEXT, "@daily")] = UNSET
     timezone: Annotated[Zone | UnsetType, describe("The time zone of `cron`.", "UTC")] = UNSET
     prompt: Annotated[Prompt | UnsetType, describe("The first message.", _PROMPT)] = UNSET
+    project_id: Annotated[UUID | UnsetType | None, describe(_PROJECT_TEXT, PROJECT_ID)] = UNSET
     enabled: Annotated[
         bool | UnsetType, Meta(description="False: it does not run by itself.", examples=[True])
     ] = UNSET
@@ -88,6 +98,7 @@ class ScheduleReply(Struct, frozen=True, kw_only=True):
     reasoning_effort: Annotated[str | None, describe("How much the model thinks.", "medium")]
     labels: Annotated[dict[str, str], describe("Labels of each chat.", {"team": "infra"})]
     workspace_id: Annotated[UUID | None, describe("The workspace of each chat.", WORKSPACE_ID)]
+    project_id: Annotated[UUID | None, describe(_PROJECT_TEXT, PROJECT_ID)]
     enabled: Annotated[bool, Meta(description="Whether it runs by itself.", examples=[True])]
     next_run_at: Annotated[
         datetime | None, describe("When it runs next. Null: it does not.", UPDATED_AT)
@@ -126,7 +137,7 @@ class ScheduleRoutes:
                 handle=self.create_schedule,
                 body_spec=_CREATE,
                 replies={201: ScheduleReply},
-                errors=("too_many_schedules", "no_model", "effort_not_supported"),
+                errors=("not_found", "too_many_schedules", "no_model", "effort_not_supported"),
             ),
             ApiRoute(
                 endpoint="GET /schedules",
@@ -189,6 +200,7 @@ class ScheduleRoutes:
             reasoning_effort=body.reasoning_effort,
             labels=validation.check_labels(body.labels),
             workspace_id=workspace_id,
+            project_id=await self._project_id(request, body.project_id),
             enabled=body.enabled,
             next_at=due if body.enabled else None,
             last_at=None,
@@ -215,12 +227,16 @@ class ScheduleRoutes:
         deps, body = self._deps, await request.body(_PATCH)
         old = await self._get(request, "chats.create")
         now = await deps.read(schedules.read_time)
+        project_id = old.project_id
+        if not isinstance(body.project_id, UnsetType):
+            project_id = await self._project_id(request, body.project_id)
         changed = replace(
             old,
             name=_given(body.name, old.name),
             cron=_given(body.cron, old.cron),
             timezone=_given(body.timezone, old.timezone),
             prompt=_given(body.prompt, old.prompt),
+            project_id=project_id,
             enabled=_given(body.enabled, old.enabled),
         )
         due = _next_run(changed.cron, changed.timezone, now)
@@ -242,6 +258,13 @@ class ScheduleRoutes:
         if found is None:
             raise NotFound(_MISSING_TEXT)
         return reply(_schedule_reply(found), 202)
+
+    async def _project_id(self, request: ApiRequest, given: UUID | None) -> ProjectId | None:
+        """Raises NotFound, and Forbidden for a reader of the project."""
+        if given is None:
+            return None
+        actor, project_id = request.caller.actor, ProjectId(given)
+        return (await self._deps.read(projects.require, actor, project_id, "edit")).id
 
     async def _get(self, request: ApiRequest, permission: Permission = "account.read") -> Schedule:
         actor = request.caller.actor
