@@ -215,7 +215,7 @@ def worker(
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Run chats in addition to chatd serve, without the API, until stopped."""
+    """Run chats as chatd serve does, without the API, until stopped."""
     from chatd.app.composition import ProcessRole
     from chatd.cli import process, server_commands
 
