@@ -82,7 +82,8 @@ test("the first minute goes without a pointer: a task, the queue, a stop, a relo
   await page.keyboard.press("Control+k");
   await expect(page.getByRole("dialog").getByRole("combobox")).toBeFocused();
   await page.keyboard.type("new chat");
-  await expect(page.getByRole("option", { name: "New chat" })).toHaveAttribute("aria-selected", "true");
+  await expect(page.getByRole("option", { name: /^New chat/ }).first()).toHaveAttribute("data-value", "command New chat");
+  await expect(page.getByRole("option", { name: /^New chat/ }).first()).toHaveAttribute("aria-selected", "true");
   await page.keyboard.press("Enter");
   await page.waitForURL((url) => !url.pathname.startsWith("/c/"));
   expect((await said()).some((text) => text.includes("Nothing is lost"))).toBe(false);

@@ -74,6 +74,33 @@ export function Palette({ onClose }: { onClose: () => void }) {
     else if (chosen.command !== undefined) runCommand(chosen.command);
     else chosen.run?.();
   };
+  // What is typed begins the name of a command: Enter runs it, whatever the search finds a moment later.
+  const namesCommand = words.length >= 4 && commands.some((one) => one.text.toLowerCase().startsWith(words.toLowerCase()));
+  const chatGroup = found.length > 0 && (
+    <Cmdk.Group heading={words === "" ? "Recent" : "Chats"}>
+      {found.map((chat) => (
+        <ChatItem key={chat.id} chat={chat} onChoose={go} />
+      ))}
+      {search.data?.has_more === true && words !== "" && (
+        <Cmdk.Item value="all results" className="ui-menu-item" onSelect={() => go(`${SEARCH_PATH}?q=${encodeURIComponent(words)}`)}>
+          <Icon of={Search} />
+          <b>All results for “{words}”</b>
+          <span />
+        </Cmdk.Item>
+      )}
+    </Cmdk.Group>
+  );
+  const commandGroup = commands.length > 0 && (
+    <Cmdk.Group heading="Commands">
+      {commands.map((one) => (
+        <Cmdk.Item key={one.text} value={`command ${one.text}`} className="ui-menu-item" onSelect={() => run(one)}>
+          <Icon of={one.icon} />
+          <b>{one.text}</b>
+          {one.command === undefined ? <span /> : <kbd>{shortcutOf(one.command)}</kbd>}
+        </Cmdk.Item>
+      ))}
+    </Cmdk.Group>
+  );
   return (
     <Primitive.Root open onOpenChange={onClose}>
       <Primitive.Portal>
@@ -87,34 +114,12 @@ export function Palette({ onClose }: { onClose: () => void }) {
               <kbd>Esc</kbd>
             </div>
             <Cmdk.List className="app-palette-list">
-              {found.length > 0 && (
-                <Cmdk.Group heading={words === "" ? "Recent" : "Chats"}>
-                  {found.map((chat) => (
-                    <ChatItem key={chat.id} chat={chat} onChoose={go} />
-                  ))}
-                  {search.data?.has_more === true && words !== "" && (
-                    <Cmdk.Item value="all results" className="ui-menu-item" onSelect={() => go(`${SEARCH_PATH}?q=${encodeURIComponent(words)}`)}>
-                      <Icon of={Search} />
-                      <b>All results for “{words}”</b>
-                      <span />
-                    </Cmdk.Item>
-                  )}
-                </Cmdk.Group>
-              )}
+              {namesCommand && commandGroup}
+              {chatGroup}
               {words !== "" && search.isSuccess && !search.isPlaceholderData && found.length === 0 && (
                 <p className="app-empty">Nothing found for “{words}”. Archived chats are left out.</p>
               )}
-              {commands.length > 0 && (
-                <Cmdk.Group heading="Commands">
-                  {commands.map((one) => (
-                    <Cmdk.Item key={one.text} value={`command ${one.text}`} className="ui-menu-item" onSelect={() => run(one)}>
-                      <Icon of={one.icon} />
-                      <b>{one.text}</b>
-                      {one.command === undefined ? <span /> : <kbd>{shortcutOf(one.command)}</kbd>}
-                    </Cmdk.Item>
-                  ))}
-                </Cmdk.Group>
-              )}
+              {!namesCommand && commandGroup}
             </Cmdk.List>
           </Cmdk>
         </Primitive.Content>
