@@ -131,7 +131,9 @@ function ConnectionRow({ connection, canEdit, onEdit, onEvents }: RowProps) {
       {trial.data !== undefined && (
         <div className={trial.data.ok ? "ui-result" : "ui-result is-bad"} role={trial.data.ok ? "status" : "alert"}>
           <div>
-            <b className="ui-strong">{trial.data.ok ? `${connection.app_id === null ? "The token is that of" : "The App acts as"} ${trial.data.login}.` : "It did not work."}</b>
+            <b className="ui-strong">
+              {trial.data.ok ? `${connection.app_id === null ? "The token is that of" : "The App acts as"} ${trial.data.login}.` : "It did not work."}
+            </b>
             {!trial.data.ok && <p>{trial.data.reason}</p>}
           </div>
         </div>
