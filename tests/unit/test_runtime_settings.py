@@ -79,6 +79,7 @@ def test_an_audit_record_shows_long_texts_clipped() -> None:
         "public_links": False,
         "public_link_days": 30,
         "answer_links": False,
+        "memory": True,
         "experiments": (),
         "debug_recording": "off",
     }
